@@ -1,0 +1,50 @@
+# Tidegate. `make demo` and `make test` set up everything they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-spark lint format goldens bench clean
+
+help: ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Tidegate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+setup: $(READY) ## Create .venv with everything in it
+
+demo: $(READY) ## Run a real pipeline and show its results
+	@$(BIN)/tidegate run examples/demo.sql --until-end --fresh
+
+test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
+
+test-fast: $(READY) ## The tests that need no Spark
+	$(BIN)/python -m pytest -m 'not spark'
+
+test-spark: $(READY) ## The tests on a local Spark
+	$(BIN)/python -m pytest -m spark
+
+lint: $(READY) ## ruff, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+goldens: $(READY) ## Write the golden files anew; read the diff
+	$(BIN)/python -m pytest -m 'not spark' --regenerate
+
+bench: $(READY) ## Compare with plain PySpark
+	$(BIN)/python benchmarks/stateless.py
+
+clean: ## Remove what was built
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .tidegate build *.egg-info

@@ -1,0 +1,1 @@
+"""Tidegate: streaming SQL for Python on Apache Spark."""

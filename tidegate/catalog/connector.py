@@ -1,0 +1,104 @@
+"""What a connector tells of itself without Spark: what it can be, its options, what it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.types import ChangelogKind
+
+APPEND_ONLY = frozenset({ChangelogKind.APPEND})
+ANY_KIND = frozenset(ChangelogKind)
+
+Values = Mapping[str, Any]
+
+# Options that every source understands, whatever its connector.
+SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("connector", OptionType.TEXT, "the connector that reads it", required=True),
+    OptionSpec(
+        "idle_timeout",
+        OptionType.DURATION,
+        "after this long without rows the source no longer holds the watermark back",
+    ),
+    OptionSpec(
+        "max_future",
+        OptionType.DURATION,
+        "rows further ahead of the clock than this go to the dead letters",
+    ),
+    OptionSpec(
+        "dead_letters",
+        OptionType.TEXT,
+        "the name of the stream that gets records which cannot be used",
+    ),
+    OptionSpec(
+        "changelog",
+        OptionType.BOOLEAN,
+        "true if rows carry a column _op with +I, -U, +U or -D",
+        default=False,
+    ),
+)
+SINK_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("connector", OptionType.TEXT, "the connector that writes it", required=True),
+)
+LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec("connector", OptionType.TEXT, "the connector that is asked", required=True),
+    OptionSpec("cache_rows", OptionType.INTEGER, "rows kept in the cache", 100_000, minimum=0),
+    OptionSpec("cache_ttl", OptionType.DURATION, "how long a cached row is used", 600_000_000),
+    OptionSpec("async_capacity", OptionType.INTEGER, "lookups under way at once", 16, minimum=1),
+)
+
+
+def _never(_: Values) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A connector as a source."""
+
+    options: tuple[OptionSpec, ...]
+    bounded: Callable[[Values], bool] = _never
+    columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
+    insertable: bool = False
+    check: Callable[[Values], str | None] | None = None
+    # The options that say which rows it has: with other values, old offsets mean nothing.
+    identity: tuple[str, ...] = ()
+    built: bool = True
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """A connector as a sink; `accepts` says which streams it can take."""
+
+    options: tuple[OptionSpec, ...]
+    accepts: Callable[[Values], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
+    changelog_hint: str | None = None
+    check: Callable[[Values], str | None] | None = None
+    built: bool = True
+
+
+@dataclass(frozen=True)
+class LookupSpec:
+    """A connector as a lookup table."""
+
+    options: tuple[OptionSpec, ...]
+    built: bool = True
+
+
+@dataclass(frozen=True)
+class ConnectorSpec:
+    """A connector: its name and the roles it can play."""
+
+    name: str
+    description: str
+    source: SourceSpec | None = None
+    sink: SinkSpec | None = None
+    lookup: LookupSpec | None = None
+
+    def __post_init__(self) -> None:
+        assert self.source or self.sink or self.lookup, f"{self.name} can do nothing"
+
+
+Connectors = Mapping[str, ConnectorSpec]

@@ -1,0 +1,288 @@
+"""Statements that declare sources, lookup tables and sinks, turned into catalog objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate.catalog.connector import (
+    LOOKUP_OPTIONS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    Connectors,
+    ConnectorSpec,
+)
+from tidegate.catalog.objects import (
+    Column,
+    LookupTable,
+    Origin,
+    SideStream,
+    Sink,
+    Source,
+    Watermark,
+)
+from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
+from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
+from tidegate.sql import statements as st
+from tidegate.sql.expressions import call_name
+from tidegate.types import Span
+
+RESERVED = frozenset({"_op"})
+
+STREAM_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec(
+        "state_ttl",
+        OptionType.DURATION,
+        "state that was not touched for this long is forgotten",
+        minimum=1,
+    ),
+    OptionSpec(
+        "validator",
+        OptionType.TEXT,
+        "what happens to findings of the validator",
+        choices=("reject", "warn", "off"),
+    ),
+    OptionSpec(
+        "trigger_interval", OptionType.DURATION, "the least time between two epochs", minimum=0
+    ),
+    OptionSpec(
+        "on_change",
+        OptionType.TEXT,
+        "what happens when the query changed since the last epoch",
+        default="continue",
+        choices=("continue", "refuse"),
+    ),
+)
+
+DEAD_LETTER_COLUMNS = (
+    Column("source", "STRING"),
+    Column("reason", "STRING"),
+    Column("record", "STRING"),
+)
+
+
+@dataclass(frozen=True)
+class Declarer:
+    """Reads declarations of one script; every method returns the object and its errors."""
+
+    connectors: Connectors
+    origin: Origin
+    resolve_environment: bool = True
+
+    def _place(self, span: Span) -> Place:
+        return Place(self.origin.text, span.start, span.end, self.origin.file)
+
+    def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> CatalogError:
+        return CatalogError(code, message, place=self._place(span), hint=hint)
+
+    def options(
+        self, specs: Sequence[OptionSpec], owner: str, statement: st.Declaration
+    ) -> tuple[Options, list[CatalogError]]:
+        reader = OptionReader(
+            specs, owner, self.origin.text, self.origin.file, self.resolve_environment
+        )
+        return reader.read(statement.options, statement.name_span)
+
+    def _connector(
+        self, statement: st.Declaration, role: str
+    ) -> tuple[ConnectorSpec | None, list[CatalogError]]:
+        """The connector a declaration names, if it exists and can play the role."""
+        given = next((o for o in statement.options if o.name.lower() == "connector"), None)
+        able = [name for name, spec in self.connectors.items() if getattr(spec, role) is not None]
+        if given is None:
+            return None, [
+                self._error(
+                    "TG-208",
+                    f"{statement.name} does not say its connector",
+                    statement.name_span,
+                    f"add connector = '…' to its WITH (…): {', '.join(sorted(able))}.",
+                )
+            ]
+        spec = self.connectors.get(given.value.lower())
+        if spec is None:
+            return None, [
+                self._error(
+                    "TG-205",
+                    f"there is no connector {given.value}",
+                    given.value_span,
+                    did_you_mean(given.value, able, "connectors"),
+                )
+            ]
+        if getattr(spec, role) is None:
+            return None, [
+                self._error(
+                    "TG-211",
+                    f"the connector {spec.name} cannot be a {role.replace('lookup', 'lookup table')}",
+                    given.value_span,
+                    f"connectors that can: {', '.join(sorted(able))}.",
+                )
+            ]
+        return spec, []
+
+    def source(
+        self, statement: st.CreateSource
+    ) -> tuple[Source | None, list[SideStream], list[TidegateError]]:
+        spec, errors = self._connector(statement, "source")
+        if spec is None or spec.source is None:
+            return None, [], list(errors)
+        owner = f"the connector {spec.name}"
+        options, option_errors = self.options(
+            (*SOURCE_OPTIONS, *spec.source.options), owner, statement
+        )
+        problems: list[TidegateError] = [*option_errors]
+        if not problems and spec.source.check is not None:
+            wrong = spec.source.check(options)
+            if wrong is not None:
+                problems.append(self._error("TG-207", wrong, statement.name_span))
+        columns = self._columns(statement)
+        if not problems and spec.source.columns is not None:
+            columns, found = self._fixed_columns(statement, columns, spec.source.columns(options))
+            problems += found
+        problems += self._check_columns(statement, columns)
+        problems += self._check_watermark(statement, columns)
+        if problems:
+            return None, [], problems
+        watermark = statement.watermark
+        source = Source(
+            statement.name,
+            options,
+            statement,
+            self.origin,
+            spec.name,
+            columns,
+            statement.primary_key,
+            Watermark(watermark.column, watermark.delay_us) if watermark else None,
+            spec.source.bounded(options),
+            spec.source.insertable,
+        )
+        return source, self._dead_letters(source), []
+
+    def _columns(self, statement: st.CreateSource | st.CreateLookupTable) -> tuple[Column, ...]:
+        return tuple(
+            Column(item.name, item.type, item.not_null, item.computed) for item in statement.columns
+        )
+
+    def _fixed_columns(
+        self,
+        statement: st.CreateSource,
+        columns: tuple[Column, ...],
+        fixed: tuple[tuple[str, str], ...],
+    ) -> tuple[tuple[Column, ...], list[TidegateError]]:
+        """A connector that decides its columns: leave them out, or declare some of them."""
+        known = {name.lower(): (name, kind) for name, kind in fixed}
+        if not any(column.computed is None for column in columns):
+            return tuple(Column(name, kind) for name, kind in fixed) + columns, []
+        errors: list[TidegateError] = []
+        for column, written in zip(columns, statement.columns, strict=True):
+            if column.computed is not None:
+                continue
+            match = known.get(column.name.lower())
+            if match is None:
+                hint = did_you_mean(column.name, known, "columns it has")
+                message = f"the connector has no column {column.name}"
+                errors.append(self._error("TG-210", message, written.span, hint))
+            elif column.type != match[1]:
+                message = f"the column {column.name} is {match[1]}, not {column.type}"
+                errors.append(
+                    self._error("TG-210", message, written.span, f"{match[0]} {match[1]}")
+                )
+        return columns, errors
+
+    def _check_columns(
+        self, statement: st.CreateSource | st.CreateLookupTable, columns: tuple[Column, ...]
+    ) -> list[TidegateError]:
+        errors: list[TidegateError] = []
+        names = {column.name.lower(): column for column in columns}
+        if not columns:
+            hint = f"CREATE … {statement.name} (id BIGINT, …) WITH (…);"
+            message = f"{statement.name} declares no columns"
+            errors.append(self._error("TG-210", message, statement.name_span, hint))
+        for item in statement.columns:
+            if item.name.lower() in RESERVED:
+                message = f"the column name {item.name} is reserved for changelogs"
+                hint = "leave it out and add changelog = true to the options."
+                errors.append(self._error("TG-210", message, item.span, hint))
+        for key in statement.primary_key:
+            if key.lower() not in names:
+                message = f"the primary key names {key}, which is not a column"
+                span = statement.primary_key_span or statement.name_span
+                hint = did_you_mean(key, [c.name for c in columns], "columns")
+                errors.append(self._error("TG-210", message, span, hint))
+        return errors
+
+    def _check_watermark(
+        self, statement: st.CreateSource, columns: tuple[Column, ...]
+    ) -> list[TidegateError]:
+        watermark = statement.watermark
+        if watermark is None:
+            return []
+        for column in columns:
+            if column.name.lower() == watermark.column.lower():
+                if column.type not in (None, "TIMESTAMP", "TIMESTAMP_NTZ"):
+                    message = f"the event time {column.name} must be a TIMESTAMP, not {column.type}"
+                    hint = f"add a computed column: ts AS timestamp_millis({column.name})."
+                    return [self._error("TG-210", message, watermark.column_span, hint)]
+                if column.computed is not None and call_name(column.computed) == "PROCTIME":
+                    message = "processing time has no watermark"
+                    return [self._error("TG-210", message, watermark.span)]
+                return []
+        message = f"the watermark is for {watermark.column}, which is not a column"
+        hint = did_you_mean(watermark.column, [c.name for c in columns], "columns")
+        return [self._error("TG-210", message, watermark.column_span, hint)]
+
+    def _dead_letters(self, source: Source) -> list[SideStream]:
+        name = source.options["dead_letters"]
+        if name is None:
+            return []
+        none = Options({}, {}, set())
+        side = SideStream(
+            name, none, source.statement, self.origin, DEAD_LETTER_COLUMNS, source.name, "dead letters"
+        )
+        return [side]
+
+    def lookup_table(
+        self, statement: st.CreateLookupTable
+    ) -> tuple[LookupTable | None, list[TidegateError]]:
+        spec, errors = self._connector(statement, "lookup")
+        if spec is None or spec.lookup is None:
+            return None, list(errors)
+        options, option_errors = self.options(
+            (*LOOKUP_OPTIONS, *spec.lookup.options), f"the connector {spec.name}", statement
+        )
+        columns = self._columns(statement)
+        problems = [*option_errors, *self._check_columns(statement, columns)]
+        for column, written in zip(columns, statement.columns, strict=True):
+            if column.computed is not None:
+                message = "a lookup table has no computed columns"
+                problems.append(self._error("TG-210", message, written.span))
+        if problems:
+            return None, problems
+        table = LookupTable(
+            statement.name,
+            options,
+            statement,
+            self.origin,
+            spec.name,
+            columns,
+            statement.primary_key,
+        )
+        return table, []
+
+    def sink(self, statement: st.CreateSink) -> tuple[Sink | None, list[TidegateError]]:
+        spec, errors = self._connector(statement, "sink")
+        if spec is None or spec.sink is None:
+            return None, list(errors)
+        options, option_errors = self.options(
+            (*SINK_OPTIONS, *spec.sink.options), f"the connector {spec.name}", statement
+        )
+        problems: list[TidegateError] = [*option_errors]
+        if not problems and spec.sink.check is not None:
+            wrong = spec.sink.check(options)
+            if wrong is not None:
+                problems.append(self._error("TG-207", wrong, statement.name_span))
+        if problems:
+            return None, problems
+        sink = Sink(
+            statement.name, options, statement, self.origin, spec.name, statement.source
+        )
+        return sink, []

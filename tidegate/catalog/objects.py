@@ -1,0 +1,147 @@
+"""The things that can be declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from tidegate.catalog.options import Options
+from tidegate.sql import statements as st
+from tidegate.types import ChangelogKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a source; the type of a computed one is known once Spark has seen it."""
+
+    name: str
+    type: str | None
+    not_null: bool = False
+    computed: exp.Expr | None = None
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """The event time of a source and how long it waits for rows that are out of order."""
+
+    column: str
+    delay_us: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The script a statement came from, so that errors can point into it."""
+
+    text: str
+    file: str | None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What all declared things have."""
+
+    name: str
+    options: Options
+    statement: st.Declaration
+    origin: Origin
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        raise TypeError(f"{type(self).__name__} has no kind")
+
+    def create_sql(self) -> str:
+        """The statement that declares it, secrets masked."""
+        return self.statement.text + ";"
+
+
+@dataclass(frozen=True)
+class Source(Declared):
+    connector: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    watermark: Watermark | None
+    bounded: bool
+    insertable: bool
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.SOURCE
+
+    @property
+    def changelog(self) -> ChangelogKind:
+        if self.options["changelog"]:
+            return ChangelogKind.CHANGELOG
+        return ChangelogKind.UPSERT if self.primary_key else ChangelogKind.APPEND
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns that the connector reads: all but the computed ones."""
+        return tuple(column for column in self.columns if column.computed is None)
+
+
+@dataclass(frozen=True)
+class LookupTable(Declared):
+    connector: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.LOOKUP_TABLE
+
+
+@dataclass(frozen=True)
+class Stream(Declared):
+    """A named query; `plan` is the bound logical plan (a node of the plan layer)."""
+
+    query: st.Query
+    plan: Any
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.STREAM
+
+
+@dataclass(frozen=True)
+class SideStream(Declared):
+    """A stream that another declaration brings along: dead letters of a source, late rows."""
+
+    columns: tuple[Column, ...]
+    parent: str
+    reason: str
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.STREAM
+
+    def create_sql(self) -> str:
+        return f"-- {self.reason} of {self.parent}, declared with it\n" + super().create_sql()
+
+
+@dataclass(frozen=True)
+class Sink(Declared):
+    connector: str
+    source: str
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.SINK
+
+
+def tables_in(tree: exp.Expr) -> Iterator[str]:
+    """The names of the tables a query reads, CTEs excluded, window table functions included."""
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        target = table.this
+        if isinstance(target, exp.Anonymous) and target.expressions:
+            first = target.expressions[0]
+            name = first.name if isinstance(first, exp.Column) else ""
+        else:
+            name = table.name
+        if name and name.lower() not in local:
+            yield name

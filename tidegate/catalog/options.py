@@ -1,0 +1,209 @@
+"""Options: each has a name, a type, a default, a description, and may be required or secret."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tidegate.errors import CatalogError, Place, did_you_mean
+from tidegate.sql.statements import Option
+from tidegate.types import Span, parse_duration
+
+_ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+MASK = "***"
+
+
+class OptionType(Enum):
+    """How the text of an option is read."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    DURATION = "duration"
+    NAMES = "list of names"
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """One option as a connector, stream or session declares it."""
+
+    name: str
+    type: OptionType
+    description: str
+    default: Any = None
+    required: bool = False
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+
+    def read(self, text: str) -> Any:
+        """The value of a text; ValueError says what is wrong with it."""
+        if self.choices and text.lower() not in self.choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+        value = _READERS[self.type](text)
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"{text} is below {self.minimum}")
+        return value.lower() if self.choices else value
+
+
+def _read_integer(text: str) -> int:
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def _read_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def _read_boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("the list of names is empty")
+    return names
+
+
+_READERS: dict[OptionType, Any] = {
+    OptionType.TEXT: str,
+    OptionType.INTEGER: _read_integer,
+    OptionType.NUMBER: _read_number,
+    OptionType.BOOLEAN: _read_boolean,
+    OptionType.DURATION: parse_duration,
+    OptionType.NAMES: _read_names,
+}
+
+
+class Options(Mapping[str, Any]):
+    """Option values by name, defaults included; printing it never shows a secret."""
+
+    def __init__(self, values: Mapping[str, Any], given: Mapping[str, str], secret: set[str]):
+        self._values = dict(values)
+        self._given = dict(given)
+        self._secret = frozenset(secret)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Options({dict(self.shown())})"
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """What the user wrote, by name, as text (secrets included: for connectors only)."""
+        return self._given
+
+    def shown(self) -> Iterator[tuple[str, str]]:
+        """What the user wrote, with secrets masked."""
+        for name, text in self._given.items():
+            yield name, MASK if name in self._secret else text
+
+
+@dataclass(frozen=True)
+class OptionReader:
+    """Reads a WITH clause against option specs and collects every error."""
+
+    specs: Sequence[OptionSpec]
+    owner: str
+    text: str
+    file: str | None
+    resolve_environment: bool = True
+
+    def read(self, options: Sequence[Option], at: Span) -> tuple[Options, list[CatalogError]]:
+        by_name = {spec.name: spec for spec in self.specs}
+        values = {spec.name: spec.default for spec in self.specs}
+        given: dict[str, str] = {}
+        errors: list[CatalogError] = []
+        for option in options:
+            spec = by_name.get(option.name.lower())
+            if spec is None:
+                errors.append(self._unknown(option, by_name))
+                continue
+            try:
+                text = self._expand(option)
+                given[spec.name] = text
+                if _ENVIRONMENT.search(text) is None:
+                    values[spec.name] = spec.read(text)
+            except CatalogError as error:
+                errors.append(error)
+            except ValueError as error:
+                errors.append(self._invalid(option, spec, error))
+        errors += [
+            self._missing(spec, at) for spec in self.specs if spec.required and spec.name not in given
+        ]
+        secret = {spec.name for spec in self.specs if spec.secret}
+        return Options(values, given, secret), errors
+
+    def _expand(self, option: Option) -> str:
+        """Replace ${NAME} by the environment; without Spark nothing runs, so it may be absent."""
+        if not self.resolve_environment:
+            return option.value
+
+        def lookup(match: re.Match[str]) -> str:
+            value = os.environ.get(match.group(1))
+            if value is None:
+                raise CatalogError(
+                    "TG-209",
+                    f"the option {option.name} needs the environment variable {match.group(1)}, "
+                    "which is not set",
+                    place=self._place(option.value_span),
+                    hint=f"export {match.group(1)}=… before you start.",
+                )
+            return value
+
+        return _ENVIRONMENT.sub(lookup, option.value)
+
+    def _place(self, span: Span) -> Place:
+        return Place(self.text, span.start, span.end, self.file)
+
+    def _unknown(self, option: Option, by_name: Mapping[str, OptionSpec]) -> CatalogError:
+        return CatalogError(
+            "TG-206",
+            f"{self.owner} has no option {option.name}",
+            place=self._place(option.span),
+            hint=did_you_mean(option.name, by_name, "options"),
+        )
+
+    def _invalid(self, option: Option, spec: OptionSpec, error: ValueError) -> CatalogError:
+        reason = "its value is not valid" if spec.secret else str(error)
+        return CatalogError(
+            "TG-207",
+            f"the option {option.name}: {reason}",
+            place=self._place(option.value_span),
+            hint=f"{spec.name} is {_kind(spec)}: {spec.description}",
+        )
+
+    def _missing(self, spec: OptionSpec, at: Span) -> CatalogError:
+        return CatalogError(
+            "TG-208",
+            f"{self.owner} needs the option {spec.name}: {spec.description}",
+            place=self._place(at),
+            hint=f"add {spec.name} = '…' to its WITH (…).",
+        )
+
+
+def _kind(spec: OptionSpec) -> str:
+    if spec.choices:
+        return f"one of {', '.join(spec.choices)}"
+    article = "an" if spec.type is OptionType.INTEGER else "a"
+    return f"{article} {spec.type.value}"

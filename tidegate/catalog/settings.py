@@ -1,0 +1,82 @@
+"""Settings of a session: SET key = value, or `config` when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.errors import CatalogError, Place, did_you_mean
+
+SETTINGS: tuple[OptionSpec, ...] = (
+    OptionSpec(
+        "validator",
+        OptionType.TEXT,
+        "what happens to findings of the validator",
+        default="reject",
+        choices=("reject", "warn", "off"),
+    ),
+    OptionSpec(
+        "trigger_interval",
+        OptionType.DURATION,
+        "the least time between two epochs of a stream",
+        default=0,
+        minimum=0,
+    ),
+    OptionSpec(
+        "rows_per_epoch",
+        OptionType.INTEGER,
+        "rows a generator hands out per epoch",
+        default=1_000_000,
+        minimum=1,
+    ),
+    OptionSpec(
+        "files_per_epoch",
+        OptionType.INTEGER,
+        "files a directory source hands out per epoch",
+        default=1_000,
+        minimum=1,
+    ),
+)
+_BY_NAME = {spec.name: spec for spec in SETTINGS}
+
+
+@dataclass
+class Settings:
+    """The values in force."""
+
+    values: dict[str, Any] = field(
+        default_factory=lambda: {spec.name: spec.default for spec in SETTINGS}
+    )
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | None) -> Settings:
+        settings = cls()
+        for key, value in (config or {}).items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            settings.set(key, text)
+        return settings
+
+    def copy(self) -> Settings:
+        return Settings(dict(self.values))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def set(self, key: str, text: str, place: Place | None = None) -> None:
+        """Read and keep one setting."""
+        spec = _BY_NAME.get(key.lower())
+        if spec is None:
+            raise CatalogError(
+                "TG-212",
+                f"there is no setting {key}",
+                place=place,
+                hint=did_you_mean(key, _BY_NAME, "settings"),
+            )
+        try:
+            self.values[spec.name] = spec.read(text)
+        except ValueError as error:
+            raise CatalogError(
+                "TG-207", f"the setting {key}: {error}", place=place, hint=spec.description
+            ) from None

@@ -1,0 +1,54 @@
+"""A sink that shows rows to a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidegate.catalog.connector import ConnectorSpec, SinkSpec
+from tidegate.catalog.options import OptionSpec, OptionType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.runtime.connector import SinkContext
+
+SPEC = ConnectorSpec(
+    "console",
+    "shows rows in the terminal",
+    sink=SinkSpec(
+        (
+            OptionSpec(
+                "rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1
+            ),
+        )
+    ),
+)
+
+
+@dataclass
+class ConsoleWriter:
+    """Shows the first rows of each epoch when it commits."""
+
+    context: SinkContext
+    staged: Any = None
+    last: int = -1
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def committed(self) -> int:
+        return self.last
+
+    def stage(self, epoch: int, frame: DataFrame) -> None:
+        self.staged = frame.limit(self.context.sink.options["rows"]).toArrow()
+
+    def commit(self, epoch: int) -> None:
+        if self.staged is not None and self.staged.num_rows:
+            self.context.show(self.context.sink.source, epoch, self.staged)
+        self.staged = None
+        self.last = epoch
+
+
+def write(spark: SparkSession, context: SinkContext) -> ConsoleWriter:
+    return ConsoleWriter(context)

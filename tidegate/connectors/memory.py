@@ -1,0 +1,157 @@
+"""Rows from and to the Python process.
+
+As a source, inserted rows become parquet files in the data directory, which Spark reads like any
+other: they are durable, and a restart goes on where it was. As a sink, every epoch becomes one
+Arrow file, so each subscriber can read every epoch, also after a restart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.catalog.connector import ConnectorSpec, LookupSpec, SinkSpec, SourceSpec
+from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.errors import RunError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.runtime.connector import SinkContext, SourceContext
+
+SPEC = ConnectorSpec(
+    "memory",
+    "rows from and to the Python process",
+    source=SourceSpec(
+        (
+            OptionSpec(
+                "inserts_per_epoch",
+                OptionType.INTEGER,
+                "inserts handed out per epoch",
+                default=1_000,
+                minimum=1,
+            ),
+        ),
+        insertable=True,
+    ),
+    sink=SinkSpec(
+        (
+            OptionSpec(
+                "retain_epochs",
+                OptionType.INTEGER,
+                "epochs kept for subscribers that come later",
+                default=100_000,
+                minimum=1,
+            ),
+        )
+    ),
+    lookup=LookupSpec((), built=False),
+)
+
+DEFAULT_RETAIN_EPOCHS = 100_000
+_SUFFIX = ".arrow"
+_counter = itertools.count()
+
+
+def read(spark: SparkSession, context: SourceContext) -> DataFrame:
+    """The inserted rows, one file an insert, oldest first."""
+    columns = [f"`{c.name}` {c.type}" for c in context.source.stored_columns]
+    if context.source.options["changelog"]:
+        columns.append("_op STRING")
+    rows = rows_directory(context.directory)
+    reader = spark.readStream.format("parquet").schema(", ".join(columns))
+    reader = reader.option("maxFilesPerTrigger", context.source.options["inserts_per_epoch"])
+    return reader.load(str(rows))
+
+
+def rows_directory(directory: Path) -> Path:
+    """Where the rows of a memory source lie."""
+    rows = directory / "rows"
+    rows.mkdir(parents=True, exist_ok=True)
+    return rows
+
+
+def append(directory: Path, table: Any) -> None:
+    """Make one insert durable: written aside, synced, renamed."""
+    import pyarrow.parquet
+
+    rows = rows_directory(directory)
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_counter):08d}.parquet"
+    aside = rows / f".{name}.tmp"
+    pyarrow.parquet.write_table(table, aside, coerce_timestamps="us", store_schema=False)
+    with aside.open("rb") as file:
+        os.fsync(file.fileno())
+    aside.rename(rows / name)
+
+
+@dataclass
+class MemoryWriter:
+    """One Arrow file an epoch, in a directory that subscribers read."""
+
+    directory: Path
+    retain_epochs: int
+    last: int = -1
+
+    def prepare(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for leftover in self.directory.glob(".*"):
+            leftover.unlink()
+        epochs = list(stored_epochs(self.directory))
+        self.last = epochs[-1] if epochs else -1
+
+    def committed(self) -> int:
+        return self.last
+
+    def stage(self, epoch: int, frame: DataFrame) -> None:
+        import pyarrow as pa
+
+        table = frame.toArrow()
+        with pa.OSFile(str(self._aside(epoch)), "wb") as sink, pa.ipc.new_file(
+            sink, table.schema
+        ) as writer:
+            writer.write_table(table)
+
+    def commit(self, epoch: int) -> None:
+        self._aside(epoch).rename(epoch_file(self.directory, epoch))
+        self.last = epoch
+        expired = epoch_file(self.directory, epoch - self.retain_epochs)
+        if epoch >= self.retain_epochs and expired.exists():
+            expired.unlink()
+
+    def _aside(self, epoch: int) -> Path:
+        return self.directory / f".{epoch:012d}{_SUFFIX}"
+
+
+def epoch_file(directory: Path, epoch: int) -> Path:
+    return directory / f"{epoch:012d}{_SUFFIX}"
+
+
+def stored_epochs(directory: Path) -> Iterator[int]:
+    """The epochs that are there, in order."""
+    names = sorted(path.name for path in directory.glob(f"*{_SUFFIX}"))
+    return (int(name.removesuffix(_SUFFIX)) for name in names if not name.startswith("."))
+
+
+def read_epoch(directory: Path, epoch: int) -> Any:
+    """The rows of an epoch as an Arrow table."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(epoch_file(directory, epoch))) as source:
+            return pa.ipc.open_file(source).read_all()
+    except FileNotFoundError:
+        raise RunError(
+            "TG-604",
+            f"epoch {epoch} is no longer kept",
+            hint="raise retain_epochs of the memory sink, or subscribe earlier.",
+        ) from None
+
+
+def write(spark: SparkSession, context: SinkContext) -> MemoryWriter:
+    retain = context.sink.options["retain_epochs"]
+    return MemoryWriter(context.directory / "out", retain)

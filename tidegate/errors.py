@@ -1,0 +1,199 @@
+"""Every error a user can cause: a code, what is wrong, the place in the SQL and a hint that works.
+
+An error is data first (`code`, `message`, `place`, `hint`) and text second (`render`). The codes
+and their titles are listed here once; `docs/ERRORS.md` and the tests are held against this table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+TITLES: dict[str, str] = {
+    # 1xx: the language
+    "TG-101": "syntax error",
+    "TG-102": "unknown statement",
+    "TG-103": "SQL that Tidegate does not support",
+    "TG-104": "EMIT in the wrong place",
+    "TG-105": "invalid interval",
+    # 2xx: names and options
+    "TG-201": "unknown source, stream or table",
+    "TG-202": "name already in use",
+    "TG-203": "streams that depend on each other in a cycle",
+    "TG-204": "dropped while others depend on it",
+    "TG-205": "unknown connector",
+    "TG-206": "unknown option",
+    "TG-207": "invalid option value",
+    "TG-208": "missing option",
+    "TG-209": "environment variable not set",
+    "TG-210": "invalid declaration",
+    "TG-211": "connector cannot be used this way",
+    "TG-212": "unknown setting",
+    # 3xx: columns, functions, types
+    "TG-301": "unknown column",
+    "TG-302": "ambiguous column",
+    "TG-303": "unknown function",
+    "TG-304": "column neither grouped nor aggregated",
+    "TG-305": "misplaced aggregate or window function",
+    "TG-306": "invalid window",
+    "TG-307": "type error",
+    "TG-308": "columns do not line up",
+    "TG-309": "rows do not fit the source",
+    # 4xx: statements that would be silent, wrong or without bound
+    "TG-401": "ORDER BY on an unbounded stream",
+    "TG-402": "LIMIT on an unbounded stream",
+    "TG-403": "aggregate that would never emit",
+    "TG-404": "EMIT ON WINDOW CLOSE without a window",
+    "TG-405": "EMIT ON WINDOW CLOSE without a watermark",
+    "TG-406": "window on a column that is not the event time",
+    "TG-407": "join of streams without a time bound",
+    "TG-408": "DISTINCT without a bound",
+    "TG-409": "set operation without a bound",
+    "TG-410": "subquery predicate over a stream",
+    "TG-411": "OVER that a stream cannot compute",
+    "TG-412": "lateness without a window",
+    "TG-413": "sink that cannot take the stream's changes",
+    "TG-414": "value that changes on replay would reach state",
+    "TG-415": "temporal join without a versioned right side",
+    "TG-416": "EMIT that has nothing to update",
+    "TG-417": "join that the right side cannot serve",
+    # 5xx: running
+    "TG-501": "not built yet",
+    "TG-502": "Java missing or too old",
+    "TG-503": "pipeline failed",
+    "TG-504": "data that does not fit",
+    "TG-505": "nothing to run",
+    "TG-506": "wrong use of the session",
+    # 6xx: the data directory
+    "TG-601": "data directory cannot be used",
+    "TG-602": "data directory in use",
+    "TG-603": "pipeline changed since its last epoch",
+    "TG-604": "epoch no longer kept",
+    # 7xx: test cases
+    "TG-701": "invalid test case",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the user's SQL: half-open character offsets into a text."""
+
+    text: str
+    start: int
+    end: int
+    file: str | None = None
+
+    @property
+    def line(self) -> int:
+        return self.text.count("\n", 0, self.start) + 1
+
+    @property
+    def column(self) -> int:
+        return self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
+
+    def render(self) -> str:
+        """The line of the user's SQL with a caret under the place."""
+        line_start = self.text.rfind("\n", 0, self.start) + 1
+        line_end = self.text.find("\n", self.start)
+        line_end = len(self.text) if line_end < 0 else line_end
+        source = self.text[line_start:line_end].replace("\t", " ").rstrip()
+        width = max(1, min(self.end, line_end) - self.start)
+        number = str(self.line)
+        gutter = " " * len(number)
+        where = f"{self.file or 'sql'}:{self.line}:{self.column}"
+        return (
+            f" {gutter}--> {where}\n"
+            f" {gutter} |\n"
+            f" {number} | {source}\n"
+            f" {gutter} | {' ' * (self.start - line_start)}{'^' * width}"
+        )
+
+
+class TidegateError(Exception):
+    """The base of everything Tidegate raises on purpose."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        place: Place | None = None,
+        hint: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        assert code in TITLES, f"unregistered error code {code}"
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.place = place
+        self.hint = hint
+        self.path = path
+
+    def render(self, severity: str = "error") -> str:
+        """The whole text a person sees."""
+        parts = [f"{severity}[{self.code}]: {self.message}"]
+        if self.place is not None:
+            parts.append(self.place.render())
+        if self.path is not None:
+            parts.append(f"   = plan: {self.path}")
+        if self.hint is not None:
+            parts.append(f"Hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+class SqlError(TidegateError):
+    """The text is not a statement of the language, or names something that does not exist."""
+
+
+class CatalogError(TidegateError):
+    """A declaration that cannot stand: names, options, connectors, dependencies."""
+
+
+class ValidationError(TidegateError):
+    """A statement that would be silent, wrong or without bound on a stream."""
+
+
+class RunError(TidegateError):
+    """Something went wrong, or is refused, while running."""
+
+
+class DataDirectoryError(RunError):
+    """The data directory cannot be used."""
+
+
+class ScriptError(TidegateError):
+    """All the errors of one script at once; behaves like its first error."""
+
+    def __init__(self, errors: Sequence[TidegateError]) -> None:
+        assert errors, "a script error needs errors"
+        first = errors[0]
+        super().__init__(
+            first.code, first.message, place=first.place, hint=first.hint, path=first.path
+        )
+        self.errors = tuple(errors)
+
+    def render(self, severity: str = "error") -> str:
+        return "\n\n".join(error.render(severity) for error in self.errors)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, if any does."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
+    """A hint that names the nearest match, or lists what exists."""
+    names = sorted(set(known))
+    match = nearest(name, names)
+    if match is not None:
+        return f"did you mean {match}?"
+    if not names:
+        return f"there are no {what} yet."
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return f"{what}: {shown}"

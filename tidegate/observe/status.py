@@ -1,0 +1,36 @@
+"""The state of a pipeline, as shown by `tidegate run` and `Session.status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+
+class State(Enum):
+    """Where a pipeline is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """A snapshot of one running stream; counters are since it was started."""
+
+    name: str
+    state: State
+    epoch: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_in_per_second: float = 0.0
+    rows_out_per_second: float = 0.0
+    watermark: datetime | None = None
+    watermark_lag_seconds: float | None = None
+    late_rows: int = 0
+    dead_letters: int = 0
+    state_bytes: int = 0
+    error: str | None = None

@@ -1,0 +1,139 @@
+"""Cuts a logical plan into stages (Spark SQL) and operators (state)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidegate.errors import Place, RunError
+from tidegate.physical.stage_sql import output_sql
+from tidegate.plan import nodes as n
+from tidegate.sql.statements import EmitMode
+from tidegate.types import Span
+
+# The operators that can run; a plan that needs another one is refused when it is started.
+BUILT_OPERATORS: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A node that keeps state, and the stages that feed its ports."""
+
+    name: str
+    node: n.Node
+    inputs: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stateless run: one SQL text over sources and operators."""
+
+    node: n.Node
+    scans: tuple[n.Scan | n.SideScan, ...]
+    operators: tuple[Operator, ...]
+
+    def sql(self, view_of: dict[n.Node, str]) -> str:
+        """The Spark SQL of this stage, given the views of its leaves."""
+        return output_sql(self.node, view_of.get)
+
+
+def plan_stages(plan: n.Node) -> Stage:
+    """The last stage of a plan; everything else hangs below it."""
+    leaves = list(_leaves(plan))
+    scans = tuple(leaf for leaf in leaves if isinstance(leaf, n.Scan | n.SideScan))
+    operators = tuple(
+        Operator(operator_name(leaf), leaf, tuple(plan_stages(child) for child in leaf.inputs))
+        for leaf in leaves
+        if not isinstance(leaf, n.Scan | n.SideScan | n.LookupScan | n.Values)
+    )
+    return Stage(plan, scans, operators)
+
+
+def _leaves(node: n.Node) -> Iterator[n.Node]:
+    """Where a stage ends: sources and stateful nodes, left to right."""
+    if not is_stateless(node):
+        yield node
+        return
+    if not node.inputs:
+        yield node
+    for child in node.inputs:
+        yield from _leaves(child)
+
+
+def is_stateless(node: n.Node) -> bool:
+    """Whether Spark SQL alone can run this node, epoch by epoch."""
+    if isinstance(node, n.Emit):
+        return not _holds_back(node)
+    if isinstance(node, n.Window):
+        return node.spec.kind is not n.WindowKind.SESSION and not node.spec.processing_time
+    if isinstance(node, n.SetOperation):
+        return node.operation == "UNION" and node.all
+    if isinstance(node, n.Filter | n.Project) and node.subqueries:
+        return False
+    return isinstance(node, n.STATELESS)
+
+
+def _holds_back(node: n.Emit) -> bool:
+    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
+    if node.clause is None or node.clause.mode is not EmitMode.WINDOW_CLOSE:
+        return False
+    return not any(
+        isinstance(below, n.Aggregate | n.TopN | n.Over | n.Join) for below in n.walk(node)
+    )
+
+
+def operator_name(node: n.Node) -> str:
+    """The operator that runs a stateful node."""
+    if isinstance(node, n.Aggregate):
+        if node.window is not None and node.window.kind is n.WindowKind.SESSION:
+            return "session_aggregate"
+        return "window_aggregate" if node.windowed else "group_aggregate"
+    if isinstance(node, n.Join):
+        return f"{node.kind.value}_join"
+    if isinstance(node, n.TopN):
+        return "window_top_n" if node.windowed else "top_n"
+    if isinstance(node, n.Window):
+        return "session_window" if not node.spec.processing_time else "processing_time_window"
+    if isinstance(node, n.Emit):
+        return "hold_until_close"
+    names = {
+        n.Over: "over",
+        n.Distinct: "distinct",
+        n.Normalize: "normalize_upserts",
+        n.Sort: "sort",
+        n.Limit: "limit",
+    }
+    if isinstance(node, n.SetOperation):
+        return node.operation.lower()
+    return names.get(type(node), "subquery")
+
+
+def all_operators(stage: Stage) -> Iterator[Operator]:
+    """Every operator of a plan, top down."""
+    for operator in stage.operators:
+        yield operator
+        for below in operator.inputs:
+            yield from all_operators(below)
+
+
+def all_scans(stage: Stage) -> Iterator[n.Scan | n.SideScan]:
+    """Every source a plan reads, in the order Spark will number them."""
+    yield from stage.scans
+    for operator in stage.operators:
+        for below in operator.inputs:
+            yield from all_scans(below)
+
+
+def require_built(stage: Stage, stream: str, text: str, file: str | None, span: Span) -> None:
+    """Refuse a plan that needs what is not there yet, before anything starts."""
+    for operator in all_operators(stage):
+        if operator.name not in BUILT_OPERATORS:
+            at = operator.node.span or span
+            raise RunError(
+                "TG-501",
+                f"the stream {stream} needs the operator {operator.name}, which this version "
+                "cannot run yet",
+                place=Place(text, at.start, at.end, file),
+                hint="tidegate check and tidegate explain work on it; projections, filters, "
+                "UNION ALL, LATERAL VIEW and TUMBLE, HOP or CUMULATE as table functions run.",
+            )

@@ -1,0 +1,222 @@
+"""Spark SQL for plan nodes.
+
+For a stage the leaves are views: sources and the outputs of operators. For finding types at
+declaration time every node can be printed: the columns and types are those of the stream, while
+the rows of session windows, temporal and ASOF joins are not (nobody runs that SQL).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.sql.dialect import to_sql
+from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind
+
+OP = "_op"
+Leaf = Callable[[n.Node], str | None]
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def carries_op(node: n.Node) -> bool:
+    """Whether the rows of a node have the hidden column _op."""
+    return properties(node).changelog is ChangelogKind.CHANGELOG
+
+
+class SqlWriter:
+    """Prints a plan as one SELECT; `leaf` names the view of a node that is not to be entered."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+
+    def write(self, node: n.Node) -> str:
+        view = self.leaf(node)
+        if view is not None:
+            return self._leaf(node, view)
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        assert method is not None, f"no SQL for {node.label()}"
+        return str(method(node))
+
+    def _leaf(self, node: n.Node, view: str) -> str:
+        columns = [f"{quoted(f.name)} AS {quoted(f.id)}" for f in node.fields]
+        if carries_op(node):
+            columns.append(OP)
+        return f"SELECT {', '.join(columns)} FROM {quoted(view)}"
+
+    def _child(self, node: n.Node) -> str:
+        return f"({self.write(node)})"
+
+    def _ids(self, node: n.Node) -> list[str]:
+        columns = [quoted(item.id) for item in node.fields]
+        return [*columns, OP] if carries_op(node) else columns
+
+    def _values(self, node: n.Values) -> str:
+        rows = ", ".join("(" + ", ".join(to_sql(cell) for cell in row) + ")" for row in node.rows)
+        names = ", ".join(quoted(item.id) for item in node.fields)
+        return f"SELECT * FROM VALUES {rows} AS v({names})" if node.fields else "SELECT 1 AS one"
+
+    def _inlined(self, node: n.Inlined) -> str:
+        return self.write(node.input)
+
+    def _filter(self, node: n.Filter) -> str:
+        columns = ", ".join(self._ids(node))
+        condition = to_sql(node.condition)
+        return f"SELECT {columns} FROM {self._child(node.input)} WHERE {condition}"
+
+    def _project(self, node: n.Project) -> str:
+        columns = [
+            f"{to_sql(expression)} AS {quoted(item.id)}"
+            for item, expression in zip(node.fields, node.expressions, strict=True)
+        ]
+        if carries_op(node):
+            columns.append(OP)
+        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+
+    def _explode(self, node: n.Explode) -> str:
+        names = ", ".join(quoted(name) for name in node.generated)
+        outer = "OUTER " if node.outer else ""
+        columns = ", ".join(self._ids(node))
+        return (
+            f"SELECT {columns} FROM {self._child(node.input)} LATERAL VIEW {outer}"
+            f"{to_sql(node.generator)} generated AS {names}"
+        )
+
+    def _window(self, node: n.Window) -> str:
+        """Assign windows with whole microseconds: exact, and right before 1970 too."""
+        spec = node.spec
+        kept = [quoted(item.id) for item in node.input.fields]
+        kept += [OP] if carries_op(node.input) else []
+        start, end, time = (quoted(item.id) for item in node.fields[-3:])
+        at = "current_timestamp()" if spec.processing_time else to_sql(node.time)
+        below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS _us'])} "
+        below += f"FROM {self._child(node.input)}"
+        bounds = _window_bounds(spec)
+        inner = f"SELECT {', '.join([*kept, f'{bounds} AS _window'])} FROM ({below})"
+        return (
+            f"SELECT {', '.join(kept)}, timestamp_micros(_window.s) AS {start}, "
+            f"timestamp_micros(_window.e) AS {end}, timestamp_micros(_window.e - 1) AS {time} "
+            f"FROM ({inner})"
+        )
+
+    def _aggregate(self, node: n.Aggregate) -> str:
+        parts = [*node.keys, *node.aggregates]
+        columns = [
+            f"{to_sql(part)} AS {quoted(item.id)}"
+            for item, part in zip(node.fields, parts, strict=True)
+        ]
+        if carries_op(node):
+            columns.append(f"'+I' AS {OP}")
+        columns = columns or ["1 AS one"]
+        keys = ", ".join(to_sql(key) for key in node.keys)
+        group = f" GROUP BY {keys}" if keys else ""
+        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}{group}"
+
+    def _join(self, node: n.Join) -> str:
+        conditions = [part for part in (node.condition, node.match) if part is not None]
+        how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(node.how, node.how)
+        condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
+        columns = [quoted(item.id) for item in node.fields]
+        columns += [f"'+I' AS {OP}"] if carries_op(node) else []
+        left, right = self._child(node.left), self._child(node.right)
+        return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"
+
+    def _over(self, node: n.Over) -> str:
+        computed = [
+            f"{to_sql(function)} AS {quoted(item.id)}"
+            for item, function in zip(
+                node.fields[len(node.input.fields) :], node.functions, strict=True
+            )
+        ]
+        columns = [*self._ids(node.input), *computed]
+        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+
+    def _topn(self, node: n.TopN) -> str:
+        columns = self._ids(node.input)
+        if carries_op(node) and not carries_op(node.input):
+            columns.append(f"'+I' AS {OP}")
+        if node.rank_id is None:
+            return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+        partition = ", ".join(to_sql(part) for part in node.partition)
+        order = ", ".join(to_sql(part) for part in node.order)
+        over = f"PARTITION BY {partition} " if partition else ""
+        over += f"ORDER BY {order}" if order else ""
+        rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
+        return f"SELECT {', '.join([*columns, rank])} FROM {self._child(node.input)}"
+
+    def _distinct(self, node: n.Distinct) -> str:
+        return f"SELECT DISTINCT {', '.join(self._ids(node))} FROM {self._child(node.input)}"
+
+    def _sort(self, node: n.Sort) -> str:
+        keys = ", ".join(to_sql(key) for key in node.order)
+        return f"SELECT {', '.join(self._ids(node))} FROM {self._child(node.input)} ORDER BY {keys}"
+
+    def _limit(self, node: n.Limit) -> str:
+        text = f"SELECT {', '.join(self._ids(node))} FROM {self._child(node.input)}"
+        text += f" LIMIT {to_sql(node.count)}" if node.count is not None else ""
+        return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
+
+    def _normalize(self, node: n.Normalize) -> str:
+        columns = ", ".join([*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}"])
+        return f"SELECT {columns} FROM {self._child(node.input)}"
+
+    def _setoperation(self, node: n.SetOperation) -> str:
+        """Members line up by position; an appended row of a mixed union is an insert."""
+        with_op = carries_op(node)
+        word = f" {node.operation}{' ALL' if node.all else ''} "
+        parts = []
+        for member in node.members:
+            columns = [
+                f"{quoted(theirs.id)} AS {quoted(ours.id)}"
+                for ours, theirs in zip(node.fields, member.fields, strict=True)
+            ]
+            if with_op:
+                columns.append(OP if carries_op(member) else f"'+I' AS {OP}")
+            parts.append(f"SELECT {', '.join(columns)} FROM {self._child(member)}")
+        return word.join(parts)
+
+    def _emit(self, node: n.Emit) -> str:
+        """EMIT CHANGES marks appended rows as inserts."""
+        inner = node.input
+        changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
+        if not changes or carries_op(inner):
+            return self.write(inner)
+        columns = [quoted(item.id) for item in node.fields]
+        return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self._child(inner)}"
+
+
+def output_sql(node: n.Node, leaf: Leaf) -> str:
+    """The whole of a stage, with the names the user gave."""
+    inner = SqlWriter(leaf).write(node)
+    columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields]
+    if carries_op(node):
+        columns.append(OP)
+    return f"SELECT {', '.join(columns)} FROM ({inner})"
+
+
+def _window_bounds(spec: n.WindowSpec) -> str:
+    """An expression over _us that gives struct(s, e), exploded where a row has several windows."""
+    size, slide, offset = spec.size_us, spec.slide_us, spec.offset_us
+    if spec.kind is n.WindowKind.TUMBLE:
+        start = f"_us - pmod(_us - {offset}L, {size}L)"
+        return f"named_struct('s', {start}, 'e', {start} + {size}L)"
+    if spec.kind is n.WindowKind.HOP:
+        last = f"_us - pmod(_us - {offset}L, {slide}L)"
+        first = f"{last} - {(size - 1) // slide * slide}L"
+        starts = f"filter(sequence({first}, {last}, {slide}L), s -> s + {size}L > _us)"
+        return f"explode(transform({starts}, s -> named_struct('s', s, 'e', s + {size}L)))"
+    if spec.kind is n.WindowKind.CUMULATE:
+        base = f"(_us - pmod(_us - {offset}L, {size}L))"
+        first = f"{base} + ((_us - {base}) div {slide}L + 1) * {slide}L"
+        ends = f"sequence({first}, {base} + {size}L, {slide}L)"
+        return f"explode(transform({ends}, e -> named_struct('s', {base}, 'e', e)))"
+    return f"named_struct('s', _us, 'e', _us + {size}L)"
+
+
+__all__ = ["OP", "SqlWriter", "carries_op", "exp", "output_sql", "quoted"]

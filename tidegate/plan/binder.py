@@ -1,0 +1,160 @@
+"""A query and the catalog to a logical plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.scope import Context, Relation, Resolver, Scope, by_id, column
+from tidegate.plan.select import SelectBinder
+from tidegate.plan.tables import BrokenReference, CteEntry, Ctes
+from tidegate.sql.dialect import own_span
+from tidegate.sql.statements import Query
+
+_OPERATIONS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
+
+
+def bind(query: Query, context: Context) -> n.Node | None:
+    """The plan of a query, or None when `context.errors` says why there is none."""
+    try:
+        bound = bind_query(query.tree, context, {}, None)
+    except BrokenReference:
+        return None
+    _unique_names(context, query, bound)
+    if context.errors:
+        return None
+    return n.Emit(bound.fields, input=bound, clause=query.emit, span=query.span)
+
+
+def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | None) -> n.Node:
+    """A SELECT or a set operation, with the CTEs in front of it."""
+    ctes = _visible_ctes(tree, context, ctes)
+    if isinstance(tree, exp.Subquery):
+        inner = bind_query(tree.this, context, ctes, parent)
+        return _order_and_limit(tree, context, inner)
+    if isinstance(tree, exp.SetOperation):
+        return _set_operation(tree, context, ctes, parent)
+    if isinstance(tree, exp.Select):
+        node = SelectBinder(tree, context, ctes, parent, bind_query).bind()
+        return node
+    context.report("TG-103", "this kind of query is not supported", tree)
+    return n.Values((), rows=())
+
+
+def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:
+    clause = tree.args.get("with_")
+    if clause is None:
+        return ctes
+    if clause.args.get("recursive"):
+        context.report("TG-103", "recursive queries are not supported on streams", clause)
+    visible = dict(ctes)
+    for cte in clause.expressions:
+        visible[cte.alias.lower()] = CteEntry(cte.this, dict(visible))
+    return visible
+
+
+def _members(tree: exp.Expr, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
+    """a UNION ALL b UNION ALL c as one list."""
+    inner = tree
+    while isinstance(inner, exp.Subquery) and not inner.alias and not _ordered(inner):
+        inner = inner.this
+    if (
+        isinstance(inner, exp.SetOperation)
+        and type(inner) is kind
+        and bool(inner.args.get("distinct")) is distinct
+        and not inner.args.get("with_")
+        and not _ordered(inner)
+    ):
+        return [*_members(inner.this, kind, distinct), *_members(inner.expression, kind, distinct)]
+    return [tree]
+
+
+def _ordered(tree: exp.Expr) -> bool:
+    return any(tree.args.get(key) is not None for key in ("order", "limit", "offset"))
+
+
+def _set_operation(
+    tree: exp.SetOperation, context: Context, ctes: Ctes, parent: Scope | None
+) -> n.Node:
+    kind = next(kind for kind in _OPERATIONS if isinstance(tree, kind))
+    distinct = bool(tree.args.get("distinct"))
+    if tree.args.get("by_name"):
+        context.report("TG-103", "UNION BY NAME is not supported", tree)
+    trees = [*_members(tree.this, kind, distinct), *_members(tree.expression, kind, distinct)]
+    members = [bind_query(member, context, ctes, parent) for member in trees]
+    first = members[0]
+    for member, source in zip(members[1:], trees[1:], strict=True):
+        if len(member.fields) != len(first.fields):
+            context.report(
+                "TG-308",
+                f"the queries of {_OPERATIONS[kind]} have {len(first.fields)} and "
+                f"{len(member.fields)} columns",
+                source,
+                "select the same number of columns in each.",
+            )
+            return first
+    fields = tuple(_union_field(context, members, index) for index in range(len(first.fields)))
+    node: n.Node = n.SetOperation(
+        fields,
+        members=tuple(members),
+        operation=_OPERATIONS[kind],
+        all=not distinct,
+        ttl_us=context.ttl_us,
+        span=own_span(tree),
+    )
+    return _order_and_limit(tree, context, node)
+
+
+def _union_field(context: Context, members: list[n.Node], index: int) -> n.Field:
+    """A column of a union means time only if it does so in all members."""
+    columns = [member.fields[index] for member in members]
+    first = columns[0]
+    same = all(item.role is first.role and item.window == first.window for item in columns)
+    return replace(
+        first,
+        id=context.fresh(first.name),
+        role=first.role if same else n.Role.PLAIN,
+        window=first.window if same else None,
+        volatile=any(item.volatile for item in columns),
+        nullable=any(item.nullable for item in columns),
+        type=first.type if len({item.type for item in columns}) == 1 else None,
+    )
+
+
+def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
+    """ORDER BY and LIMIT of a set operation, over its own columns."""
+    resolver = Resolver(context, Scope([Relation(None, node.fields)]))
+    order = tree.args.get("order")
+    if order is not None:
+        keys = tuple(resolver.resolve(key) for key in order.expressions)
+        node = n.Sort(node.fields, input=node, order=keys, span=own_span(order))
+    limit, offset = tree.args.get("limit"), tree.args.get("offset")
+    if limit is not None or offset is not None:
+        at = own_span(limit) if limit is not None else own_span(offset)
+        node = n.Limit(
+            node.fields,
+            input=node,
+            count=limit.expression if limit is not None else None,
+            offset=offset.expression if offset is not None else None,
+            span=at,
+        )
+    return node
+
+
+def _unique_names(context: Context, query: Query, node: n.Node) -> None:
+    """The columns of a stream need names that differ."""
+    seen: set[str] = set()
+    for item in node.fields:
+        if item.name.lower() in seen and item.name != "?":
+            context.report(
+                "TG-308",
+                f"two columns of the result are named {item.name}",
+                query.tree,
+                f"rename one: {item.name} AS {item.name}_2.",
+            )
+        seen.add(item.name.lower())
+
+
+__all__ = ["bind", "bind_query", "by_id", "column"]

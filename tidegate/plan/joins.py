@@ -1,0 +1,225 @@
+"""Joins: what kind a join is follows from its sides and its condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from tidegate.plan.nodes import (
+    Field,
+    Join,
+    JoinKind,
+    KeyPair,
+    LookupScan,
+    Node,
+    Role,
+    TimeBounds,
+    WindowKind,
+)
+from tidegate.plan.scope import Context, by_id, referenced
+from tidegate.plan.windows import is_processing_time
+from tidegate.sql import expressions as ex
+from tidegate.types import Span
+
+_FLIPPED = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE, exp.EQ: exp.EQ}
+
+
+@dataclass(frozen=True)
+class JoinInput:
+    """The parts of a join before its kind is known."""
+
+    left: Node
+    right: Node
+    how: str
+    asof: bool
+    condition: exp.Expr | None
+    match: exp.Expr | None
+    as_of: exp.Expr | None
+    span: Span | None
+
+
+def build_join(context: Context, parts: JoinInput) -> Join:
+    """Classify a join by its sides and condition."""
+    pieces = ex.conjuncts(parts.condition)
+    left_ids = {item.id for item in parts.left.fields}
+    right_ids = {item.id for item in parts.right.fields}
+    pairs: list[KeyPair] = []
+    rest: list[exp.Expr] = []
+    for piece in pieces:
+        pair = _key_pair(piece, left_ids, right_ids)
+        if pair is not None:
+            pairs.append(pair)
+        else:
+            rest.append(piece)
+    match = parts.match
+    if parts.asof and match is None:
+        match, rest = _take_match(parts, rest)
+    bounds, residual = _time_bounds(parts, pairs, rest)
+    kind = _kind(context, parts, pairs, bounds)
+    if kind is not JoinKind.INTERVAL:
+        bounds, residual = None, rest
+    as_of = parts.as_of
+    as_of_id = as_of.name if isinstance(as_of, exp.Column) else None
+    return Join(
+        _output(parts, kind),
+        left=parts.left,
+        right=parts.right,
+        how=parts.how,
+        kind=kind,
+        condition=parts.condition,
+        equal=tuple(pairs),
+        bounds=bounds,
+        residual=ex.conjunction(residual),
+        as_of=as_of,
+        as_of_id=as_of_id,
+        match=match,
+        ttl_us=context.ttl_us,
+        span=parts.span,
+    )
+
+
+def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPair | None:
+    """An equality with one side of the join on each side of the sign."""
+    if not isinstance(piece, exp.EQ | exp.NullSafeEQ):
+        return None
+    one, other = piece.left, piece.right
+    one_ids, other_ids = referenced(one), referenced(other)
+    if not one_ids or not other_ids:
+        return None
+    null_safe = isinstance(piece, exp.NullSafeEQ)
+    if one_ids <= left_ids and other_ids <= right_ids:
+        return KeyPair(one, other, null_safe)
+    if one_ids <= right_ids and other_ids <= left_ids:
+        return KeyPair(other, one, null_safe)
+    return None
+
+
+def _take_match(
+    parts: JoinInput, rest: list[exp.Expr]
+) -> tuple[exp.Expr | None, list[exp.Expr]]:
+    """An ASOF join without MATCH_CONDITION has its inequality in ON."""
+    for index, piece in enumerate(rest):
+        if isinstance(piece, exp.GT | exp.GTE | exp.LT | exp.LTE):
+            return piece, rest[:index] + rest[index + 1 :]
+    return None, rest
+
+
+def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | None:
+    """A time column plus a constant: (column, microseconds)."""
+    node = node.unnest()
+    if isinstance(node, exp.Column):
+        item = fields.get(node.name)
+        return (item, 0) if item is not None and item.role is not Role.PLAIN else None
+    if isinstance(node, exp.Add | exp.Sub):
+        inner, offset = _linear(node.left, fields), ex.interval_micros(node.right)
+        if inner is None and isinstance(node, exp.Add):
+            inner, offset = _linear(node.right, fields), ex.interval_micros(node.left)
+        if inner is None or offset is None:
+            return None
+        sign = 1 if isinstance(node, exp.Add) else -1
+        return inner[0], inner[1] + sign * offset
+    return None
+
+
+def _bound(
+    piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]
+) -> TimeBounds | None:
+    """What one comparison says about left time − right time."""
+    if type(piece) not in _FLIPPED:
+        return None
+    one, other, operator = piece.args["this"], piece.args["expression"], type(piece)
+    mine, theirs = _linear(one, left), _linear(other, right)
+    if mine is None or theirs is None:
+        mine, theirs = _linear(other, left), _linear(one, right)
+        operator = _FLIPPED[operator]
+    if mine is None or theirs is None:
+        return None
+    limit = theirs[1] - mine[1]
+    lower = upper = None
+    if operator in (exp.GTE, exp.GT, exp.EQ):
+        lower = limit + (1 if operator is exp.GT else 0)
+    if operator in (exp.LTE, exp.LT, exp.EQ):
+        upper = limit - (1 if operator is exp.LT else 0)
+    return TimeBounds(mine[0].id, theirs[0].id, lower, upper)
+
+
+def _time_bounds(
+    parts: JoinInput, pairs: list[KeyPair], rest: list[exp.Expr]
+) -> tuple[TimeBounds | None, list[exp.Expr]]:
+    """The bounds of the first pair of time columns that has both, and what they leave over."""
+    left, right = by_id(parts.left.fields), by_id(parts.right.fields)
+    found: dict[tuple[str, str], TimeBounds] = {}
+    used: dict[tuple[str, str], list[exp.Expr]] = {}
+    equalities: list[exp.Expr] = [exp.EQ(this=pair.left, expression=pair.right) for pair in pairs]
+    for piece in equalities + rest:
+        bound = _bound(piece, left, right)
+        if bound is None:
+            continue
+        pair = (bound.left_id, bound.right_id)
+        known = found.get(pair, TimeBounds(*pair, None, None))
+        found[pair] = replace(
+            known,
+            lower_us=max(_known(known.lower_us, bound.lower_us), default=None),
+            upper_us=min(_known(known.upper_us, bound.upper_us), default=None),
+        )
+        used.setdefault(pair, []).append(piece)
+    for pair, bounds in found.items():
+        if bounds.lower_us is not None and bounds.upper_us is not None:
+            taken = {id(piece) for piece in used[pair]}
+            return bounds, [piece for piece in rest if id(piece) not in taken]
+    return None, rest
+
+
+def _known(*limits: int | None) -> list[int]:
+    return [limit for limit in limits if limit is not None]
+
+
+def _kind(
+    context: Context, parts: JoinInput, pairs: list[KeyPair], bounds: TimeBounds | None
+) -> JoinKind:
+    if isinstance(parts.right, LookupScan):
+        return JoinKind.LOOKUP
+    if parts.asof:
+        return JoinKind.ASOF
+    if parts.as_of is not None:
+        return JoinKind.LOOKUP if is_processing_time(parts.as_of) else JoinKind.TEMPORAL
+    if _same_window(parts, pairs):
+        return JoinKind.WINDOW
+    return JoinKind.INTERVAL if bounds is not None else JoinKind.REGULAR
+
+
+def _same_window(parts: JoinInput, pairs: list[KeyPair]) -> bool:
+    """Whether the keys say that both rows are of the same window."""
+    left, right = by_id(parts.left.fields), by_id(parts.right.fields)
+    roles = set()
+    kind = None
+    for pair in pairs:
+        one = left.get(pair.left.name) if isinstance(pair.left, exp.Column) else None
+        other = right.get(pair.right.name) if isinstance(pair.right, exp.Column) else None
+        if one is None or other is None or one.role is not other.role:
+            continue
+        if one.role in (Role.WINDOW_START, Role.WINDOW_END) and one.window == other.window:
+            roles.add(one.role)
+            kind = one.window.kind if one.window else None
+    if kind in (WindowKind.SESSION, WindowKind.CUMULATE):
+        return len(roles) == 2
+    return bool(roles)
+
+
+def _output(parts: JoinInput, kind: JoinKind) -> tuple[Field, ...]:
+    """The fields of a join: outer sides become nullable, and time survives where it can."""
+    left_nullable = parts.how in ("RIGHT", "FULL")
+    right_nullable = parts.how in ("LEFT", "FULL")
+    left_time = kind is not JoinKind.REGULAR
+    right_time = kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
+    left = tuple(_side(item, left_nullable, left_time) for item in parts.left.fields)
+    if parts.how in ("SEMI", "ANTI"):
+        return left
+    return left + tuple(_side(item, right_nullable, right_time) for item in parts.right.fields)
+
+
+def _side(item: Field, nullable: bool, keeps_time: bool) -> Field:
+    if nullable or not keeps_time:
+        item = replace(item, role=Role.PLAIN, window=None)
+    return replace(item, nullable=item.nullable or nullable)

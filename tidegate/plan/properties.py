@@ -1,0 +1,222 @@
+"""What a plan promises: boundedness, watermark, changelog kind, key, and what bounds its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.sql.statements import Emit, EmitMode
+from tidegate.types import ChangelogKind, format_duration
+
+APPEND, UPSERT, CHANGELOG = ChangelogKind.APPEND, ChangelogKind.UPSERT, ChangelogKind.CHANGELOG
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Read off a node once; nodes never change."""
+
+    bounded: bool
+    has_watermark: bool
+    changelog: ChangelogKind
+    key: tuple[str, ...] | None
+    state: str | None
+
+    @property
+    def unbounded(self) -> bool:
+        return not self.bounded
+
+
+_KNOWN: WeakKeyDictionary[n.Node, Properties] = WeakKeyDictionary()
+
+
+def properties(node: n.Node) -> Properties:
+    """The properties of a node, worked out from those of its inputs."""
+    known = _KNOWN.get(node)
+    if known is None:
+        known = _KNOWN[node] = _compute(node)
+    return known
+
+
+def _compute(node: n.Node) -> Properties:
+    inputs = [properties(child) for child in node.inputs]
+    bounded = _bounded(node, inputs)
+    watermark = _has_watermark(node, inputs)
+    kind, key = _changelog(node, inputs)
+    return Properties(bounded, watermark, kind, key, _state(node, bounded, inputs))
+
+
+def _bounded(node: n.Node, inputs: list[Properties]) -> bool:
+    if isinstance(node, n.Scan):
+        return node.source.bounded
+    if isinstance(node, n.SideScan):
+        return False
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        return inputs[0].bounded
+    return all(item.bounded for item in inputs)
+
+
+def _has_watermark(node: n.Node, inputs: list[Properties]) -> bool:
+    if isinstance(node, n.Scan):
+        return node.source.watermark is not None
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        return inputs[0].has_watermark
+    return bool(inputs) and all(item.has_watermark for item in inputs)
+
+
+def _changelog(
+    node: n.Node, inputs: list[Properties]
+) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    if isinstance(node, n.Scan):
+        names = {key.lower() for key in node.source.primary_key}
+        key = tuple(item.id for item in node.fields if item.name.lower() in names)
+        return node.source.changelog, key or None
+    if isinstance(node, n.SideScan | n.LookupScan | n.Values):
+        return APPEND, None
+    if isinstance(node, n.Project):
+        return _project(node, inputs[0])
+    if isinstance(node, n.Aggregate):
+        return _aggregate(node, inputs[0])
+    if isinstance(node, n.Join):
+        return _join(node, inputs)
+    if isinstance(node, n.TopN):
+        return _top_n(node, inputs[0])
+    if isinstance(node, n.Normalize):
+        return CHANGELOG, node.key
+    if isinstance(node, n.Emit):
+        return _emit(node, inputs[0])
+    if isinstance(node, n.SetOperation):
+        append = all(item.changelog is APPEND for item in inputs) and node.operation == "UNION"
+        return (APPEND if append else CHANGELOG), None
+    return inputs[0].changelog, inputs[0].key
+
+
+def _project(
+    node: n.Project, below: Properties
+) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    """A key survives a projection if all its columns are kept as they are."""
+    kept: dict[str, str] = {}
+    for item, expression in zip(node.fields, node.expressions, strict=True):
+        bare = expression.unnest()
+        if isinstance(bare, exp.Column):
+            kept.setdefault(bare.name, item.id)
+    if below.key is None:
+        return below.changelog, None
+    key = [column for column in below.key if column in kept]
+    lost = [node.input.field(column) for column in below.key if column not in kept]
+    held = [node.input.field(column) for column in key]
+    if all(_told_by(item, held) for item in lost):
+        return below.changelog, tuple(kept[column] for column in key)
+    return below.changelog, None
+
+
+def _told_by(item: n.Field, others: list[n.Field]) -> bool:
+    """One end of a window of fixed length tells the other."""
+    fixed = item.window is not None and item.window.kind in (n.WindowKind.TUMBLE, n.WindowKind.HOP)
+    return fixed and any(other.window == item.window for other in others)
+
+
+def _mode(emit: Emit | None) -> EmitMode | None:
+    return emit.mode if emit is not None else None
+
+
+def _aggregate(
+    node: n.Aggregate, below: Properties
+) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    key = tuple(item.id for item in node.key_fields)
+    mode = _mode(node.emit)
+    if below.bounded and mode is None:
+        return APPEND, key
+    if mode in (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY):
+        return CHANGELOG, key
+    late = node.emit is not None and bool(node.emit.lateness_us)
+    return (CHANGELOG if late or not node.windowed else APPEND), key
+
+
+def _join(
+    node: n.Join, inputs: list[Properties]
+) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    if node.kind in (n.JoinKind.LOOKUP, n.JoinKind.TEMPORAL, n.JoinKind.ASOF):
+        return inputs[0].changelog, inputs[0].key
+    if any(item.changelog is not APPEND for item in inputs):
+        return CHANGELOG, None
+    if node.kind is n.JoinKind.REGULAR and node.how not in ("INNER", "SEMI"):
+        # An outer row may get its match later: it is then taken back.
+        return CHANGELOG, None
+    return APPEND, None
+
+
+def _top_n(node: n.TopN, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    if below.bounded or (node.windowed and below.changelog is APPEND):
+        return APPEND, None
+    return CHANGELOG, None
+
+
+def _emit(node: n.Emit, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    mode = _mode(node.clause)
+    if mode is EmitMode.CHANGES:
+        return CHANGELOG, below.key
+    if mode in (EmitMode.UPDATE, EmitMode.EVERY) and below.key:
+        return UPSERT, below.key
+    return below.changelog, below.key
+
+
+def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
+    """What bounds the state of a node, in words; None if it keeps none."""
+    if isinstance(node, (*n.STATELESS, n.LookupScan)):
+        return None
+    if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
+        return None
+    if isinstance(node, n.Window):
+        return "rows of open sessions" if node.spec.kind is n.WindowKind.SESSION else None
+    if isinstance(node, n.Normalize):
+        return "the last row of each key"
+    ttl = getattr(node, "ttl_us", None)
+    if isinstance(node, n.Aggregate):
+        return _aggregate_state(node)
+    if isinstance(node, n.Join):
+        return _join_state(node)
+    if isinstance(node, n.TopN):
+        scope = "window until it closes" if node.windowed else "partition"
+        return f"the first rows of each {scope}"
+    if isinstance(node, n.Over):
+        return "rows until the watermark passes them, and what their frames still need"
+    if ttl is not None:
+        return f"rows for {format_duration(ttl)} (state_ttl)"
+    if any(item.role is not n.Role.PLAIN for item in node.fields):
+        return "rows until the watermark passes them"
+    return "all input, which is bounded" if bounded else "without bound"
+
+
+def _aggregate_state(node: n.Aggregate) -> str:
+    late = node.emit.lateness_us if node.emit is not None else None
+    if node.window is not None and node.window.kind is n.WindowKind.SESSION:
+        text = "one entry a key and open session, until the watermark passes its end"
+    elif node.windowed:
+        text = "one entry a group and open window, until the watermark passes its end"
+    else:
+        return "one entry a group"
+    return text + (f" + {format_duration(late)}" if late else "")
+
+
+def _join_state(node: n.Join) -> str:
+    if node.kind is n.JoinKind.LOOKUP:
+        return "none: asked for each row, with a cache"
+    if node.kind is n.JoinKind.WINDOW:
+        return "rows of both sides until their window closes"
+    if node.kind is n.JoinKind.TEMPORAL:
+        return "rows until the watermark passes them, and versions a later row can still see"
+    if node.kind is n.JoinKind.ASOF:
+        return "rows until the watermark passes them, and the candidates they can still match"
+    if node.kind is n.JoinKind.INTERVAL and node.bounds is not None:
+        lower, upper = node.bounds.lower_us, node.bounds.upper_us
+        assert lower is not None and upper is not None, "an interval join has both bounds"
+        return (
+            f"left rows for {format_duration(max(0, -lower))}, right rows for "
+            f"{format_duration(max(0, upper))} of event time"
+        )
+    if node.ttl_us is not None:
+        return f"rows of both sides for {format_duration(node.ttl_us)} (state_ttl)"
+    return "without bound"

@@ -1,0 +1,210 @@
+"""Rewrite rules: functions plan → plan, applied bottom up in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.plan.scope import referenced
+from tidegate.sql import expressions as ex
+from tidegate.types import ChangelogKind
+
+Rule = Callable[[n.Node], n.Node]
+
+
+def rewrite(node: n.Node) -> n.Node:
+    """Apply every rule to every node, inputs first."""
+    inputs = tuple(rewrite(child) for child in node.inputs)
+    if inputs != node.inputs:
+        node = node.with_inputs(*inputs)
+    for rule in RULES:
+        node = rule(node)
+    return node
+
+
+def top_n_from_rank_filter(node: n.Node) -> n.Node:
+    """`… WHERE row_number <= n` over an OVER becomes a top-N that never ranks the rest."""
+    if not isinstance(node, n.Filter):
+        return node
+    below = _below_projections(node.input)
+    if not isinstance(below, n.Over) or len(below.functions) != 1:
+        return node
+    window = below.functions[0]
+    rank = below.fields[-1]
+    function = ex.call_name(window.this)
+    if function not in ex.RANK_FUNCTIONS:
+        return node
+    rank_id = _id_above(node.input, rank.id)
+    if rank_id is None:
+        return node
+    pieces = ex.conjuncts(node.condition)
+    for index, piece in enumerate(pieces):
+        limit = _rank_limit(piece, rank_id)
+        if limit is None:
+            continue
+        limit = _translate(limit, node.input)
+        if limit is None:
+            continue
+        top = _top_n(below, window, function, limit, rank)
+        rest = pieces[:index] + pieces[index + 1 :]
+        if isinstance(piece, exp.EQ) and not (limit.is_int and int(limit.name) == 1):
+            rest = pieces
+        rebuilt = _replace_below(node.input, top)
+        condition = ex.conjunction(rest)
+        if condition is None:
+            return rebuilt
+        return replace(node, input=rebuilt, condition=condition)
+    return node
+
+
+def _top_n(
+    over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank: n.Field
+) -> n.TopN:
+    order = window.args.get("order")
+    partition = tuple(window.args.get("partition_by") or ())
+    return n.TopN(
+        over.fields,
+        input=over.input,
+        partition=partition,
+        order=tuple(order.expressions) if order is not None else (),
+        limit=limit,
+        function=function,
+        rank_id=rank.id,
+        windowed=_partitioned_by_window(over.input, partition),
+        span=over.span,
+    )
+
+
+def _partitioned_by_window(node: n.Node, partition: tuple[exp.Expr, ...]) -> bool:
+    window_roles = (n.Role.WINDOW_START, n.Role.WINDOW_END)
+    roles = {item.id: item.role for item in node.fields}
+    return any(
+        isinstance(part, exp.Column) and roles.get(part.name) in window_roles for part in partition
+    )
+
+
+def _below_projections(node: n.Node) -> n.Node:
+    while isinstance(node, n.Project):
+        node = node.input
+    return node
+
+
+def _replace_below(node: n.Node, bottom: n.Node) -> n.Node:
+    if isinstance(node, n.Project):
+        return replace(node, input=_replace_below(node.input, bottom))
+    return bottom
+
+
+def _id_above(node: n.Node, column_id: str) -> str | None:
+    """The id under which a column of the bottom comes out of the projections above it."""
+    if not isinstance(node, n.Project):
+        return column_id
+    inner = _id_above(node.input, column_id)
+    for item, expression in zip(node.fields, node.expressions, strict=True):
+        if isinstance(expression, exp.Column) and expression.name == inner:
+            return item.id
+    return None
+
+
+def _translate(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
+    """An expression over a node's output as one over what its projections read."""
+    if not isinstance(node, n.Project):
+        return tree
+    mapping = {
+        item.id: expression for item, expression in zip(node.fields, node.expressions, strict=True)
+    }
+    if not referenced(tree) <= set(mapping):
+        return None
+
+    def swap(part: exp.Expr) -> exp.Expr:
+        return mapping[part.name].copy() if isinstance(part, exp.Column) else part
+
+    return _translate(tree.copy().transform(swap), node.input)
+
+
+def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
+    """n of `rank <= n`, `rank < n + 1`, `rank = n` or the same the other way round."""
+    flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+    if not isinstance(piece, exp.LTE | exp.LT | exp.EQ | exp.GTE | exp.GT):
+        return None
+    one, other, operator = piece.left, piece.right, type(piece)
+    if isinstance(other, exp.Column) and other.name == rank_id and operator in flipped:
+        one, other, operator = other, one, flipped[operator]
+    if not isinstance(one, exp.Column) or one.name != rank_id or rank_id in referenced(other):
+        return None
+    if operator in (exp.LTE, exp.EQ):
+        return other
+    if operator is exp.LT and isinstance(other, exp.Literal) and other.is_int:
+        return exp.Literal.number(int(other.name) - 1)
+    return None
+
+
+def top_n_from_window_limit(node: n.Node) -> n.Node:
+    """ORDER BY … LIMIT n over rows that have a window is the top n of each window."""
+    limit, sort = (node, node.input) if isinstance(node, n.Limit) else (None, node)
+    sort = sort if isinstance(sort, n.Sort) else None
+    if limit is None and sort is None:
+        return node
+    if limit is not None and (limit.offset is not None or limit.count is None):
+        return node
+    base = sort.input if sort is not None else node.inputs[0]
+    if isinstance(node, n.Sort) and properties(base).bounded:
+        return node
+    if properties(base).bounded:
+        return node
+    ends = [item for item in base.fields if item.role is n.Role.WINDOW_END]
+    ends = ends or [item for item in base.fields if item.role is n.Role.WINDOW_START]
+    if not ends:
+        return node
+    partition: tuple[exp.Expr, ...] = (
+        exp.Column(this=exp.to_identifier(ends[0].id, quoted=True)),
+    )
+    if isinstance(base, n.TopN) and base.limit is None and sort is None and limit is not None:
+        return replace(base, limit=limit.count, span=limit.span)
+    return n.TopN(
+        node.fields,
+        input=base,
+        partition=partition,
+        order=sort.order if sort is not None else (),
+        limit=limit.count if limit is not None else None,
+        windowed=True,
+        span=node.span,
+    )
+
+
+def normalize_upserts(node: n.Node) -> n.Node:
+    """Whoever cannot work on bare upserts gets a changelog with the old rows in it."""
+    if isinstance(node, n.Emit | n.Inlined) or not node.inputs:
+        return node
+    changed = tuple(
+        _normalized(child) if _needs_old_rows(node, index) else child
+        for index, child in enumerate(node.inputs)
+    )
+    return node.with_inputs(*changed) if changed != node.inputs else node
+
+
+def _needs_old_rows(node: n.Node, index: int) -> bool:
+    below = properties(node.inputs[index])
+    if below.changelog is not ChangelogKind.UPSERT or below.bounded and not node.inputs:
+        return False
+    key = set(below.key or ())
+    if isinstance(node, n.Project):
+        kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
+        return not key or not key <= kept
+    if isinstance(node, n.Filter):
+        return not referenced(node.condition) <= key
+    if isinstance(node, n.Join) and node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.LOOKUP):
+        return index == 0
+    return True
+
+
+def _normalized(node: n.Node) -> n.Node:
+    key = properties(node).key or tuple(item.id for item in node.fields)
+    return n.Normalize(node.fields, input=node, key=key, span=node.span)
+
+
+RULES: tuple[Rule, ...] = (top_n_from_rank_filter, top_n_from_window_limit, normalize_upserts)

@@ -1,0 +1,310 @@
+"""Names in a query: relations, scopes, and turning the user's columns into ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
+from tidegate.plan.nodes import Field, Node, Role
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span
+from tidegate.sql.statements import Emit
+from tidegate.types import Span
+
+UNKNOWN = Field("?", "?")
+
+
+@dataclass
+class Context:
+    """What binding one stream needs, and the errors it has found so far."""
+
+    catalog: Catalog
+    text: str
+    file: str | None
+    fallback: Span
+    emit: Emit | None = None
+    ttl_us: int | None = None
+    knows_function: Callable[[str], bool] = lambda name: False
+    broken: frozenset[str] = frozenset()
+    errors: list[TidegateError] = field(default_factory=list)
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, name: str) -> str:
+        """An id nobody has yet; the name itself when it is free."""
+        base = name.lower()
+        count = self.ids.get(base, 0)
+        self.ids[base] = count + 1
+        if count == 0:
+            return name
+        return self.fresh(f"{name}_{count}")
+
+    def place(self, node: exp.Expr | Span | None) -> Place:
+        span = own_span(node) if isinstance(node, exp.Expr) else node
+        span = span or self.fallback
+        return Place(self.text, span.start, span.end, self.file)
+
+    def report(
+        self, code: str, message: str, at: exp.Expr | Span | None, hint: str | None = None
+    ) -> None:
+        """Note an error and go on, so that one run finds all of them."""
+        error = SqlError(code, message, place=self.place(at), hint=hint)
+        known = {(other.code, other.message, other.place) for other in self.errors}
+        if (error.code, error.message, error.place) not in known:
+            self.errors.append(error)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table in FROM under the name the query knows it by."""
+
+    alias: str | None
+    fields: tuple[Field, ...]
+
+
+@dataclass
+class Scope:
+    """The relations a name can come from; `merged` are the columns of JOIN … USING."""
+
+    relations: list[Relation] = field(default_factory=list)
+    merged: dict[str, exp.Expr] = field(default_factory=dict)
+    parent: Scope | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(item for relation in self.relations for item in relation.fields)
+
+    def named(self, alias: str) -> Relation | None:
+        for relation in self.relations:
+            if relation.alias is not None and relation.alias.lower() == alias.lower():
+                return relation
+        return None
+
+    def find(self, name: str) -> list[Field]:
+        return [item for item in self.fields if item.name.lower() == name.lower()]
+
+
+def column(item: Field, like: exp.Expr | None = None) -> exp.Column:
+    """A reference to a field by id; keeps the place of what it stands for."""
+    node = exp.Column(this=exp.to_identifier(item.id, quoted=True))
+    span = own_span(like) if like is not None else None
+    if span is not None:
+        node.meta["span"] = (span.start, span.end)
+    return node
+
+
+def referenced(node: exp.Expr) -> set[str]:
+    """The ids an expression over fields refers to."""
+    return {part.name for part in node.find_all(exp.Column)}
+
+
+@dataclass
+class Resolver:
+    """Turns an expression of the user's into one over ids."""
+
+    context: Context
+    scope: Scope
+    aliases: Mapping[str, exp.Expr] = field(default_factory=dict)
+    bind_subquery: Callable[[exp.Expr, Scope], Node] | None = None
+    subqueries: list[Node] = field(default_factory=list)
+
+    def resolve(self, node: exp.Expr) -> exp.Expr:
+        """A new expression; what it cannot resolve is reported and left unknown."""
+        if isinstance(node, exp.Column):
+            return self._column(node)
+        if isinstance(node, exp.Query) or _holds_query(node):
+            return self._subquery(node)
+        if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
+            self.context.report("TG-103", "parameters in SQL are not supported", node)
+        result = node.copy() if not node.args else type(node)()
+        result._meta = dict(node.meta) if node.meta else None
+        for key, value in node.args.items():
+            if isinstance(value, exp.Expr):
+                result.set(key, self.resolve(value))
+            elif isinstance(value, list):
+                parts = [self.resolve(v) if isinstance(v, exp.Expr) else v for v in value]
+                result.set(key, parts)
+            else:
+                result.set(key, value)
+        self._check_function(result)
+        return result
+
+    def _check_function(self, node: exp.Expr) -> None:
+        name = ex.call_name(node)
+        if name is None or not isinstance(node, exp.Anonymous):
+            return
+        node.set("this", name)
+        if name in ex.SPARK_WINDOW_FUNCTIONS:
+            self.context.report(
+                "TG-306",
+                f"Spark's {name.lower()} function is not what makes windows here",
+                node,
+                "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), HOP, SESSION or CUMULATE.",
+            )
+        if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS:
+            return
+        if not self.context.knows_function(name):
+            span = own_span(node)
+            start = node.meta.get("start")
+            at = Span(start, node.meta["end"] + 1) if start is not None else span
+            known = ex.spark_functions() | ex.OWN_FUNCTIONS
+            hint = did_you_mean(name, known, "functions")
+            if name in {"TUMBLE_START", "TUMBLE_END", "HOP_START", "HOP_END", "SESSION_START"}:
+                hint = "select window_start or window_end."
+            elif hint.startswith("functions:"):
+                hint = "functions are Spark SQL's; a function of your own must be registered on "
+                hint += "the SparkSession you pass in."
+            self.context.report("TG-303", f"there is no function {name.lower()}", at, hint)
+
+    def _subquery(self, node: exp.Expr) -> exp.Expr:
+        query = node if isinstance(node, exp.Query) else _query_in(node)
+        if self.bind_subquery is None:
+            self.context.report("TG-103", "a subquery is not allowed here", query)
+        else:
+            self.subqueries.append(self.bind_subquery(query, self.scope))
+        result = node.copy()
+        if isinstance(node, exp.In):
+            result.set("this", self.resolve(node.this))
+        return result
+
+    def _column(self, node: exp.Column) -> exp.Expr:
+        parts = [part.name for part in node.parts]
+        scope: Scope | None = self.scope
+        while scope is not None:
+            found = self._in_scope(scope, parts, node)
+            if found is not None:
+                return found
+            scope = scope.parent
+        alias = self.aliases.get(parts[0].lower())
+        if alias is not None:
+            return _struct_path(alias.copy(), parts[1:])
+        self._unknown(parts, node)
+        return column(UNKNOWN, node)
+
+    def _in_scope(self, scope: Scope, parts: list[str], node: exp.Column) -> exp.Expr | None:
+        if len(parts) > 1:
+            relation = scope.named(parts[0])
+            if relation is not None:
+                matches = [f for f in relation.fields if f.name.lower() == parts[1].lower()]
+                if not matches:
+                    self._unknown_in(relation, parts, node)
+                    return column(UNKNOWN, node)
+                return _struct_path(column(matches[0], node), parts[2:])
+        if parts[0].lower() in scope.merged:
+            return _struct_path(scope.merged[parts[0].lower()].copy(), parts[1:])
+        matches = scope.find(parts[0])
+        if len(matches) > 1:
+            owners = [
+                relation.alias
+                for relation in scope.relations
+                if relation.alias
+                for item in relation.fields
+                if item.name.lower() == parts[0].lower()
+            ]
+            self.context.report(
+                "TG-302",
+                f"{parts[0]} could be a column of {' or '.join(owners) or 'several tables'}",
+                node,
+                f"write {owners[0]}.{parts[0]}." if owners else "give the tables aliases.",
+            )
+        return _struct_path(column(matches[0], node), parts[1:]) if matches else None
+
+    def _unknown_in(self, relation: Relation, parts: list[str], node: exp.Column) -> None:
+        names = [item.name for item in relation.fields]
+        self.context.report(
+            "TG-301",
+            f"{relation.alias} has no column {parts[1]}",
+            node,
+            did_you_mean(parts[1], names, f"columns of {relation.alias}"),
+        )
+
+    def _unknown(self, parts: list[str], node: exp.Column) -> None:
+        name = ".".join(parts)
+        known = [item.name for item in self.scope.fields]
+        if len(parts) > 1:
+            aliases = [relation.alias for relation in self.scope.relations if relation.alias]
+            hint = did_you_mean(parts[0], aliases, "tables of this query")
+        elif parts[0].lower() == "_op":
+            hint = "_op travels with the rows of a changelog by itself; it is not selected."
+        elif parts[0].lower() in {"window_start", "window_end", "window_time"}:
+            hint = "put the rows into windows: GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)."
+        else:
+            hint = did_you_mean(parts[0], known, "columns")
+        self.context.report("TG-301", f"there is no column {name}", node, hint)
+
+
+def _holds_query(node: exp.Expr) -> bool:
+    if isinstance(node, exp.In):
+        return node.args.get("query") is not None
+    return isinstance(node, exp.Exists) and isinstance(node.this, exp.Query)
+
+
+def _query_in(node: exp.Expr) -> exp.Expr:
+    query = node.args.get("query") if isinstance(node, exp.In) else node.this
+    assert isinstance(query, exp.Expr), "a predicate that holds a query has one"
+    return query
+
+
+def _struct_path(node: exp.Expr, parts: list[str]) -> exp.Expr:
+    """a.b.c on a struct column."""
+    for part in parts:
+        node = exp.Dot(this=node, expression=exp.to_identifier(part, quoted=True))
+    return node
+
+
+def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
+    """The type of an expression where it is obvious; Spark decides all the others."""
+    node = node.unnest()
+    if isinstance(node, exp.Column):
+        item = fields.get(node.name)
+        return item.type if item else None
+    if isinstance(node, exp.Cast):
+        return str(node.to.sql(dialect="spark"))
+    if isinstance(node, exp.Literal):
+        return "STRING" if node.is_string else ("INT" if node.is_int else None)
+    if isinstance(node, exp.Filter):
+        return infer_type(node.this, fields)
+    if isinstance(node, exp.Predicate | exp.And | exp.Or | exp.Not):
+        return "BOOLEAN"
+    name = ex.call_name(node)
+    if name in {"COUNT", "COUNT_IF", "APPROX_COUNT_DISTINCT"}:
+        return "BIGINT"
+    if name in {"MIN", "MAX", "FIRST", "LAST", "ANY_VALUE"} and node.expressions:
+        return infer_type(node.expressions[0], fields)
+    if isinstance(node, exp.Window):
+        inner = ex.call_name(node.this)
+        return "INT" if inner in ex.RANK_FUNCTIONS else infer_type(node.this, fields)
+    return None
+
+
+def derived_field(context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]) -> Field:
+    """The field that a computed expression makes; a bare column keeps its role."""
+    bare = node.unnest()
+    source = fields.get(bare.name) if isinstance(bare, exp.Column) else None
+    if source is not None:
+        return Field(
+            context.fresh(name),
+            name,
+            source.type,
+            source.role,
+            source.window,
+            source.volatile,
+            source.nullable,
+        )
+    return Field(
+        context.fresh(name), name, infer_type(node, fields), Role.PLAIN, None, volatile(node, fields)
+    )
+
+
+def volatile(node: exp.Expr, fields: Mapping[str, Field]) -> bool:
+    """Whether an expression gives another value when its rows are replayed."""
+    if any(ex.is_volatile_call(name, call) for name, call in ex.calls(node)):
+        return True
+    return any(fields[name].volatile for name in referenced(node) if name in fields)
+
+
+def by_id(fields: tuple[Field, ...]) -> dict[str, Field]:
+    return {item.id: item for item in fields}

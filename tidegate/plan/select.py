@@ -1,0 +1,445 @@
+"""One SELECT: from, where, windows, groups, having, over, qualify, projection, order, limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.grouping import Grouping
+from tidegate.plan.scope import (
+    Context,
+    Relation,
+    Resolver,
+    Scope,
+    by_id,
+    column,
+    derived_field,
+    volatile,
+)
+from tidegate.plan.tables import Ctes, TableBinder
+from tidegate.plan.windows import assign_windows, window_call
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span, to_sql
+
+BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
+
+_HANDLED = frozenset(
+    "with_ kind expressions hint distinct from_ joins laterals where group having qualify order "
+    "limit offset".split()
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output column: its name and its expression, resolved."""
+
+    name: str
+    expression: exp.Expr
+
+
+@dataclass
+class SelectBinder:
+    """Binds one SELECT step by step, in the order SQL gives them meaning."""
+
+    tree: exp.Select
+    context: Context
+    ctes: Ctes
+    parent: Scope | None
+    bind_query: BindQuery
+    scope: Scope = field(default_factory=Scope)
+    subqueries: list[n.Node] = field(default_factory=list)
+
+    def bind(self) -> n.Node:
+        self._refuse_extras()
+        clause = TableBinder(self.context, self.ctes, self.parent, self.bind_query).bind(self.tree)
+        self.scope = clause.scope
+        where = self._where()
+        left_over = clause.absorb(where)
+        node = clause.build(self.context)
+        node = self._with_fields(node)
+        node = self._laterals(node)
+        node = self._filter(node, left_over)
+        node, items, having, qualify, order = self._grouped(node)
+        node = self._filter(node, ex.conjuncts(having))
+        node, items, qualify, order = self._over(node, items, qualify, order)
+        node = self._filter(node, ex.conjuncts(qualify), self.tree.args.get("qualify"))
+        return self._finish(node, items, order)
+
+    def _with_fields(self, node: n.Node) -> n.Node:
+        """Joins change roles and nullability: the scope must see the fields after them."""
+        fields = by_id(node.fields)
+        self.scope.relations = [
+            Relation(
+                relation.alias,
+                tuple(
+                    replace(fields.get(item.id, item), name=item.name) for item in relation.fields
+                ),
+            )
+            for relation in self.scope.relations
+        ]
+        return node
+
+    def _refuse_extras(self) -> None:
+        for key, value in self.tree.args.items():
+            if value and key not in _HANDLED:
+                what = key.rstrip("_").upper().replace("SORT", "SORT BY").replace("LOCKS", "FOR UPDATE")
+                at = value[0] if isinstance(value, list) else value
+                self.context.report(
+                    "TG-103",
+                    f"{what} in a query is not supported on streams",
+                    at if isinstance(at, exp.Expr) else self.tree,
+                )
+        distinct = self.tree.args.get("distinct")
+        if distinct is not None and distinct.args.get("on"):
+            self.context.report(
+                "TG-103",
+                "DISTINCT ON is not supported",
+                distinct,
+                "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) = 1",
+            )
+
+    def _resolver(self, aliases: dict[str, exp.Expr] | None = None) -> Resolver:
+        def bind_subquery(tree: exp.Expr, scope: Scope) -> n.Node:
+            node = self.bind_query(tree, self.context, self.ctes, scope)
+            return replace(node, span=own_span(tree) or node.span)
+
+        resolver = Resolver(self.context, self.scope, aliases or {}, bind_subquery)
+        resolver.subqueries = self.subqueries
+        return resolver
+
+    def _where(self) -> list[exp.Expr]:
+        where = self.tree.args.get("where")
+        if where is None:
+            return []
+        condition = self._resolver().resolve(where.this)
+        if ex.has_aggregate(condition):
+            self.context.report(
+                "TG-305",
+                "WHERE is applied before groups are made, so it cannot hold an aggregate",
+                where,
+                "use HAVING.",
+            )
+        if condition.find(exp.Window):
+            self.context.report(
+                "TG-305", "WHERE cannot hold a window function", where, "use QUALIFY."
+            )
+        return ex.conjuncts(condition)
+
+    def _filter(
+        self, node: n.Node, conditions: list[exp.Expr], clause: exp.Expr | None = None
+    ) -> n.Node:
+        condition = ex.conjunction(conditions)
+        if condition is None:
+            return node
+        taken, self.subqueries = tuple(self.subqueries), []
+        span = own_span(clause) if clause is not None else own_span(condition)
+        return n.Filter(node.fields, input=node, condition=condition, subqueries=taken, span=span)
+
+    def _laterals(self, node: n.Node) -> n.Node:
+        for lateral in self.tree.args.get("laterals") or []:
+            generator = self._resolver().resolve(lateral.this)
+            alias = lateral.args.get("alias")
+            names = [part.name for part in alias.columns] if alias is not None else []
+            names = names or ["col"]
+            added = tuple(
+                n.Field(self.context.fresh(name), name, volatile=volatile(generator, by_id(node.fields)))
+                for name in names
+            )
+            node = n.Explode(
+                node.fields + added,
+                input=node,
+                generator=generator,
+                outer=bool(lateral.args.get("outer")),
+                generated=tuple(item.id for item in added),
+                span=own_span(lateral),
+            )
+            self.scope.relations.append(Relation(alias.name if alias is not None else None, added))
+        return node
+
+    def _grouped(
+        self, node: n.Node
+    ) -> tuple[n.Node, list[Item], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
+        """Apply GROUP BY; the expressions that come back are over what it leaves."""
+        node, keys, key_trees = self._group_keys(node)
+        items = self._items()
+        aliases = {item.name.lower(): item.expression for item in items}
+        having = self._clause("having", aliases)
+        qualify = self._clause("qualify", aliases)
+        order = self._order(items, aliases)
+        everything = [item.expression for item in items] + [*order]
+        everything += [part for part in (having, qualify) if part is not None]
+        group = self.tree.args.get("group")
+        if group is None and not any(ex.has_aggregate(part) for part in everything):
+            if having is not None:
+                self.context.report(
+                    "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
+                )
+            return node, items, None, qualify, order
+        grouping = Grouping(self.context, node, tuple(keys), tuple(key_trees))
+        items = [Item(item.name, grouping.rewrite(item.expression)) for item in items]
+        having = grouping.rewrite(having) if having is not None else None
+        qualify = grouping.rewrite(qualify) if qualify is not None else None
+        order = [grouping.rewrite(key) for key in order]
+        span = own_span(group) if group is not None else own_span(self.tree.expressions[0])
+        return grouping.node(span), items, having, qualify, order
+
+    def _clause(self, key: str, aliases: dict[str, exp.Expr]) -> exp.Expr | None:
+        clause = self.tree.args.get(key)
+        return self._resolver(aliases).resolve(clause.this) if clause is not None else None
+
+    def _group_keys(self, node: n.Node) -> tuple[n.Node, list[n.Field], list[exp.Expr]]:
+        """The keys of GROUP BY: its window function first, then each expression."""
+        group = self.tree.args.get("group")
+        if group is None:
+            return node, [], []
+        for extra in ("cube", "rollup", "grouping_sets", "all", "totals"):
+            if group.args.get(extra):
+                self.context.report(
+                    "TG-103",
+                    f"GROUP BY {extra.upper().replace('_', ' ')} is not supported on streams",
+                    group,
+                    "write one stream a grouping and UNION ALL them.",
+                )
+        windows = [part for part in group.expressions if window_call(part)]
+        if len(windows) > 1:
+            self.context.report("TG-306", "GROUP BY can have one window function", windows[1])
+        trees: list[exp.Expr] = []
+        if windows:
+            node, trees = self._window(node, windows[0])
+        select = self.tree.expressions
+        for part in group.expressions:
+            if window_call(part):
+                continue
+            trees.append(self._group_key(part, select))
+        fields = by_id(node.fields)
+        keys = []
+        for tree in trees:
+            bare = tree.unnest()
+            known = fields.get(bare.name) if isinstance(bare, exp.Column) else None
+            keys.append(known or derived_field(self.context, "key", tree, fields))
+        return node, keys, trees
+
+    def _window(self, node: n.Node, call: exp.Expr) -> tuple[n.Node, list[exp.Expr]]:
+        time = self._resolver().resolve(call.expressions[0]) if call.expressions else call
+        window = assign_windows(self.context, node, call, time)
+        if window is None:
+            # Already reported; let the rest of the query see the columns it expects.
+            names = ("window_start", "window_end", "window_time")
+            missing = tuple(n.Field("?", name) for name in names)
+            self.scope.relations.append(Relation(None, missing))
+            return node, [column(item) for item in missing]
+        added = window.fields[-3:]
+        self.scope.relations.append(Relation(None, added))
+        return window, [column(item, call) for item in added]
+
+    def _group_key(self, part: exp.Expr, select: list[exp.Expr]) -> exp.Expr:
+        """A key may be an expression, a position or an alias of the SELECT list."""
+        if isinstance(part, exp.Literal) and part.is_int:
+            position = int(part.name)
+            if not 1 <= position <= len(select):
+                self.context.report(
+                    "TG-301", f"GROUP BY {position}: there are {len(select)} columns", part
+                )
+                return part
+            part = select[position - 1].unalias()
+        aliases = {
+            item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)
+        }
+        is_name = isinstance(part, exp.Column) and len(part.parts) == 1
+        if is_name and not self.scope.find(part.name) and part.name.lower() in aliases:
+            part = aliases[part.name.lower()]
+        tree = self._resolver().resolve(part)
+        if ex.has_aggregate(tree) or tree.find(exp.Window):
+            self.context.report("TG-305", "GROUP BY cannot hold an aggregate", part)
+        return tree
+
+    def _items(self) -> list[Item]:
+        """The SELECT list with stars expanded; later items may use earlier aliases."""
+        items: list[Item] = []
+        aliases: dict[str, exp.Expr] = {}
+        for tree in self.tree.expressions:
+            star = tree if isinstance(tree, exp.Star) else None
+            if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
+                star = tree.this
+            if star is not None:
+                items += self._star(tree, star)
+                continue
+            expression = self._resolver(aliases).resolve(tree.unalias())
+            name = tree.alias_or_name or to_sql(tree)
+            if isinstance(tree, exp.Aliases):
+                self.context.report("TG-103", "several aliases for one expression", tree)
+            items.append(Item(name, expression))
+            if isinstance(tree, exp.Alias):
+                aliases[tree.alias.lower()] = expression
+        return items
+
+    def _star(self, tree: exp.Expr, star: exp.Star) -> list[Item]:
+        excluded = {
+            part.name.lower()
+            for part in (star.args.get("except_") or star.args.get("except") or [])
+        }
+        if star.args.get("replace") or star.args.get("rename"):
+            self.context.report("TG-103", "* REPLACE and * RENAME are not supported", tree)
+        table = tree.args.get("table") if isinstance(tree, exp.Column) else None
+        relations = self.scope.relations
+        if table is not None:
+            relation = self.scope.named(table.name)
+            if relation is None:
+                self.context.report("TG-301", f"{table.name}.*: there is no table {table.name}", tree)
+                return []
+            relations = [relation]
+        items: list[Item] = []
+        merged = {} if table is not None else self.scope.merged
+        for name, expression in merged.items():
+            items.append(Item(name, expression.copy()))
+        for relation in relations:
+            for item in relation.fields:
+                if item.name.lower() not in merged:
+                    items.append(Item(item.name, column(item, tree)))
+        known = {item.name.lower() for item in items}
+        for name in excluded - known:
+            self.context.report("TG-301", f"* EXCEPT ({name}): there is no column {name}", tree)
+        return [item for item in items if item.name.lower() not in excluded]
+
+    def _order(self, items: list[Item], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
+        """ORDER BY keys: positions and aliases of the SELECT list are allowed."""
+        clause = self.tree.args.get("order")
+        keys: list[exp.Expr] = []
+        for key in clause.expressions if clause is not None else []:
+            target = key.this if isinstance(key, exp.Ordered) else key
+            if isinstance(target, exp.Literal) and target.is_int:
+                position = int(target.name)
+                if not 1 <= position <= len(items):
+                    self.context.report("TG-301", f"ORDER BY {position}: no such column", key)
+                    continue
+                resolved = items[position - 1].expression.copy()
+            elif isinstance(target, exp.Column) and target.name.lower() in aliases:
+                resolved = aliases[target.name.lower()].copy()
+            else:
+                resolved = self._resolver(aliases).resolve(target)
+            ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=resolved)
+            ordered.set("this", resolved)
+            keys.append(ordered)
+        return keys
+
+    def _over(
+        self, node: n.Node, items: list[Item], qualify: exp.Expr | None, order: list[exp.Expr]
+    ) -> tuple[n.Node, list[Item], exp.Expr | None, list[exp.Expr]]:
+        """Pull functions with OVER out into a node of their own."""
+        functions: list[exp.Expr] = []
+        fields: list[n.Field] = []
+        known = by_id(node.fields)
+
+        def pull(tree: exp.Expr, name: str) -> exp.Expr:
+            if isinstance(tree, exp.Window):
+                for index, function in enumerate(functions):
+                    if function == tree:
+                        return column(fields[index], tree)
+                functions.append(tree)
+                fields.append(derived_field(self.context, name, tree, known))
+                return column(fields[-1], tree)
+            for key, value in list(tree.args.items()):
+                if isinstance(value, exp.Expr):
+                    tree.set(key, pull(value, name))
+                elif isinstance(value, list):
+                    tree.set(key, [pull(v, name) if isinstance(v, exp.Expr) else v for v in value])
+            return tree
+
+        items = [Item(item.name, pull(item.expression.copy(), item.name)) for item in items]
+        qualify = pull(qualify.copy(), "rank") if qualify is not None else None
+        order = [pull(key.copy(), "rank") for key in order]
+        if not functions:
+            return node, items, qualify, order
+        for function in functions:
+            if function.args.get("alias"):
+                self.context.report("TG-103", "named windows are not supported", function)
+        over = n.Over(
+            node.fields + tuple(fields),
+            input=node,
+            functions=tuple(functions),
+            ttl_us=self.context.ttl_us,
+            span=own_span(functions[0]),
+        )
+        return over, items, qualify, order
+
+    def _finish(self, node: n.Node, items: list[Item], order: list[exp.Expr]) -> n.Node:
+        """Projection, DISTINCT, ORDER BY and LIMIT."""
+        known = by_id(node.fields)
+        fields = self._projected(items, known)
+        expressions = tuple(item.expression for item in items)
+        hidden: list[exp.Expr] = []
+        sort_keys: list[exp.Expr] = []
+        extra: list[n.Field] = []
+        for key in order:
+            target = key.this
+            place = next((i for i, e in enumerate(expressions) if e == target), None)
+            if place is None:
+                extra.append(derived_field(self.context, "sort_key", target, known))
+                hidden.append(target)
+                reference = column(extra[-1], target)
+            else:
+                reference = column(fields[place], target)
+            ordered = key.copy()
+            ordered.set("this", reference)
+            sort_keys.append(ordered)
+        taken, self.subqueries = tuple(self.subqueries), []
+        span = own_span(self.tree.expressions[0]) if self.tree.expressions else None
+        projected: n.Node = n.Project(
+            fields + tuple(extra),
+            input=node,
+            expressions=expressions + tuple(hidden),
+            subqueries=taken,
+            span=span,
+        )
+        return self._distinct_sort_limit(projected, fields, sort_keys, bool(extra))
+
+    def _projected(self, items: list[Item], known: dict[str, n.Field]) -> tuple[n.Field, ...]:
+        """The output fields; a column that is only passed on keeps its id."""
+        fields: list[n.Field] = []
+        taken: set[str] = set()
+        for item in items:
+            bare = item.expression.unnest()
+            source = known.get(bare.name) if isinstance(bare, exp.Column) else None
+            if source is not None and source.id not in taken:
+                fields.append(source.renamed(item.name))
+            else:
+                fields.append(derived_field(self.context, item.name, item.expression, known))
+            taken.add(fields[-1].id)
+        return tuple(fields)
+
+    def _distinct_sort_limit(
+        self, node: n.Node, fields: tuple[n.Field, ...], sort_keys: list[exp.Expr], hidden: bool
+    ) -> n.Node:
+        distinct = self.tree.args.get("distinct")
+        if distinct is not None:
+            if hidden:
+                self.context.report(
+                    "TG-305",
+                    "with DISTINCT, ORDER BY can only use selected columns",
+                    self.tree.args["order"],
+                )
+            node = n.Distinct(
+                node.fields,
+                input=node,
+                ttl_us=self.context.ttl_us,
+                span=own_span(distinct) or own_span(self.tree.expressions[0]),
+            )
+        if sort_keys:
+            clause = self.tree.args["order"]
+            node = n.Sort(node.fields, input=node, order=tuple(sort_keys), span=own_span(clause))
+        limit, offset = self.tree.args.get("limit"), self.tree.args.get("offset")
+        if limit is not None or offset is not None:
+            node = n.Limit(
+                node.fields,
+                input=node,
+                count=limit.expression if limit is not None else None,
+                offset=offset.expression if offset is not None else None,
+                span=own_span(limit if limit is not None else offset),
+            )
+        if hidden:
+            shown = tuple(column(item) for item in fields)
+            node = n.Project(fields, input=node, expressions=shown, span=node.span)
+        return node

@@ -1,0 +1,371 @@
+"""The FROM clause: sources, streams, lookup tables, subqueries, window table functions, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from tidegate.catalog import objects as cat
+from tidegate.errors import did_you_mean
+from tidegate.plan import nodes as n
+from tidegate.plan.joins import JoinInput, build_join
+from tidegate.plan.scope import (
+    Context,
+    Relation,
+    Resolver,
+    Scope,
+    by_id,
+    column,
+    referenced,
+    volatile,
+)
+from tidegate.plan.windows import assign_windows, window_call
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span
+from tidegate.types import Span
+
+
+@dataclass(frozen=True)
+class CteEntry:
+    """A common table expression and the ones that were visible to it."""
+
+    tree: exp.Expr
+    visible: Mapping[str, CteEntry]
+
+
+Ctes = Mapping[str, CteEntry]
+
+
+@dataclass
+class JoinStep:
+    """A joined table before its condition is complete (WHERE may add to it)."""
+
+    node: n.Node
+    how: str
+    asof: bool
+    conditions: list[exp.Expr]
+    match: exp.Expr | None
+    as_of: exp.Expr | None
+    span: Span | None
+
+
+@dataclass
+class FromClause:
+    """The first table, the joins after it, and the scope they make."""
+
+    first: n.Node
+    scope: Scope
+    steps: list[JoinStep] = field(default_factory=list)
+
+    def build(self, context: Context) -> n.Node:
+        node = self.first
+        for step in self.steps:
+            condition = ex.conjunction(step.conditions)
+            parts = JoinInput(
+                node, step.node, step.how, step.asof, condition, step.match, step.as_of, step.span
+            )
+            node = build_join(context, parts)
+        if isinstance(node, n.LookupScan):
+            context.report(
+                "TG-417",
+                f"{node.table.name} is a lookup table: it is asked, not read",
+                node.span,
+                f"join a stream with it: FROM my_stream JOIN {node.table.name} ON …",
+            )
+        return node
+
+    def absorb(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
+        """Move conditions of WHERE into the inner joins they belong to; returns the rest."""
+        if any(step.how in ("RIGHT", "FULL") for step in self.steps):
+            return conditions
+        left_over = list(conditions)
+        seen = {item.id for item in self.first.fields}
+        for step in self.steps:
+            right = {item.id for item in step.node.fields}
+            if step.how == "INNER" and not step.asof and step.as_of is None:
+                for condition in list(left_over):
+                    ids = referenced(condition)
+                    if ids & right and ids & seen and ids <= seen | right:
+                        step.conditions.append(condition)
+                        left_over.remove(condition)
+            seen |= right
+        return left_over
+
+
+@dataclass
+class TableBinder:
+    """Binds the FROM clause of one SELECT."""
+
+    context: Context
+    ctes: Ctes
+    parent: Scope | None
+    bind_query: object
+
+    def bind(self, select: exp.Select) -> FromClause:
+        source = select.args.get("from_")
+        if source is None:
+            values = n.Values((), rows=((),))
+            return FromClause(values, Scope(parent=self.parent))
+        first, relation = self.table(source.this)
+        clause = FromClause(first, Scope([relation], parent=self.parent))
+        for join in self._joins(source.this, select):
+            self._join(clause, join)
+        return clause
+
+    def _joins(self, first: exp.Expr, select: exp.Select) -> list[exp.Join]:
+        return list(first.args.get("joins") or []) + list(select.args.get("joins") or [])
+
+    def _join(self, clause: FromClause, join: exp.Join) -> None:
+        context = self.context
+        method = (join.args.get("method") or "").upper()
+        if method not in ("", "ASOF"):
+            context.report(
+                "TG-103", f"{method} joins are not supported", join, "write the columns with ON."
+            )
+        node, relation = self.table(join.this)
+        if relation.alias and clause.scope.named(relation.alias):
+            context.report(
+                "TG-302",
+                f"two tables of this query are named {relation.alias}",
+                join.this,
+                f"give one another name: … AS {relation.alias}_2.",
+            )
+        before = clause.scope.fields
+        clause.scope.relations.append(relation)
+        resolver = Resolver(context, clause.scope)
+        conditions = [resolver.resolve(part) for part in ex.conjuncts(join.args.get("on"))]
+        how = _how(join)
+        conditions += self._using(clause.scope, join, before, relation, how)
+        version = join.this.args.get("version")
+        as_of = None
+        if version is not None:
+            as_of = Resolver(context, clause.scope).resolve(version.expression)
+        match = join.args.get("match_condition")
+        clause.steps.append(
+            JoinStep(
+                node,
+                how,
+                method == "ASOF",
+                conditions,
+                resolver.resolve(match) if match is not None else None,
+                as_of,
+                own_span(join),
+            )
+        )
+        if how in ("SEMI", "ANTI"):
+            clause.scope.relations.pop()
+
+    def _using(
+        self,
+        scope: Scope,
+        join: exp.Join,
+        before: tuple[n.Field, ...],
+        relation: Relation,
+        how: str,
+    ) -> list[exp.Expr]:
+        """JOIN … USING (k): equality, and k alone means the merged column."""
+        conditions: list[exp.Expr] = []
+        for identifier in join.args.get("using") or []:
+            name = identifier.name
+            left = [item for item in before if item.name.lower() == name.lower()]
+            right = [item for item in relation.fields if item.name.lower() == name.lower()]
+            if len(left) != 1 or len(right) != 1:
+                self.context.report(
+                    "TG-301", f"USING ({name}) needs one column {name} on each side", identifier
+                )
+                continue
+            one, other = column(left[0], identifier), column(right[0], identifier)
+            conditions.append(exp.EQ(this=one, expression=other))
+            merged: exp.Expr = other if how == "RIGHT" else one
+            if how == "FULL":
+                merged = exp.Anonymous(this="COALESCE", expressions=[one, other])
+            scope.merged[name.lower()] = merged.copy()
+        return conditions
+
+    def table(self, node: exp.Expr) -> tuple[n.Node, Relation]:
+        """One table of FROM and the name it goes by."""
+        alias = node.alias or None
+        self._refuse_extras(node)
+        if isinstance(node, exp.Subquery):
+            inner = self._query(node.this, self.ctes)
+            return inner, Relation(alias, _renamed(self.context, node, inner.fields))
+        if isinstance(node, exp.Values):
+            return self._values(node, alias)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
+            return self._table_function(node, alias)
+        if isinstance(node, exp.Table):
+            bound = self._named(node)
+            fields = _renamed(self.context, node, bound.fields)
+            return bound, Relation(alias or node.name, fields)
+        self.context.report("TG-103", "this kind of table is not supported", node)
+        return n.Values((), rows=()), Relation(alias, ())
+
+    def _refuse_extras(self, node: exp.Expr) -> None:
+        for key, what in (("pivots", "PIVOT"), ("sample", "TABLESAMPLE"), ("ordinality", "WITH ORDINALITY")):
+            if node.args.get(key):
+                self.context.report("TG-103", f"{what} is not supported on streams", node)
+
+    def _query(self, tree: exp.Expr, ctes: Ctes) -> n.Node:
+        return self.bind_query(tree, self.context, ctes, self.parent)  # type: ignore[operator, no-any-return]
+
+    def _named(self, node: exp.Table) -> n.Node:
+        name = node.name
+        if node.db:
+            self.context.report(
+                "TG-201", f"{node.db}.{name}: names have no schema in front", node, f"write {name}."
+            )
+        entry = self.ctes.get(name.lower())
+        if entry is not None and not node.db:
+            return self._query(entry.tree, entry.visible)
+        return scan(self.context, name, own_span(node.this) or own_span(node), self.bind_query)
+
+    def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
+        rows = tuple(tuple(row.expressions or [row]) for row in node.expressions)
+        names = [part.name for part in node.args["alias"].columns] if alias else []
+        width = len(rows[0])
+        names = names or [f"col{index + 1}" for index in range(width)]
+        fields = tuple(n.Field(self.context.fresh(name), name) for name in names)
+        if len(names) != width:
+            self.context.report("TG-308", f"{len(names)} names for {width} columns", node)
+        bound = n.Values(fields, rows=rows, span=own_span(node))
+        return bound, Relation(alias, fields)
+
+    def _table_function(self, node: exp.Table, alias: str | None) -> tuple[n.Node, Relation]:
+        call = node.this
+        context = self.context
+        empty = n.Values((), rows=())
+        if not window_call(call):
+            context.report(
+                "TG-103",
+                f"{ex.call_name(call)} cannot be used as a table",
+                node,
+                "table functions: TUMBLE, HOP, SESSION, CUMULATE.",
+            )
+            return empty, Relation(alias, ())
+        call.meta["table_function"] = True
+        if len(call.expressions) < 3 or not isinstance(call.expressions[0], exp.Column):
+            name = ex.call_name(call)
+            context.report(
+                "TG-306",
+                f"{name} as a table needs the table first",
+                call,
+                f"FROM {name}(my_source, ts, INTERVAL '1' MINUTE) AS w",
+            )
+            return empty, Relation(alias, ())
+        target = exp.Table(this=call.expressions[0].this)
+        bound = self._named(target)
+        scope = Scope([Relation(target.name, bound.fields)], parent=self.parent)
+        time = Resolver(context, scope).resolve(call.expressions[1])
+        window = assign_windows(context, bound, call, time)
+        result = window or bound
+        return result, Relation(alias or target.name, result.fields)
+
+
+def _how(join: exp.Join) -> str:
+    kind = (join.args.get("kind") or "").upper()
+    if kind in ("SEMI", "ANTI"):
+        return kind
+    return (join.args.get("side") or "").upper() or "INNER"
+
+
+def _renamed(
+    context: Context, node: exp.Expr, fields: tuple[n.Field, ...]
+) -> tuple[n.Field, ...]:
+    """Apply the column names of `AS t (a, b)`."""
+    alias = node.args.get("alias")
+    names = [part.name for part in alias.columns] if isinstance(alias, exp.TableAlias) else []
+    if not names:
+        return fields
+    if len(names) != len(fields):
+        context.report("TG-308", f"{len(names)} names for {len(fields)} columns", node)
+        return fields
+    return tuple(item.renamed(name) for item, name in zip(fields, names, strict=True))
+
+
+def scan(context: Context, name: str, span: Span | None, bind_query: object) -> n.Node:
+    """The node that reads a declared object."""
+    declared = context.catalog.get(name)
+    if isinstance(declared, cat.Source):
+        return _scan_source(context, declared, span)
+    if isinstance(declared, cat.SideStream):
+        fields = tuple(
+            n.Field(context.fresh(item.name), item.name, item.type) for item in declared.columns
+        )
+        return n.SideScan(fields, side=declared, span=span)
+    if isinstance(declared, cat.LookupTable):
+        fields = tuple(
+            n.Field(context.fresh(c.name), c.name, c.type, nullable=not c.not_null)
+            for c in declared.columns
+        )
+        return n.LookupScan(fields, table=declared, span=span)
+    if isinstance(declared, cat.Stream):
+        return _inline(context, declared, span, bind_query)
+    if isinstance(declared, cat.Sink):
+        context.report(
+            "TG-201",
+            f"{name} is a sink: it is written, not read",
+            span,
+            f"read the stream it writes: {declared.source}.",
+        )
+    elif name.lower() not in context.broken:
+        known = context.catalog.readable()
+        context.report(
+            "TG-201",
+            f"there is no source, stream or table {name}",
+            span,
+            did_you_mean(name, known, "sources and streams"),
+        )
+    else:
+        # Its declaration has an error of its own; saying more here would only repeat it.
+        raise BrokenReference(name)
+    raise BrokenReference(name)
+
+
+class BrokenReference(Exception):
+    """A table that could not be bound; the reason is already reported."""
+
+
+def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.Node:
+    fields: list[n.Field] = []
+    time = source.watermark.column.lower() if source.watermark else None
+    for item in source.columns:
+        unstable = item.computed is not None and volatile(item.computed, {})
+        fields.append(
+            n.Field(
+                context.fresh(item.name),
+                item.name,
+                item.type,
+                n.Role.TIME if item.name.lower() == time else n.Role.PLAIN,
+                None,
+                unstable,
+                not item.not_null,
+            )
+        )
+    return n.Scan(tuple(fields), source=source, span=span)
+
+
+def _inline(
+    context: Context, stream: cat.Stream, span: Span | None, bind_query: object
+) -> n.Node:
+    """Bind the stream's own query again, so that its columns get ids of this plan."""
+    inner = Context(
+        context.catalog,
+        stream.origin.text,
+        stream.origin.file,
+        stream.statement.span,
+        stream.query.emit,
+        stream.options.get("state_ttl"),
+        context.knows_function,
+        context.broken,
+        ids=context.ids,
+    )
+    bound = bind_query(stream.query.tree, inner, {}, None)  # type: ignore[operator]
+    bound = n.Emit(bound.fields, input=bound, clause=stream.query.emit)
+    types = {item.name: item.type for item in stream.plan.fields}
+    fields = tuple(replace(f, type=f.type or types.get(f.name)) for f in bound.fields)
+    return n.Inlined(fields, input=bound, name=stream.name, span=span)
+
+
+__all__ = ["BrokenReference", "CteEntry", "Ctes", "FromClause", "TableBinder", "by_id", "scan"]

@@ -1,0 +1,106 @@
+"""TUMBLE, HOP, SESSION and CUMULATE, in GROUP BY and as table functions."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from tidegate.errors import SqlError
+from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
+from tidegate.plan.scope import Context, by_id
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span
+
+SHAPES = {
+    "TUMBLE": ("(ts, size [, offset])", 1),
+    "HOP": ("(ts, slide, size [, offset])", 2),
+    "SESSION": ("(ts, gap)", 1),
+    "CUMULATE": ("(ts, step, size [, offset])", 2),
+}
+
+
+def window_call(node: exp.Expr) -> bool:
+    """Whether this expression is one of the window functions."""
+    return (ex.call_name(node) or "") in ex.WINDOW_FUNCTIONS
+
+
+def window_spec(
+    context: Context, call: exp.Expr, arguments: list[exp.Expr], processing_time: bool
+) -> WindowSpec | None:
+    """The sizes of a window function; None after reporting what is wrong with them."""
+    name = ex.call_name(call)
+    assert name in SHAPES, f"{name} is not a window function"
+    shape, needed = SHAPES[name]
+    most = needed if name == "SESSION" else needed + 1
+    if not needed <= len(arguments) <= most:
+        context.report(
+            "TG-306", f"{name} takes {name}{shape}", call, f"write {name}{shape} with intervals."
+        )
+        return None
+    try:
+        sizes = [
+            ex.require_interval(node, context.text, context.file, f"the sizes of {name}")
+            for node in arguments
+        ]
+    except SqlError as error:
+        context.errors.append(error)
+        return None
+    return _checked(context, call, WindowKind[name], sizes, processing_time)
+
+
+def _checked(
+    context: Context, call: exp.Expr, kind: WindowKind, sizes: list[int], processing_time: bool
+) -> WindowSpec | None:
+    two = kind in (WindowKind.HOP, WindowKind.CUMULATE)
+    slide, size = (sizes[0], sizes[1]) if two else (sizes[0], sizes[0])
+    offset = sizes[2 if two else 1] if len(sizes) > (2 if two else 1) else 0
+    if size <= 0 or slide <= 0:
+        context.report("TG-306", f"the sizes of {kind.value} must be above zero", call)
+        return None
+    if two and slide > size:
+        context.report(
+            "TG-306",
+            f"the {'slide' if kind is WindowKind.HOP else 'step'} of {kind.value} is longer than "
+            "its size, so rows in between would belong to no window",
+            call,
+            f"the order is {kind.value}{SHAPES[kind.value][0]}.",
+        )
+        return None
+    if kind is WindowKind.CUMULATE and size % slide:
+        context.report("TG-306", "the size of CUMULATE must be a multiple of its step", call)
+        return None
+    return WindowSpec(kind, size, slide, offset, processing_time)
+
+
+def is_processing_time(node: exp.Expr) -> bool:
+    return ex.call_name(node) == "PROCTIME"
+
+
+def assign_windows(context: Context, node: Node, call: exp.Expr, time: exp.Expr) -> Window | None:
+    """A Window node over `node`; `time` is already resolved."""
+    spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
+    if spec is None:
+        return None
+    fields = by_id(node.fields)
+    bare = time.unnest()
+    time_id = bare.name if isinstance(bare, exp.Column) and bare.name in fields else None
+    added = window_fields(context, spec)
+    return Window(
+        node.fields + added, input=node, spec=spec, time=time, time_id=time_id, span=own_span(call)
+    )
+
+
+def _size_arguments(call: exp.Expr) -> list[exp.Expr]:
+    """The intervals of a call: as a table function the table comes before the time."""
+    is_table_function = call.meta.get("table_function", False)
+    return list(call.expressions[2 if is_table_function else 1 :])
+
+
+def window_fields(context: Context, spec: WindowSpec) -> tuple[Field, Field, Field]:
+    """window_start, window_end (exclusive) and window_time (the last moment inside)."""
+    names = ("window_start", "window_end", "window_time")
+    roles = (Role.WINDOW_START, Role.WINDOW_END, Role.TIME)
+    start, end, time = (
+        Field(context.fresh(name), name, "TIMESTAMP", role, spec, nullable=False)
+        for name, role in zip(names, roles, strict=True)
+    )
+    return start, end, time

@@ -1,0 +1,111 @@
+"""Our dialect: Spark SQL as sqlglot reads it, plus the few words that streams need.
+
+Functions stay what the user wrote: sqlglot's table of functions is emptied, so every call is kept
+by name and printed back as it was. Spark, not sqlglot, decides what a function means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokens import TokenType
+
+from tidegate.types import Span
+
+Node = TypeVar("Node")
+
+# Calls with a syntax of their own, such as CAST(x AS INT); all others are plain calls.
+_SPECIAL_CALLS = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+_SPECIAL_CALLS += ("OVERLAY",)
+
+
+class TidegateParser(SparkParser):
+    """Spark's parser that remembers where clauses stand in the text."""
+
+    FUNCTIONS: dict[str, Callable[..., Any]] = {}
+    FUNCTION_PARSERS = {
+        name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL_CALLS
+    }
+
+    def _located(self, parse: Callable[[], Node]) -> Node:
+        """Run a parse method and note the tokens it consumed on the node it returns."""
+        first = self._curr
+        index = self._index
+        node = parse()
+        if isinstance(node, exp.Expr) and self._index > index and "span" not in node.meta:
+            node.meta["span"] = (first.start, self._prev.end + 1)
+        return node
+
+    def _parse_order(self, this: Any = None, skip_order_token: bool = False) -> Any:
+        return self._located(
+            lambda: super(TidegateParser, self)._parse_order(this, skip_order_token)
+        )
+
+    def _parse_limit(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_limit(*args, **kwargs))
+
+    def _parse_group(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_group(*args, **kwargs))
+
+    def _parse_join(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
+
+    def _parse_table(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
+
+    def _parse_expression(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_expression(*args, **kwargs))
+
+    def _parse_function(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_function(*args, **kwargs))
+
+    def _parse_subquery(self, this: Any, parse_alias: bool = True, *args: Any, **kwargs: Any) -> Any:
+        """`(SELECT …) FOR SYSTEM_TIME AS OF …` is allowed as well as a plain table."""
+        version = self._parse_version() if parse_alias else None
+        subquery = super()._parse_subquery(this, parse_alias, *args, **kwargs)
+        if version is not None and subquery is not None:
+            subquery.set("version", version)
+        return subquery
+
+
+class TidegateDialect(Spark):
+    """Spark SQL with ASOF joins."""
+
+    class Tokenizer(Spark.Tokenizer):
+        # sqlglot hands the rest of a "command" over as one string; our statements are all read.
+        COMMANDS: set[TokenType] = set()
+        KEYWORDS = {
+            **{
+                word: token
+                for word, token in Spark.Tokenizer.KEYWORDS.items()
+                if token not in Spark.Tokenizer.COMMANDS and word != "PRIMARY KEY"
+            },
+            "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+        }
+
+    Parser = TidegateParser
+
+
+DIALECT = TidegateDialect()
+
+
+def to_sql(node: exp.Expr) -> str:
+    """Spark SQL for an expression or a query."""
+    return node.sql(dialect=DIALECT, comments=False)
+
+
+def own_span(node: exp.Expr) -> Span | None:
+    """The span a node was parsed from, by itself or from its parts; None if it was made up."""
+    noted = node.meta.get("span")
+    if noted is not None:
+        return Span(noted[0], noted[1])
+    starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    ends = [part.meta["end"] + 1 for part in node.walk() if "end" in part.meta]
+    noted_spans = [part.meta["span"] for part in node.walk() if "span" in part.meta]
+    starts += [start for start, _ in noted_spans]
+    ends += [end for _, end in noted_spans]
+    return Span(min(starts), max(ends)) if starts else None

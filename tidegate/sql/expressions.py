@@ -1,0 +1,168 @@
+"""Facts about expressions: what they call, what they refer to, how long an interval is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+
+from sqlglot import exp
+
+from tidegate.errors import Place, SqlError
+from tidegate.sql.dialect import own_span, to_sql
+from tidegate.types import Span, unit_micros
+
+WINDOW_FUNCTIONS = frozenset({"TUMBLE", "HOP", "SESSION", "CUMULATE"})
+# Spark's own window functions bring Spark's watermark along, which Tidegate does not use.
+SPARK_WINDOW_FUNCTIONS = frozenset({"WINDOW", "SESSION_WINDOW", "WINDOW_TIME"})
+RANK_FUNCTIONS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
+# Functions of ours that Spark does not have.
+OWN_FUNCTIONS = WINDOW_FUNCTIONS | {"PROCTIME"}
+
+# Their value differs when an epoch is replayed.
+VOLATILE_FUNCTIONS = frozenset(
+    "RAND RANDOM RANDN RANDSTR UNIFORM UUID NOW CURRENT_TIMESTAMP CURRENT_DATE CURDATE "
+    "LOCALTIMESTAMP CURRENT_TIME MONOTONICALLY_INCREASING_ID SHUFFLE SPARK_PARTITION_ID "
+    "INPUT_FILE_NAME INPUT_FILE_BLOCK_START INPUT_FILE_BLOCK_LENGTH UNIX_TIMESTAMP0".split()
+)
+
+AGGREGATE_FUNCTIONS = frozenset(
+    "ANY ANY_VALUE APPROX_COUNT_DISTINCT APPROX_PERCENTILE APPROX_TOP_K ARRAY_AGG AVG BIT_AND "
+    "BIT_OR BIT_XOR BOOL_AND BOOL_OR COLLECT_LIST COLLECT_SET CORR COUNT COUNT_IF COUNT_MIN_SKETCH "
+    "COVAR_POP COVAR_SAMP EVERY FIRST FIRST_VALUE GROUPING GROUPING_ID HISTOGRAM_NUMERIC "
+    "HLL_SKETCH_AGG HLL_UNION_AGG KURTOSIS LAST LAST_VALUE LISTAGG MAX MAX_BY MEAN MEDIAN MIN "
+    "MIN_BY MODE PERCENTILE PERCENTILE_APPROX PERCENTILE_CONT PERCENTILE_DISC REGR_AVGX REGR_AVGY "
+    "REGR_COUNT REGR_INTERCEPT REGR_R2 REGR_SLOPE REGR_SXX REGR_SXY REGR_SYY SKEWNESS SOME STD "
+    "STDDEV STDDEV_POP STDDEV_SAMP STRING_AGG SUM TRY_AVG TRY_SUM VAR_POP VAR_SAMP VARIANCE".split()
+)
+
+
+@cache
+def spark_functions() -> frozenset[str]:
+    """The names of Spark's built-in functions, in upper case (a data file, so no Spark is needed)."""
+    text = resources.files("tidegate.sql").joinpath("spark_functions.txt").read_text("utf-8")
+    return frozenset(text.upper().split())
+
+
+def call_name(node: exp.Expr) -> str | None:
+    """The upper-case name of a function call, None for anything else."""
+    if isinstance(node, exp.Anonymous):
+        name = node.this
+        return (name if isinstance(name, str) else name.name).upper()
+    if isinstance(node, exp.CurrentTimestamp):
+        return "CURRENT_TIMESTAMP"
+    if isinstance(node, exp.CurrentDate):
+        return "CURRENT_DATE"
+    return None
+
+
+def calls(node: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+    """Every function call inside an expression, with its name."""
+    for part in node.walk():
+        name = call_name(part)
+        if name is not None:
+            yield name, part
+
+
+def is_volatile_call(name: str, node: exp.Expr) -> bool:
+    """Whether a call gives another value when the same rows are processed again."""
+    if name == "UNIX_TIMESTAMP":
+        return not node.expressions
+    return name in VOLATILE_FUNCTIONS
+
+
+def is_over(node: exp.Expr) -> bool:
+    """Whether this is a function with an OVER clause."""
+    return isinstance(node, exp.Window)
+
+
+def is_aggregate_call(node: exp.Expr) -> bool:
+    """Whether this node is an aggregate as a whole (FILTER and WITHIN GROUP included)."""
+    if isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        return is_aggregate_call(node.this)
+    return (call_name(node) or "") in AGGREGATE_FUNCTIONS
+
+
+def has_aggregate(node: exp.Expr) -> bool:
+    """Whether an aggregate stands in this expression outside of OVER and subqueries."""
+    if isinstance(node, exp.Window):
+        # The function itself is a window function; its arguments may hold real aggregates.
+        inner = node.this
+        while isinstance(inner, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+            inner = inner.this
+        parts = [*inner.expressions, *node.args.get("partition_by", [])]
+        order = node.args.get("order")
+        parts += order.expressions if order is not None else []
+        return any(has_aggregate(part) for part in parts)
+    if isinstance(node, exp.Query):
+        return False
+    if is_aggregate_call(node):
+        return True
+    return any(has_aggregate(child) for child in node.iter_expressions())
+
+
+def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
+    """The parts of a condition that are joined by AND."""
+    if node is None:
+        return []
+    node = node.unnest()
+    if isinstance(node, exp.And):
+        return conjuncts(node.left) + conjuncts(node.right)
+    if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+        low = exp.GTE(this=node.this.copy(), expression=node.args["low"].copy())
+        high = exp.LTE(this=node.this.copy(), expression=node.args["high"].copy())
+        return [low, high]
+    return [node]
+
+
+def conjunction(parts: list[exp.Expr]) -> exp.Expr | None:
+    """The AND of conditions, None for none."""
+    return exp.and_(*parts, copy=True) if parts else None
+
+
+def interval_micros(node: exp.Expr) -> int | None:
+    """Microseconds of a constant INTERVAL of fixed length; None for anything else."""
+    node = node.unnest()
+    if isinstance(node, exp.Add | exp.Sub):
+        left, right = interval_micros(node.left), interval_micros(node.right)
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node, exp.Add) else left - right
+    if isinstance(node, exp.Neg):
+        inner = interval_micros(node.this)
+        return None if inner is None else -inner
+    if not isinstance(node, exp.Interval) or node.this is None:
+        return None
+    unit = node.args.get("unit")
+    if unit is None or isinstance(unit, exp.IntervalSpan):
+        return None
+    micros = unit_micros(unit.name)
+    value = node.this
+    sign = 1
+    if isinstance(value, exp.Neg):
+        sign, value = -1, value.this
+    if micros is None or not isinstance(value, exp.Literal):
+        return None
+    try:
+        return sign * round(float(value.name) * micros)
+    except ValueError:
+        return None
+
+
+def require_interval(node: exp.Expr, text: str, file: str | None, what: str) -> int:
+    """Microseconds of an INTERVAL, or an error that says what is needed."""
+    micros = interval_micros(node)
+    if micros is None:
+        raise SqlError(
+            "TG-105",
+            f"{what} must be a constant interval of fixed length, not {to_sql(node)}",
+            place=place_of(node, text, file),
+            hint="write for example INTERVAL '10' SECOND; months and years have no fixed length.",
+        )
+    return micros
+
+
+def place_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Place:
+    """Where an expression stands, or the fallback when it was not written by the user."""
+    span = own_span(node) or fallback or Span(0, len(text))
+    return Place(text, span.start, span.end, file)

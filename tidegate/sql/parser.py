@@ -1,0 +1,210 @@
+"""A script to statements: split at semicolons, dispatch on the first words, keep every error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType
+
+from tidegate.errors import Place, SqlError, TidegateError
+from tidegate.sql import statements as st
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.declarations import (
+    create_lookup_table,
+    create_sink,
+    create_source,
+    create_stream,
+    read_name,
+)
+from tidegate.sql.dialect import DIALECT
+from tidegate.sql.query import parse_query, parse_rows
+from tidegate.types import Span
+
+_STATEMENTS = (
+    "CREATE SOURCE, CREATE STREAM, CREATE SINK, CREATE LOOKUP TABLE, INSERT, DROP, SHOW, DESCRIBE, "
+    "EXPLAIN, CHECKPOINT, RESTORE, SET"
+)
+_SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
+
+
+def parse_script(text: str, file: str | None = None) -> st.Script:
+    """Read every statement of a text; what cannot be read is in `errors`, the rest stands."""
+    try:
+        tokens = list(DIALECT.tokenize(text))
+    except TokenError as error:
+        return st.Script(text, (), (_token_error(error, text, file),), file)
+    statements: list[st.Statement] = []
+    errors: list[Exception] = []
+    broken: list[str] = []
+    for chunk in _split(tokens):
+        cursor = Cursor(chunk, text, file)
+        try:
+            statements.append(_statement(cursor))
+        except TidegateError as error:
+            errors.append(error)
+            name = _declared_name(chunk)
+            if name is not None:
+                broken.append(name)
+    return st.Script(text, tuple(statements), tuple(errors), file, tuple(broken))
+
+
+def _split(tokens: list[Token]) -> list[list[Token]]:
+    chunks: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON:
+            chunks.append([])
+        else:
+            chunks[-1].append(token)
+    return [chunk for chunk in chunks if chunk]
+
+
+def _token_error(error: TokenError, text: str, file: str | None) -> SqlError:
+    """sqlglot's tokenizer says the place only in its message."""
+    match = re.search(r"(\d+):(\d+)", str(error))
+    start = len(text) - 1
+    if match:
+        lines = text.split("\n")
+        line = min(int(match.group(1)), len(lines))
+        before = sum(len(part) + 1 for part in lines[: line - 1])
+        start = min(before + max(int(match.group(2)) - 1, 0), max(len(text) - 1, 0))
+    return SqlError(
+        "TG-101",
+        "a quote or comment is opened and never closed",
+        place=Place(text, max(start, 0), max(start, 0) + 1, file),
+        hint="close it with the same sign that opened it.",
+    )
+
+
+def _declared_name(chunk: list[Token]) -> str | None:
+    """The name a broken CREATE would have declared, so that its readers are not blamed too."""
+    words = [token.text for token in chunk[:8]]
+    upper = [word.upper() for word in words]
+    if not upper or upper[0] != "CREATE":
+        return None
+    skip = {"CREATE", "SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "IF", "NOT", "EXISTS"}
+    for word, shouted in zip(words, upper, strict=True):
+        if shouted not in skip:
+            return word
+    return None
+
+
+def _statement(cursor: Cursor) -> st.Statement:
+    """Dispatch on the first words."""
+    dispatch: tuple[tuple[tuple[str, ...], Callable[[Cursor], st.Statement]], ...] = (
+        (("CREATE", "SOURCE"), create_source),
+        (("CREATE", "STREAM"), create_stream),
+        (("CREATE", "SINK"), create_sink),
+        (("CREATE", "LOOKUP", "TABLE"), create_lookup_table),
+        (("INSERT", "INTO"), _insert),
+        (("DROP",), _drop),
+        (("SHOW",), _show),
+        (("DESCRIBE",), _describe),
+        (("DESC",), _describe),
+        (("EXPLAIN",), _explain),
+        (("CHECKPOINT",), _checkpoint),
+        (("RESTORE", "FROM", "CHECKPOINT"), _restore),
+        (("SET",), _set),
+    )
+    for words, parse in dispatch:
+        if cursor.match(*words):
+            return parse(cursor)
+    first = cursor.peek()
+    if first.upper() in {"SELECT", "WITH", "FROM"}:
+        raise SqlError(
+            "TG-102",
+            "a query on its own has nowhere to send its rows",
+            place=cursor.place(),
+            hint="give it a name: CREATE STREAM my_stream AS SELECT …; or look at its plan: "
+            "EXPLAIN SELECT …;",
+        )
+    raise SqlError(
+        "TG-102",
+        f"{first} does not begin a statement",
+        place=cursor.place(),
+        hint=f"statements: {_STATEMENTS}.",
+    )
+
+
+def _insert(cursor: Cursor) -> st.Insert:
+    name, span = read_name(cursor, "the source to insert into")
+    columns = tuple(cursor.names_in_parens()) if cursor.at_paren() else ()
+    tree = parse_rows(cursor)
+    return st.Insert(cursor.statement_text, cursor.statement_span, name, span, columns, tree)
+
+
+def _drop(cursor: Cursor) -> st.Drop:
+    for kind in st.ObjectKind:
+        if cursor.match(*kind.value.split()):
+            if_exists = cursor.match("IF", "EXISTS")
+            name, span = read_name(cursor, "a name")
+            cursor.expect_end()
+            return st.Drop(
+                cursor.statement_text, cursor.statement_span, kind, name, span, if_exists
+            )
+    raise cursor.error(
+        f"DROP needs what to drop, not {cursor.peek() or 'the end of the statement'}",
+        "DROP SOURCE | STREAM | SINK | LOOKUP TABLE name;",
+    )
+
+
+def _show(cursor: Cursor) -> st.Statement:
+    if cursor.match("CREATE"):
+        name, span = read_name(cursor, "a name")
+        cursor.expect_end()
+        return st.ShowCreate(cursor.statement_text, cursor.statement_span, name, span)
+    what = "LOOKUP TABLES" if cursor.match("LOOKUP", "TABLES") else None
+    for word in _SHOWABLE:
+        what = word if what is None and cursor.match(word) else what
+    if what is None:
+        raise cursor.error(
+            f"SHOW does not know {cursor.peek() or 'what to show'}",
+            "SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | CHECKPOINTS | CREATE name;",
+        )
+    cursor.expect_end()
+    return st.Show(cursor.statement_text, cursor.statement_span, what)
+
+
+def _describe(cursor: Cursor) -> st.Describe:
+    name, span = read_name(cursor, "what to describe")
+    cursor.expect_end()
+    return st.Describe(cursor.statement_text, cursor.statement_span, name, span)
+
+
+def _explain(cursor: Cursor) -> st.Explain:
+    if cursor.match("STREAM"):
+        name, span = read_name(cursor, "a stream")
+        cursor.expect_end()
+        return st.Explain(
+            cursor.statement_text, cursor.statement_span, stream=name, stream_span=span
+        )
+    query = parse_query(cursor)
+    return st.Explain(cursor.statement_text, cursor.statement_span, query=query)
+
+
+def _checkpoint(cursor: Cursor) -> st.Checkpoint:
+    cursor.expect_end()
+    return st.Checkpoint(cursor.statement_text, cursor.statement_span)
+
+
+def _restore(cursor: Cursor) -> st.Restore:
+    token = cursor.take("a checkpoint number")
+    if not token.text.isdigit():
+        raise cursor.error(
+            f"{token.text} is not a checkpoint number",
+            "SHOW CHECKPOINTS; lists them.",
+            Span(token.start, token.end + 1),
+        )
+    cursor.expect_end()
+    return st.Restore(cursor.statement_text, cursor.statement_span, int(token.text))
+
+
+def _set(cursor: Cursor) -> st.Set:
+    key, key_span = cursor.dotted_name("a setting")
+    cursor.expect("=", hint="SET key = value;")
+    value, value_span = cursor.option_value()
+    cursor.expect_end()
+    return st.Set(
+        cursor.statement_text, cursor.statement_span, key, value, key_span, value_span
+    )

@@ -1,0 +1,212 @@
+"""Queries: the EMIT clause is cut off first, sqlglot reads the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import ParseError
+from sqlglot.tokens import Token, TokenType
+
+from tidegate.errors import Place, SqlError
+from tidegate.sql import statements as st
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.dialect import DIALECT
+from tidegate.sql.expressions import require_interval
+from tidegate.types import Span
+
+EMIT_FORMS = (
+    "EMIT ON WINDOW CLOSE | EMIT ON UPDATE | EMIT CHANGES | EMIT EVERY INTERVAL '10' SECOND"
+)
+_EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
+
+
+def parse_query(cursor: Cursor) -> st.Query:
+    """The rest of the statement as a query with its EMIT clause."""
+    start = cursor.place().start
+    tokens = cursor.rest()
+    if not tokens:
+        raise cursor.error("the statement ends where a query should be", "SELECT … FROM …")
+    position = _find_emit(tokens, cursor)
+    tree = _parse_tokens(tokens[:position], cursor)
+    if not isinstance(tree, exp.Query):
+        raise cursor.error("expected a query", "SELECT … FROM …", Span(start, start + 1))
+    emit = None
+    if position < len(tokens):
+        emit = _parse_emit(Cursor(tokens[position:], cursor.text, cursor.file))
+    return st.Query(tree, emit, Span(start, tokens[-1].end + 1))
+
+
+def parse_rows(cursor: Cursor) -> exp.Expr:
+    """VALUES (…), (…) or a SELECT, for INSERT."""
+    if cursor.peek().upper() not in {"VALUES", "SELECT", "WITH"}:
+        raise cursor.error(
+            f"expected VALUES, found {cursor.peek() or 'the end of the statement'}",
+            "INSERT INTO trades VALUES (1, 'a'), (2, 'b');",
+        )
+    return _parse_tokens(cursor.rest(), cursor)
+
+
+def parse_expression(tokens: list[Token], cursor: Cursor) -> exp.Expr:
+    """A scalar expression."""
+    return _parse_tokens(tokens, cursor, into=lambda parser: parser._parse_expression())
+
+
+def parse_type(tokens: list[Token], cursor: Cursor) -> str:
+    """A Spark SQL type, as Spark spells it."""
+    span = Span(tokens[0].start, tokens[-1].end + 1)
+    written = cursor.text[span.start : span.end]
+    try:
+        tree = _parse_tokens(
+            tokens, cursor, into=lambda parser: parser._parse_types(schema=True)
+        )
+    except SqlError:
+        tree = None
+    if not isinstance(tree, exp.DataType) or any(
+        part.this in _NOT_SPARK_TYPES for part in tree.find_all(exp.DataType)
+    ):
+        raise SqlError(
+            "TG-210",
+            f"{written} is not a type",
+            place=cursor.place(span),
+            hint="types are Spark's: BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(18, 2), STRING, DATE, "
+            "TIMESTAMP, ARRAY<…>, MAP<…, …>, STRUCT<…>.",
+        )
+    return tree.sql(dialect=DIALECT)
+
+
+_NOT_SPARK_TYPES = {
+    exp.DataType.Type.USERDEFINED,
+    exp.DataType.Type.UNKNOWN,
+    exp.DataType.Type.NULL,
+}
+
+
+def _parse_tokens(
+    tokens: list[Token], cursor: Cursor, into: Callable[[Any], Any] | None = None
+) -> exp.Expr:
+    if not tokens:
+        raise cursor.error("the statement ends too early")
+    parser = DIALECT.parser()
+    try:
+        if into is None:
+            trees = parser.parse(tokens, cursor.text)
+        else:
+            trees = parser._parse(into, tokens, cursor.text)
+    except ParseError as error:
+        raise _syntax_error(error, tokens, cursor) from None
+    if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
+        raise cursor.error("this is not SQL that can be read", span=_span(tokens))
+    return trees[0]
+
+
+def _span(tokens: list[Token]) -> Span:
+    return Span(tokens[0].start, tokens[-1].end + 1)
+
+
+def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> SqlError:
+    """sqlglot's error, with the place in our terms and without its own drawing."""
+    detail = error.errors[0] if error.errors else {}
+    line, column = detail.get("line"), detail.get("col")
+    message = str(detail.get("description") or error).strip().rstrip(".")
+    message = message.replace("Invalid expression / Unexpected token", "unexpected")
+    width = len(detail.get("highlight") or " ")
+    place = Place(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
+    if line and column:
+        line_start = sum(len(part) + 1 for part in cursor.text.split("\n")[: line - 1])
+        end = line_start + column
+        place = Place(cursor.text, max(end - width, 0), end, cursor.file)
+    found = cursor.text[place.start : place.end]
+    if message.startswith("Required keyword"):
+        message = f"something is missing after {found}"
+    elif message == "unexpected":
+        message = f"{found} is not expected here"
+    elif message.startswith("Expecting"):
+        message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
+    return SqlError("TG-101", message, place=place)
+
+
+def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
+    """Where the EMIT clause starts, or the number of tokens."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.token_type == TokenType.L_PAREN:
+            depth += 1
+        elif token.token_type == TokenType.R_PAREN:
+            depth -= 1
+        elif _is_emit(tokens, index):
+            if depth > 0:
+                raise SqlError(
+                    "TG-104",
+                    "EMIT belongs at the end of the whole statement, not inside a subquery",
+                    place=cursor.place(Span(token.start, token.end + 1)),
+                    hint="make the subquery a stream of its own: CREATE STREAM inner_stream AS "
+                    "SELECT … EMIT …; and select from that.",
+                )
+            return index
+    return len(tokens)
+
+
+def _is_emit(tokens: list[Token], index: int) -> bool:
+    token = tokens[index]
+    if token.text.upper() != "EMIT" or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+        return False
+    follows = tokens[index + 1].text.upper() if index + 1 < len(tokens) else ""
+    before = tokens[index - 1].text.upper() if index else ""
+    return follows in _EMIT_FOLLOW and before not in {"AS", ".", ",", "SELECT"}
+
+
+def _parse_emit(cursor: Cursor) -> st.Emit:
+    cursor.expect("EMIT")
+    mode, every = _emit_mode(cursor)
+    lateness: int | None = None
+    lateness_span: Span | None = None
+    late_to: str | None = None
+    late_to_span: Span | None = None
+    while not cursor.done:
+        start = cursor.place()
+        if cursor.match("ALLOW", "LATENESS"):
+            lateness = _interval(cursor, "the allowed lateness")
+            lateness_span = Span(start.start, cursor.tokens[cursor.index - 1].end + 1)
+        elif cursor.match("LATE", "DATA", "TO"):
+            late_to, late_to_span = cursor.name("the name of the late stream")
+        else:
+            raise cursor.error(
+                f"{cursor.peek()} does not belong to the EMIT clause",
+                "after EMIT: ALLOW LATENESS INTERVAL '30' SECOND, LATE DATA TO late_stream.",
+            )
+    if lateness is not None and lateness < 0:
+        raise cursor.error("the allowed lateness cannot be negative", span=lateness_span)
+    return st.Emit(
+        mode, cursor.statement_span, every, lateness, lateness_span, late_to, late_to_span
+    )
+
+
+def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
+    if (
+        cursor.match("ON", "WINDOW", "CLOSE")
+        or cursor.match("FINAL")
+        or cursor.match("AFTER", "WATERMARK")
+    ):
+        return st.EmitMode.WINDOW_CLOSE, None
+    if cursor.match("ON", "UPDATE"):
+        return st.EmitMode.UPDATE, None
+    if cursor.match("CHANGES"):
+        return st.EmitMode.CHANGES, None
+    if cursor.match("EVERY"):
+        every = _interval(cursor, "EMIT EVERY")
+        if every <= 0:
+            raise cursor.error("EMIT EVERY needs an interval above zero", span=cursor.statement_span)
+        return st.EmitMode.EVERY, every
+    raise cursor.error(f"{cursor.peek()} does not say when to emit", EMIT_FORMS)
+
+
+def _interval(cursor: Cursor, what: str) -> int:
+    tokens: list[Token] = []
+    while not cursor.done and cursor.peek().upper() not in {"ALLOW", "LATE"}:
+        tokens.append(cursor.take("an interval"))
+    if not tokens:
+        raise cursor.error(f"{what} needs an interval", "INTERVAL '10' SECOND")
+    tree = parse_expression(tokens, cursor)
+    return require_interval(tree, cursor.text, cursor.file, what)

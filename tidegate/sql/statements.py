@@ -1,0 +1,200 @@
+"""The statements of the language, frozen and with their place in the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sqlglot import exp
+
+from tidegate.types import Span
+
+
+class EmitMode(Enum):
+    """When a query hands out its rows."""
+
+    WINDOW_CLOSE = "EMIT ON WINDOW CLOSE"
+    UPDATE = "EMIT ON UPDATE"
+    CHANGES = "EMIT CHANGES"
+    EVERY = "EMIT EVERY"
+
+
+class ObjectKind(Enum):
+    """What can be declared, shown and dropped."""
+
+    SOURCE = "SOURCE"
+    STREAM = "STREAM"
+    SINK = "SINK"
+    LOOKUP_TABLE = "LOOKUP TABLE"
+
+
+@dataclass(frozen=True)
+class Emit:
+    """The EMIT clause of a query."""
+
+    mode: EmitMode
+    span: Span
+    every_us: int | None = None
+    lateness_us: int | None = None
+    lateness_span: Span | None = None
+    late_to: str | None = None
+    late_to_span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A SELECT (or UNION ALL of them) with its EMIT clause."""
+
+    tree: exp.Expr
+    emit: Emit | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Option:
+    """One `name = value` of a WITH clause, still as text."""
+
+    name: str
+    value: str
+    span: Span
+    value_span: Span
+
+
+@dataclass(frozen=True)
+class ColumnDef:
+    """A declared column; `computed` holds the expression of `name AS expression`."""
+
+    name: str
+    type: str | None
+    span: Span
+    not_null: bool = False
+    computed: exp.Expr | None = None
+
+
+@dataclass(frozen=True)
+class WatermarkDef:
+    """`WATERMARK FOR column AS column - delay`."""
+
+    column: str
+    delay_us: int
+    span: Span
+    column_span: Span
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What every statement has: its text and where it stands in the script."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Declaration(Statement):
+    """A statement that declares a named object."""
+
+    name: str
+    name_span: Span
+    options: tuple[Option, ...] = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateSource(Declaration):
+    columns: tuple[ColumnDef, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    primary_key_span: Span | None = None
+    watermark: WatermarkDef | None = None
+
+
+@dataclass(frozen=True)
+class CreateLookupTable(Declaration):
+    columns: tuple[ColumnDef, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    primary_key_span: Span | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateStream(Declaration):
+    query: Query
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateSink(Declaration):
+    source: str
+    source_span: Span
+
+
+@dataclass(frozen=True)
+class Insert(Statement):
+    """INSERT INTO a memory source; `tree` is the VALUES or SELECT."""
+
+    target: str
+    target_span: Span
+    columns: tuple[str, ...]
+    tree: exp.Expr
+
+
+@dataclass(frozen=True)
+class Drop(Statement):
+    kind: ObjectKind
+    name: str
+    name_span: Span
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class Show(Statement):
+    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | CHECKPOINTS."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class ShowCreate(Statement):
+    name: str
+    name_span: Span
+
+
+@dataclass(frozen=True)
+class Describe(Statement):
+    name: str
+    name_span: Span
+
+
+@dataclass(frozen=True)
+class Explain(Statement):
+    """EXPLAIN SELECT … or EXPLAIN STREAM name: exactly one of the two is set."""
+
+    query: Query | None = None
+    stream: str | None = None
+    stream_span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint(Statement):
+    pass
+
+
+@dataclass(frozen=True)
+class Restore(Statement):
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Set(Statement):
+    key: str
+    value: str
+    key_span: Span
+    value_span: Span
+
+
+@dataclass(frozen=True)
+class Script:
+    """The statements of a text that could be read, and every error in the rest."""
+
+    text: str
+    statements: tuple[Statement, ...]
+    errors: tuple[Exception, ...] = field(default=())
+    file: str | None = None
+    broken: tuple[str, ...] = ()

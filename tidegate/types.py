@@ -1,0 +1,91 @@
+"""The small vocabulary that every layer shares: spans, durations, changelog kinds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+MICROS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_UNIT_ALIASES = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "d": "day",
+    "w": "week",
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range of characters in a script."""
+
+    start: int
+    end: int
+
+    def cover(self, other: Span) -> Span:
+        """The smallest span that holds both."""
+        return Span(min(self.start, other.start), max(self.end, other.end))
+
+
+class ChangelogKind(Enum):
+    """What the rows of a stream mean to whoever reads them."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    CHANGELOG = "changelog"
+
+
+def unit_micros(unit: str) -> int | None:
+    """Microseconds in a unit such as SECOND, minutes or ms; None for calendar units."""
+    word = unit.lower()
+    word = _UNIT_ALIASES.get(word, word)
+    return MICROS.get(word) or MICROS.get(word.removesuffix("s"))
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of a duration written for people: '30 s', '1 day 2 hours'."""
+    total = 0.0
+    position = 0
+    while position < len(text):
+        match = _DURATION.match(text, position)
+        micros = unit_micros(match.group(2)) if match else None
+        if match is None or micros is None:
+            raise ValueError(f"{text!r} is not a duration such as '30 s' or '10 min'")
+        total += float(match.group(1)) * micros
+        position = match.end()
+    if position == 0:
+        raise ValueError("an empty text is not a duration such as '30 s' or '10 min'")
+    return round(total)
+
+
+def format_duration(micros: int) -> str:
+    """The shortest exact text for a duration: 90 s is '90 s', 120 s is '2 min'."""
+    sign = "-" if micros < 0 else ""
+    value = abs(micros)
+    if value == 0:
+        return "0 s"
+    for unit, label in (
+        ("day", "d"),
+        ("hour", "h"),
+        ("minute", "min"),
+        ("second", "s"),
+        ("millisecond", "ms"),
+    ):
+        if value % MICROS[unit] == 0:
+            return f"{sign}{value // MICROS[unit]} {label}"
+    return f"{sign}{value} us"

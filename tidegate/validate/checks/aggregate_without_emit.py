@@ -1,0 +1,23 @@
+"""An aggregate with neither window nor EMIT has no moment at which its result is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.plan import nodes as n
+from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
+
+
+def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
+    if subject.emit is not None:
+        return
+    for node in subject.nodes():
+        if isinstance(node, n.Aggregate) and not node.windowed and unbounded(node):
+            yield Finding(
+                "TG-403",
+                "this aggregate never ends: its groups have no window, and nothing says when to "
+                "emit them",
+                node,
+                f"add GROUP BY TUMBLE({time_column(node)}, {example_interval()}), or end the "
+                "statement with EMIT CHANGES or EMIT ON UPDATE.",
+            )

@@ -1,0 +1,58 @@
+"""EMIT ON WINDOW CLOSE needs something that the watermark closes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.plan import nodes as n
+from tidegate.sql.statements import EmitMode
+from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
+
+_CLOSED_JOINS = (
+    n.JoinKind.INTERVAL,
+    n.JoinKind.WINDOW,
+    n.JoinKind.TEMPORAL,
+    n.JoinKind.ASOF,
+)
+
+
+def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
+    emit = subject.emit
+    if emit is None or emit.mode is not EmitMode.WINDOW_CLOSE:
+        return
+    if not unbounded(subject.plan):
+        return
+    open_groups = [
+        node
+        for node in subject.nodes()
+        if isinstance(node, n.Aggregate) and not node.windowed and unbounded(node)
+    ]
+    hint = (
+        f"add GROUP BY TUMBLE({time_column(subject.plan)}, {example_interval()}), or end the "
+        "statement with EMIT CHANGES."
+    )
+    for node in open_groups:
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never close",
+            node,
+            hint,
+        )
+    if not open_groups and not any(_closes(node) for node in n.walk(subject.plan)):
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: this query has no window that could close",
+            subject.plan,
+            "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
+            f"TUMBLE(my_source, {time_column(subject.plan)}, {example_interval()}).",
+            emit.span,
+        )
+
+
+def _closes(node: n.Node) -> bool:
+    """Whether the watermark is what makes this node's rows final."""
+    if isinstance(node, n.Window | n.Over):
+        return True
+    if isinstance(node, n.Aggregate):
+        return node.windowed
+    return isinstance(node, n.Join) and node.kind in _CLOSED_JOINS

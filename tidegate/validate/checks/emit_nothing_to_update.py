@@ -1,0 +1,38 @@
+"""EMIT ON UPDATE and EMIT EVERY hand out rows that change; rows that never change have no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind
+from tidegate.validate.finding import Finding, Subject, unbounded
+
+
+def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
+    emit = subject.emit
+    if emit is None or emit.mode not in (EmitMode.UPDATE, EmitMode.EVERY):
+        return
+    if not unbounded(subject.plan):
+        return
+    below = properties(subject.plan.input)
+    updates = any(isinstance(node, n.Aggregate | n.TopN | n.Normalize) for node in subject.nodes())
+    if updates and below.key is None:
+        yield Finding(
+            "TG-416",
+            f"{emit.mode.value} replaces rows by key, but the result does not hold the whole key",
+            subject.plan,
+            "select every column of GROUP BY, or use EMIT CHANGES, which needs no key.",
+            emit.span,
+        )
+    elif not updates and below.changelog is ChangelogKind.APPEND:
+        yield Finding(
+            "TG-416",
+            f"{emit.mode.value}: the rows of this query are never updated",
+            subject.plan,
+            "remove the EMIT clause: rows then come out as they arrive; EMIT CHANGES adds _op to "
+            "them.",
+            emit.span,
+        )

@@ -1,0 +1,66 @@
+"""Lookup and ASOF joins cannot serve every kind of join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.plan import nodes as n
+from tidegate.plan.windows import is_processing_time
+from tidegate.validate.finding import Finding, Subject
+
+
+def join_sides(subject: Subject) -> Iterable[Finding]:
+    for node in subject.nodes():
+        if not isinstance(node, n.Join):
+            continue
+        if isinstance(node.left, n.LookupScan):
+            yield _finding(
+                node,
+                f"{node.left.table.name} is a lookup table: it can only be the right side of a join",
+                f"write the stream first: FROM my_stream JOIN {node.left.table.name} ON …",
+            )
+        elif node.kind is n.JoinKind.LOOKUP:
+            yield from _lookup(node)
+        elif node.kind is n.JoinKind.ASOF:
+            yield from _asof(node)
+
+
+def _lookup(node: n.Join) -> Iterable[Finding]:
+    if not isinstance(node.right, n.LookupScan):
+        assert node.as_of is not None and is_processing_time(node.as_of)
+        yield _finding(
+            node,
+            "FOR SYSTEM_TIME AS OF PROCTIME() needs a lookup table on the right",
+            "declare it with CREATE LOOKUP TABLE, or join by event time: FOR SYSTEM_TIME AS OF "
+            "l.ts.",
+        )
+    elif node.how not in ("INNER", "LEFT"):
+        yield _finding(
+            node,
+            f"a {node.how} join would have to know every row of the lookup table "
+            f"{node.right.table.name}",
+            "use JOIN or LEFT JOIN.",
+        )
+    elif not node.equal:
+        yield _finding(
+            node,
+            f"nothing says which rows of the lookup table {node.right.table.name} to ask for",
+            "join on its key: ON s.customer_id = c.id.",
+        )
+
+
+def _asof(node: n.Join) -> Iterable[Finding]:
+    if node.match is None:
+        yield _finding(
+            node,
+            "an ASOF join needs the comparison that picks the nearest row",
+            "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
+        )
+    elif node.how not in ("INNER", "LEFT"):
+        yield _finding(
+            node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
+        )
+
+
+def _finding(node: n.Join, message: str, hint: str) -> Finding:
+    return Finding("TG-417", message, node, hint)

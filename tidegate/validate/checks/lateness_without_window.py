@@ -1,0 +1,43 @@
+"""ALLOW LATENESS and LATE DATA TO are about windows that have closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.plan import nodes as n
+from tidegate.validate.finding import Finding, Subject, example_interval, time_column
+
+
+def lateness_without_window(subject: Subject) -> Iterable[Finding]:
+    emit = subject.emit
+    if emit is None or (emit.lateness_us is None and emit.late_to is None):
+        return
+    nodes = subject.nodes()
+    grouped = any(isinstance(node, n.Aggregate) and node.windowed for node in nodes)
+    if emit.lateness_us is not None and not grouped:
+        yield Finding(
+            "TG-412",
+            "ALLOW LATENESS keeps closed windows for corrections, but this query has no windowed "
+            "aggregate",
+            subject.plan,
+            f"add GROUP BY TUMBLE({time_column(subject.plan)}, {example_interval()}), or remove "
+            "ALLOW LATENESS.",
+            emit.lateness_span,
+        )
+    if emit.late_to is not None and not any(_judges_lateness(node) for node in nodes):
+        yield Finding(
+            "TG-412",
+            f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows, "
+            "time-bounded joins or OVER",
+            subject.plan,
+            f"remove LATE DATA TO {emit.late_to}.",
+            emit.late_to_span,
+        )
+
+
+def _judges_lateness(node: n.Node) -> bool:
+    if isinstance(node, n.Join):
+        return node.kind not in (n.JoinKind.REGULAR, n.JoinKind.LOOKUP)
+    return isinstance(node, n.Window | n.Over) or (
+        isinstance(node, n.Aggregate) and node.windowed
+    )

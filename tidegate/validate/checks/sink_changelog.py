@@ -1,0 +1,36 @@
+"""A sink that only appends would show rows that were taken back: such a pair is refused."""
+
+from __future__ import annotations
+
+from tidegate.catalog.connector import SinkSpec
+from tidegate.catalog.objects import Sink
+from tidegate.errors import Place, ValidationError
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.types import ChangelogKind
+from tidegate.validate.finding import plan_path
+
+_WHAT = {
+    ChangelogKind.APPEND: "appends rows",
+    ChangelogKind.UPSERT: "replaces rows by key (an upsert stream)",
+    ChangelogKind.CHANGELOG: "takes rows back (a changelog)",
+}
+
+
+def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
+    """The finding for a sink and the stream it writes, if they do not fit."""
+    kind = properties(plan).changelog
+    accepts = spec.accepts(sink.options)
+    if kind in accepts:
+        return None
+    able = " or ".join(sorted(item.value for item in accepts))
+    span = sink.statement.span
+    where = getattr(sink.statement, "source_span", span)
+    return ValidationError(
+        "TG-413",
+        f"the stream {sink.source} {_WHAT[kind]}, but the sink {sink.name} can only take {able} "
+        "streams",
+        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
+        path=plan_path(plan),
+    )

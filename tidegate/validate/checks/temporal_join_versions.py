@@ -1,0 +1,71 @@
+"""FOR SYSTEM_TIME AS OF needs versions on the right and the event time of the left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.sql.dialect import to_sql
+from tidegate.validate.finding import Finding, Subject
+
+
+def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
+    for node in subject.nodes():
+        if isinstance(node, n.Join) and node.kind is n.JoinKind.TEMPORAL:
+            yield from _check(node)
+
+
+def _check(node: n.Join) -> Iterable[Finding]:
+    left = {item.id: item for item in node.left.fields}
+    as_of = left.get(node.as_of_id) if node.as_of_id is not None else None
+    if as_of is None or as_of.role is n.Role.PLAIN:
+        written = as_of.name if as_of is not None else to_sql(node.as_of) if node.as_of else "?"
+        times = [item.name for item in node.left.fields if item.role is n.Role.TIME]
+        yield _finding(
+            node,
+            f"FOR SYSTEM_TIME AS OF {written}: it must be the event time of the left side",
+            f"use {times[0]}." if times else "declare a WATERMARK on the left source.",
+        )
+    if not any(item.role is n.Role.TIME for item in node.right.fields):
+        yield _finding(
+            node,
+            "the right side of this temporal join has no event time, so its rows are not versions",
+            "declare PRIMARY KEY and WATERMARK on the right source.",
+        )
+    if not node.equal:
+        yield _finding(
+            node,
+            "nothing says whose version to take",
+            "join on the key of the right side: ON o.currency = r.currency.",
+        )
+    yield from _whole_key(node)
+    if node.how not in ("INNER", "LEFT"):
+        yield _finding(
+            node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN."
+        )
+
+
+def _whole_key(node: n.Join) -> Iterable[Finding]:
+    """A version belongs to a whole primary key; part of it would match several."""
+    scan = node.right
+    if not isinstance(scan, n.Scan) or not scan.source.primary_key or not node.equal:
+        return
+    joined = {
+        scan.field(pair.right.name).name.lower()
+        for pair in node.equal
+        if isinstance(pair.right, exp.Column)
+    }
+    missing = [key for key in scan.source.primary_key if key.lower() not in joined]
+    if missing:
+        yield _finding(
+            node,
+            f"the primary key of {scan.source.name} has {', '.join(missing)} too, which the join "
+            "does not fix",
+            f"add AND … = {scan.source.name}.{missing[0]}.",
+        )
+
+
+def _finding(node: n.Join, message: str, hint: str) -> Finding:
+    return Finding("TG-415", message, node, hint)

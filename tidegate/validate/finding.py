@@ -1,0 +1,85 @@
+"""What a check sees and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tidegate.errors import Place, ValidationError
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.sql.statements import Emit
+from tidegate.types import Span
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a plan: where, why, and the SQL that would work."""
+
+    code: str
+    message: str
+    node: n.Node
+    hint: str
+    span: Span | None = None
+
+    def error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
+        span = self.span or self.node.span or fallback
+        place = Place(text, span.start, span.end, file)
+        return ValidationError(
+            self.code, self.message, place=place, hint=self.hint, path=plan_path(self.node)
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A bound stream as the checks see it: the nodes of its own query, not of those it reads."""
+
+    plan: n.Emit
+
+    @property
+    def emit(self) -> Emit | None:
+        return self.plan.clause
+
+    def nodes(self) -> list[n.Node]:
+        """Every node of this query, subqueries in expressions included."""
+        found: list[n.Node] = []
+        for node in n.walk(self.plan, into_inlined=False):
+            found.append(node)
+            if isinstance(node, n.Filter | n.Project):
+                for subquery in node.subqueries:
+                    found += n.walk(subquery, into_inlined=False)
+        return found
+
+
+Check = Callable[[Subject], Iterable[Finding]]
+
+
+def unbounded(node: n.Node) -> bool:
+    """Whether some input of a node never ends."""
+    return any(properties(child).unbounded for child in node.inputs)
+
+
+def plan_path(node: n.Node) -> str:
+    """From a node down to the endless source that makes it a problem."""
+    labels = [node.label()]
+    while node.inputs:
+        endless = [child for child in node.inputs if properties(child).unbounded]
+        node = (endless or list(node.inputs))[0]
+        if not isinstance(node, n.Project | n.Filter):
+            labels.append(node.label())
+        if isinstance(node, n.Inlined):
+            break
+    return " → ".join(labels)
+
+
+def example_interval() -> str:
+    return "INTERVAL '1' MINUTE"
+
+
+def time_column(node: n.Node) -> str:
+    """The name of an event-time column below a node, for hints that can be pasted."""
+    for below in n.walk(node):
+        for item in below.fields:
+            if item.role is n.Role.TIME and item.name != "window_time":
+                return item.name
+    return "ts"
