@@ -76,9 +76,7 @@ class _Run:
         self.settings = compiler.settings.copy()
         self.origin = Origin(script.text, script.file)
         self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
-        self.errors: list[TidegateError] = [
-            cast(TidegateError, error) for error in script.errors
-        ]
+        self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
         self.warnings: list[TidegateError] = []
         self.broken = {name.lower() for name in script.broken}
         self.done: list[st.Statement] = []
@@ -174,10 +172,12 @@ class _Run:
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
+            what = item.reason if isinstance(item, SideStream) else "rows"
             self._error(
                 "TG-202",
-                f"the {getattr(item, 'reason', 'stream')} stream {item.name} needs a name of its own",
+                f"{item.name} is taken: the {what} of {statement.name} need a name of their own",
                 statement.name_span,
+                "choose another name for them.",
             )
             return
         self.catalog.add(item)
@@ -266,9 +266,7 @@ class _Run:
         plan = self._bind(statement.query, statement.span, options)
         if plan is None or not self._validate(plan, statement, options):
             return None
-        stream = Stream(
-            statement.name, options, statement, self.origin, statement.query, plan
-        )
+        stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
         return [stream, *self._late_stream(stream)]
 
     def _late_stream(self, stream: Stream) -> list[SideStream]:
@@ -293,9 +291,7 @@ class _Run:
         own = options["validator"] if options is not None else None
         return Mode(own or self.settings["validator"])
 
-    def _validate(
-        self, plan: n.Emit, statement: st.Statement, options: Options | None
-    ) -> bool:
+    def _validate(self, plan: n.Emit, statement: st.Statement, options: Options | None) -> bool:
         mode = self._mode(options)
         if mode is Mode.OFF:
             return True
@@ -367,7 +363,7 @@ class _Run:
         if isinstance(declared, SideStream):
             self._error(
                 "TG-204",
-                f"{declared.name} holds the {declared.reason} of {declared.parent} and goes with it",
+                f"{declared.name} goes with {declared.parent}, whose {declared.reason} it holds",
                 statement.name_span,
                 f"drop {declared.parent}.",
             )

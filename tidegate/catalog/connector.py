@@ -60,6 +60,8 @@ class SourceSpec:
 
     options: tuple[OptionSpec, ...]
     bounded: Callable[[Values], bool] = _never
+    # Whether it makes rows forever, so that "until the end" has no meaning.
+    endless: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
     check: Callable[[Values], str | None] | None = None

@@ -109,10 +109,11 @@ class Declarer:
                 )
             ]
         if getattr(spec, role) is None:
+            what = "lookup table" if role == "lookup" else role
             return None, [
                 self._error(
                     "TG-211",
-                    f"the connector {spec.name} cannot be a {role.replace('lookup', 'lookup table')}",
+                    f"the connector {spec.name} cannot be a {what}",
                     given.value_span,
                     f"connectors that can: {', '.join(sorted(able))}.",
                 )
@@ -236,7 +237,13 @@ class Declarer:
             return []
         none = Options({}, {}, set())
         side = SideStream(
-            name, none, source.statement, self.origin, DEAD_LETTER_COLUMNS, source.name, "dead letters"
+            name,
+            none,
+            source.statement,
+            self.origin,
+            DEAD_LETTER_COLUMNS,
+            source.name,
+            "dead letters",
         )
         return [side]
 
@@ -282,7 +289,5 @@ class Declarer:
                 problems.append(self._error("TG-207", wrong, statement.name_span))
         if problems:
             return None, problems
-        sink = Sink(
-            statement.name, options, statement, self.origin, spec.name, statement.source
-        )
+        sink = Sink(statement.name, options, statement, self.origin, spec.name, statement.source)
         return sink, []

@@ -149,7 +149,9 @@ class OptionReader:
             except ValueError as error:
                 errors.append(self._invalid(option, spec, error))
         errors += [
-            self._missing(spec, at) for spec in self.specs if spec.required and spec.name not in given
+            self._missing(spec, at)
+            for spec in self.specs
+            if spec.required and spec.name not in given
         ]
         secret = {spec.name for spec in self.specs if spec.secret}
         return Options(values, given, secret), errors

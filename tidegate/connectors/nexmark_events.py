@@ -146,11 +146,13 @@ def _price(bits: str) -> str:
 
 
 def _extra(fields: Fields, average_size: int) -> str:
-    """Filler of average_size ± 20 %, so that an event weighs what it weighs in the original."""
-    spread = average_size // 5
-    size = f"{average_size - spread} + {pick_sql(fields.hash('extra size'), 2 * spread)}"
-    text = f"concat(hex({fields.hash('extra')}), hex({fields.hash('extra more')}))"
-    return f"left(repeat({text}, {average_size // 20}), cast({size} AS INT))"
+    """Filler of about average_size ± 20 %: an event weighs what it weighs in the original."""
+    # 12 hexadecimal digits and 7 to 15 more, repeated. To cut a longer text to size would cost three
+    # times as much, because Spark's substring functions walk it character by character.
+    head, tail = fields.hash("extra"), fields.hash("extra tail")
+    shift = f"cast(4 + 4 * {pick_sql(head, 9)} AS INT)"
+    digits = f"hex(shiftrightunsigned({head}, 16)), hex(shiftrightunsigned({tail}, {shift}))"
+    return f"repeat(concat({digits}), {round(average_size / 23)})"
 
 
 def _active_person(cycle: str, bits: str) -> str:

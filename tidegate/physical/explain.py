@@ -16,7 +16,8 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
     own = properties(plan)
     head = f"stream {name}" if name else "query"
     promise = [
-        f"output: {own.changelog.value}" + (_key_text(plan) if own.changelog.value != "append" else ""),
+        f"output: {own.changelog.value}"
+        + (_key_text(plan) if own.changelog.value != "append" else ""),
         "input: " + ("bounded" if own.bounded else "unbounded"),
         "watermark: " + ("yes" if own.has_watermark else "none"),
     ]
@@ -40,9 +41,7 @@ def _draw(node: n.Node, first: str, rest: str) -> list[str]:
     children = list(node.inputs)
     for index, child in enumerate(children):
         last = index == len(children) - 1
-        lines += _draw(
-            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
-        )
+        lines += _draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
     return lines
 
 

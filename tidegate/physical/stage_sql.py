@@ -120,7 +120,9 @@ class SqlWriter:
 
     def _join(self, node: n.Join) -> str:
         conditions = [part for part in (node.condition, node.match) if part is not None]
-        how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(node.how, node.how)
+        how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(
+            node.how, node.how
+        )
         condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
         columns = [quoted(item.id) for item in node.fields]
         columns += [f"'+I' AS {OP}"] if carries_op(node) else []

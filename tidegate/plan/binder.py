@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import Context, Relation, Resolver, Scope, by_id, column
-from tidegate.plan.select import SelectBinder
+from tidegate.plan.select import SelectBinder, limited
 from tidegate.plan.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
 from tidegate.sql.statements import Query
@@ -37,8 +37,7 @@ def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | Non
     if isinstance(tree, exp.SetOperation):
         return _set_operation(tree, context, ctes, parent)
     if isinstance(tree, exp.Select):
-        node = SelectBinder(tree, context, ctes, parent, bind_query).bind()
-        return node
+        return SelectBinder(tree, context, ctes, parent, bind_query).bind()
     context.report("TG-103", "this kind of query is not supported", tree)
     return n.Values((), rows=())
 
@@ -128,19 +127,23 @@ def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
     resolver = Resolver(context, Scope([Relation(None, node.fields)]))
     order = tree.args.get("order")
     if order is not None:
-        keys = tuple(resolver.resolve(key) for key in order.expressions)
+        keys = tuple(resolver.resolve(_positioned(key, node, context)) for key in order.expressions)
         node = n.Sort(node.fields, input=node, order=keys, span=own_span(order))
-    limit, offset = tree.args.get("limit"), tree.args.get("offset")
-    if limit is not None or offset is not None:
-        at = own_span(limit) if limit is not None else own_span(offset)
-        node = n.Limit(
-            node.fields,
-            input=node,
-            count=limit.expression if limit is not None else None,
-            offset=offset.expression if offset is not None else None,
-            span=at,
-        )
-    return node
+    return limited(tree, node)
+
+
+def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
+    """ORDER BY 2 means the second column."""
+    target = key.this if isinstance(key, exp.Ordered) else key
+    if not isinstance(target, exp.Literal) or not target.is_int:
+        return key
+    if not 1 <= int(target.name) <= len(node.fields):
+        context.report("TG-301", f"ORDER BY {target.name}: no such column", key)
+        return key
+    named = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
+    ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=named)
+    ordered.set("this", named)
+    return ordered
 
 
 def _unique_names(context: Context, query: Query, node: n.Node) -> None:

@@ -58,9 +58,7 @@ class Grouping:
             if isinstance(value, exp.Expr):
                 result.set(key, self.rewrite(value))
             elif isinstance(value, list):
-                result.set(
-                    key, [self.rewrite(v) if isinstance(v, exp.Expr) else v for v in value]
-                )
+                result.set(key, [self.rewrite(v) if isinstance(v, exp.Expr) else v for v in value])
         return result
 
     def _rewrite_over(self, tree: exp.Window) -> exp.Expr:

@@ -22,7 +22,13 @@ from tidegate.plan.windows import is_processing_time
 from tidegate.sql import expressions as ex
 from tidegate.types import Span
 
-_FLIPPED = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE, exp.EQ: exp.EQ}
+_FLIPPED: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.EQ: exp.EQ,
+}
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,7 @@ def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPa
     return None
 
 
-def _take_match(
-    parts: JoinInput, rest: list[exp.Expr]
-) -> tuple[exp.Expr | None, list[exp.Expr]]:
+def _take_match(parts: JoinInput, rest: list[exp.Expr]) -> tuple[exp.Expr | None, list[exp.Expr]]:
     """An ASOF join without MATCH_CONDITION has its inequality in ON."""
     for index, piece in enumerate(rest):
         if isinstance(piece, exp.GT | exp.GTE | exp.LT | exp.LTE):
@@ -122,9 +126,7 @@ def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | Non
     return None
 
 
-def _bound(
-    piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]
-) -> TimeBounds | None:
+def _bound(piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]) -> TimeBounds | None:
     """What one comparison says about left time − right time."""
     if type(piece) not in _FLIPPED:
         return None

@@ -77,6 +77,21 @@ class Field:
     def renamed(self, name: str) -> Field:
         return replace(self, name=name)
 
+    @property
+    def fixed_length(self) -> bool:
+        """Whether it is an end of a window whose other end follows from it."""
+        return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
+
+    @property
+    def closes(self) -> bool:
+        """Whether the watermark says when no more rows with its value can come.
+
+        The start of a session does not: the session may go on for as long as it likes.
+        """
+        if self.role is Role.WINDOW_START and self.window is not None:
+            return self.window.kind is not WindowKind.SESSION
+        return self.role is not Role.PLAIN
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -218,7 +233,7 @@ class Aggregate(Unary):
     @property
     def windowed(self) -> bool:
         """Whether the watermark closes its groups."""
-        return any(item.role is not Role.PLAIN for item in self.key_fields)
+        return any(item.closes for item in self.key_fields)
 
 
 @dataclass(frozen=True)

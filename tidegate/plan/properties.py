@@ -93,9 +93,7 @@ def _changelog(
     return inputs[0].changelog, inputs[0].key
 
 
-def _project(
-    node: n.Project, below: Properties
-) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+def _project(node: n.Project, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
     """A key survives a projection if all its columns are kept as they are."""
     kept: dict[str, str] = {}
     for item, expression in zip(node.fields, node.expressions, strict=True):
@@ -107,15 +105,23 @@ def _project(
     key = [column for column in below.key if column in kept]
     lost = [node.input.field(column) for column in below.key if column not in kept]
     held = [node.input.field(column) for column in key]
-    if all(_told_by(item, held) for item in lost):
+    if all(_told_by(item, held, lost) for item in lost):
         return below.changelog, tuple(kept[column] for column in key)
     return below.changelog, None
 
 
-def _told_by(item: n.Field, others: list[n.Field]) -> bool:
-    """One end of a window of fixed length tells the other."""
-    fixed = item.window is not None and item.window.kind in (n.WindowKind.TUMBLE, n.WindowKind.HOP)
-    return fixed and any(other.window == item.window for other in others)
+def _told_by(item: n.Field, held: list[n.Field], lost: list[n.Field]) -> bool:
+    """Whether the columns of a key that are held tell one that was dropped.
+
+    One end of a window of fixed length tells the other; window_time and window_end tell each other.
+    Two windows of the same shape in one key could be taken for each other, so they tell nothing.
+    """
+    same = [other for other in held if other.window == item.window]
+    roles = [other.role for other in (*held, *lost) if other.window == item.window]
+    if item.window is None or not same or len(set(roles)) < len(roles):
+        return False
+    ends = (n.Role.WINDOW_END, n.Role.TIME)
+    return item.fixed_length or (item.role in ends and any(other.role in ends for other in same))
 
 
 def _mode(emit: Emit | None) -> EmitMode | None:
@@ -135,9 +141,7 @@ def _aggregate(
     return (CHANGELOG if late or not node.windowed else APPEND), key
 
 
-def _join(
-    node: n.Join, inputs: list[Properties]
-) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+def _join(node: n.Join, inputs: list[Properties]) -> tuple[ChangelogKind, tuple[str, ...] | None]:
     if node.kind in (n.JoinKind.LOOKUP, n.JoinKind.TEMPORAL, n.JoinKind.ASOF):
         return inputs[0].changelog, inputs[0].key
     if any(item.changelog is not APPEND for item in inputs):
@@ -185,7 +189,7 @@ def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
         return "rows until the watermark passes them, and what their frames still need"
     if ttl is not None:
         return f"rows for {format_duration(ttl)} (state_ttl)"
-    if any(item.role is not n.Role.PLAIN for item in node.fields):
+    if any(item.closes for item in node.fields):
         return "rows until the watermark passes them"
     return "all input, which is bounded" if bounded else "without bound"
 

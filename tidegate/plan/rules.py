@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
-from tidegate.plan.scope import referenced
+from tidegate.plan.scope import column, referenced
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
 
@@ -61,9 +61,7 @@ def top_n_from_rank_filter(node: n.Node) -> n.Node:
     return node
 
 
-def _top_n(
-    over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank: n.Field
-) -> n.TopN:
+def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank: n.Field) -> n.TopN:
     order = window.args.get("order")
     partition = tuple(window.args.get("partition_by") or ())
     return n.TopN(
@@ -80,11 +78,9 @@ def _top_n(
 
 
 def _partitioned_by_window(node: n.Node, partition: tuple[exp.Expr, ...]) -> bool:
-    window_roles = (n.Role.WINDOW_START, n.Role.WINDOW_END)
-    roles = {item.id: item.role for item in node.fields}
-    return any(
-        isinstance(part, exp.Column) and roles.get(part.name) in window_roles for part in partition
-    )
+    """Whether the watermark says when a partition is complete."""
+    closing = {item.id for item in node.fields if item.closes and item.window is not None}
+    return any(isinstance(part, exp.Column) and part.name in closing for part in partition)
 
 
 def _below_projections(node: n.Node) -> n.Node:
@@ -128,10 +124,12 @@ def _translate(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
 
 def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
     """n of `rank <= n`, `rank < n + 1`, `rank = n` or the same the other way round."""
+    flipped: dict[type[exp.Binary], type[exp.Binary]]
     flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
     if not isinstance(piece, exp.LTE | exp.LT | exp.EQ | exp.GTE | exp.GT):
         return None
-    one, other, operator = piece.left, piece.right, type(piece)
+    operator: type[exp.Binary] = type(piece)
+    one, other = piece.left, piece.right
     if isinstance(other, exp.Column) and other.name == rank_id and operator in flipped:
         one, other, operator = other, one, flipped[operator]
     if not isinstance(one, exp.Column) or one.name != rank_id or rank_id in referenced(other):
@@ -145,24 +143,19 @@ def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
 
 def top_n_from_window_limit(node: n.Node) -> n.Node:
     """ORDER BY … LIMIT n over rows that have a window is the top n of each window."""
-    limit, sort = (node, node.input) if isinstance(node, n.Limit) else (None, node)
-    sort = sort if isinstance(sort, n.Sort) else None
+    limit = node if isinstance(node, n.Limit) else None
+    below = limit.input if limit is not None else node
+    sort = below if isinstance(below, n.Sort) else None
     if limit is None and sort is None:
         return node
     if limit is not None and (limit.offset is not None or limit.count is None):
         return node
     base = sort.input if sort is not None else node.inputs[0]
-    if isinstance(node, n.Sort) and properties(base).bounded:
-        return node
     if properties(base).bounded:
         return node
-    ends = [item for item in base.fields if item.role is n.Role.WINDOW_END]
-    ends = ends or [item for item in base.fields if item.role is n.Role.WINDOW_START]
-    if not ends:
+    partition = tuple(column(item) for item in _one_window(base.fields))
+    if not partition:
         return node
-    partition: tuple[exp.Expr, ...] = (
-        exp.Column(this=exp.to_identifier(ends[0].id, quoted=True)),
-    )
     if isinstance(base, n.TopN) and base.limit is None and sort is None and limit is not None:
         return replace(base, limit=limit.count, span=limit.span)
     return n.TopN(
@@ -174,6 +167,15 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
         windowed=True,
         span=node.span,
     )
+
+
+def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
+    """The columns that tell the window of a row; empty if they do not tell it."""
+    starts = [item for item in fields if item.role is n.Role.WINDOW_START][:1]
+    ends = [item for item in fields if item.role is n.Role.WINDOW_END][:1]
+    if (starts or ends) and (starts or ends)[0].fixed_length:
+        return ends or starts
+    return [*starts, *ends] if starts and ends else []
 
 
 def normalize_upserts(node: n.Node) -> n.Node:
@@ -189,7 +191,7 @@ def normalize_upserts(node: n.Node) -> n.Node:
 
 def _needs_old_rows(node: n.Node, index: int) -> bool:
     below = properties(node.inputs[index])
-    if below.changelog is not ChangelogKind.UPSERT or below.bounded and not node.inputs:
+    if below.changelog is not ChangelogKind.UPSERT or (below.bounded and not node.inputs):
         return False
     key = set(below.key or ())
     if isinstance(node, n.Project):

@@ -280,7 +280,9 @@ def infer_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
     return None
 
 
-def derived_field(context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]) -> Field:
+def derived_field(
+    context: Context, name: str, node: exp.Expr, fields: Mapping[str, Field]
+) -> Field:
     """The field that a computed expression makes; a bare column keeps its role."""
     bare = node.unnest()
     source = fields.get(bare.name) if isinstance(bare, exp.Column) else None
@@ -295,7 +297,12 @@ def derived_field(context: Context, name: str, node: exp.Expr, fields: Mapping[s
             source.nullable,
         )
     return Field(
-        context.fresh(name), name, infer_type(node, fields), Role.PLAIN, None, volatile(node, fields)
+        context.fresh(name),
+        name,
+        infer_type(node, fields),
+        Role.PLAIN,
+        None,
+        volatile(node, fields),
     )
 
 

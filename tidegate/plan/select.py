@@ -27,8 +27,8 @@ from tidegate.sql.dialect import own_span, to_sql
 BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
 
 _HANDLED = frozenset(
-    "with_ kind expressions hint distinct from_ joins laterals where group having qualify order "
-    "limit offset".split()
+    {"with_", "kind", "expressions", "hint", "distinct", "from_", "joins", "laterals", "where"}
+    | {"group", "having", "qualify", "order", "limit", "offset"}
 )
 
 
@@ -85,7 +85,12 @@ class SelectBinder:
     def _refuse_extras(self) -> None:
         for key, value in self.tree.args.items():
             if value and key not in _HANDLED:
-                what = key.rstrip("_").upper().replace("SORT", "SORT BY").replace("LOCKS", "FOR UPDATE")
+                what = (
+                    key.rstrip("_")
+                    .upper()
+                    .replace("SORT", "SORT BY")
+                    .replace("LOCKS", "FOR UPDATE")
+                )
                 at = value[0] if isinstance(value, list) else value
                 self.context.report(
                     "TG-103",
@@ -145,7 +150,9 @@ class SelectBinder:
             names = [part.name for part in alias.columns] if alias is not None else []
             names = names or ["col"]
             added = tuple(
-                n.Field(self.context.fresh(name), name, volatile=volatile(generator, by_id(node.fields)))
+                n.Field(
+                    self.context.fresh(name), name, volatile=volatile(generator, by_id(node.fields))
+                )
                 for name in names
             )
             node = n.Explode(
@@ -245,9 +252,7 @@ class SelectBinder:
                 )
                 return part
             part = select[position - 1].unalias()
-        aliases = {
-            item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)
-        }
+        aliases = {item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)}
         is_name = isinstance(part, exp.Column) and len(part.parts) == 1
         if is_name and not self.scope.find(part.name) and part.name.lower() in aliases:
             part = aliases[part.name.lower()]
@@ -288,7 +293,9 @@ class SelectBinder:
         if table is not None:
             relation = self.scope.named(table.name)
             if relation is None:
-                self.context.report("TG-301", f"{table.name}.*: there is no table {table.name}", tree)
+                self.context.report(
+                    "TG-301", f"{table.name}.*: there is no table {table.name}", tree
+                )
                 return []
             relations = [relation]
         items: list[Item] = []
@@ -430,16 +437,23 @@ class SelectBinder:
         if sort_keys:
             clause = self.tree.args["order"]
             node = n.Sort(node.fields, input=node, order=tuple(sort_keys), span=own_span(clause))
-        limit, offset = self.tree.args.get("limit"), self.tree.args.get("offset")
-        if limit is not None or offset is not None:
-            node = n.Limit(
-                node.fields,
-                input=node,
-                count=limit.expression if limit is not None else None,
-                offset=offset.expression if offset is not None else None,
-                span=own_span(limit if limit is not None else offset),
-            )
+        node = limited(self.tree, node)
         if hidden:
             shown = tuple(column(item) for item in fields)
             node = n.Project(fields, input=node, expressions=shown, span=node.span)
         return node
+
+
+def limited(tree: exp.Expr, node: n.Node) -> n.Node:
+    """LIMIT and OFFSET of a query, if it has them."""
+    limit, offset = tree.args.get("limit"), tree.args.get("offset")
+    clause = limit if limit is not None else offset
+    if clause is None:
+        return node
+    return n.Limit(
+        node.fields,
+        input=node,
+        count=limit.expression if limit is not None else None,
+        offset=offset.expression if offset is not None else None,
+        span=own_span(clause),
+    )

@@ -203,7 +203,11 @@ class TableBinder:
         return n.Values((), rows=()), Relation(alias, ())
 
     def _refuse_extras(self, node: exp.Expr) -> None:
-        for key, what in (("pivots", "PIVOT"), ("sample", "TABLESAMPLE"), ("ordinality", "WITH ORDINALITY")):
+        for key, what in (
+            ("pivots", "PIVOT"),
+            ("sample", "TABLESAMPLE"),
+            ("ordinality", "WITH ORDINALITY"),
+        ):
             if node.args.get(key):
                 self.context.report("TG-103", f"{what} is not supported on streams", node)
 
@@ -270,9 +274,7 @@ def _how(join: exp.Join) -> str:
     return (join.args.get("side") or "").upper() or "INNER"
 
 
-def _renamed(
-    context: Context, node: exp.Expr, fields: tuple[n.Field, ...]
-) -> tuple[n.Field, ...]:
+def _renamed(context: Context, node: exp.Expr, fields: tuple[n.Field, ...]) -> tuple[n.Field, ...]:
     """Apply the column names of `AS t (a, b)`."""
     alias = node.args.get("alias")
     names = [part.name for part in alias.columns] if isinstance(alias, exp.TableAlias) else []
@@ -323,6 +325,13 @@ def scan(context: Context, name: str, span: Span | None, bind_query: object) -> 
     raise BrokenReference(name)
 
 
+def side_plan(side: cat.SideStream) -> n.Node:
+    """The plan of a stream that another declaration brings along."""
+    fields = tuple(n.Field(item.name, item.name, item.type) for item in side.columns)
+    scanned = n.SideScan(fields, side=side)
+    return n.Emit(fields, input=scanned, clause=None)
+
+
 class BrokenReference(Exception):
     """A table that could not be bound; the reason is already reported."""
 
@@ -346,9 +355,7 @@ def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.N
     return n.Scan(tuple(fields), source=source, span=span)
 
 
-def _inline(
-    context: Context, stream: cat.Stream, span: Span | None, bind_query: object
-) -> n.Node:
+def _inline(context: Context, stream: cat.Stream, span: Span | None, bind_query: object) -> n.Node:
     """Bind the stream's own query again, so that its columns get ids of this plan."""
     inner = Context(
         context.catalog,

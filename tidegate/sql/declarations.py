@@ -182,10 +182,9 @@ def _watermark_delay(tree: exp.Expr, column: str) -> int | None:
     tree = tree.unnest()
     if isinstance(tree, exp.Column):
         return 0 if tree.name.lower() == column.lower() else None
-    if isinstance(tree, exp.Sub) and isinstance(tree.this, exp.Column):
-        if tree.this.name.lower() == column.lower():
-            return interval_micros(tree.expression)
-    return None
+    if not isinstance(tree, exp.Sub) or not isinstance(tree.this, exp.Column):
+        return None
+    return interval_micros(tree.expression) if tree.this.name.lower() == column.lower() else None
 
 
 def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:

@@ -7,28 +7,34 @@ by name and printed back as it was. Spark, not sqlglot, decides what a function 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from tidegate.types import Span
 
 Node = TypeVar("Node")
 
 # Calls with a syntax of their own, such as CAST(x AS INT); all others are plain calls.
-_SPECIAL_CALLS = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
-_SPECIAL_CALLS += ("OVERLAY",)
+_SPECIAL_CALLS = frozenset(
+    {"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY"}
+)
+# Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, and
+# SESSION is a window function.
+_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION"})
 
 
 class TidegateParser(SparkParser):
     """Spark's parser that remembers where clauses stand in the text."""
 
-    FUNCTIONS: dict[str, Callable[..., Any]] = {}
-    FUNCTION_PARSERS = {
-        name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL_CALLS
+    FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+        name: parse
+        for name, parse in SparkParser.FUNCTION_PARSERS.items()
+        if name in _SPECIAL_CALLS
     }
 
     def _located(self, parse: Callable[[], Node]) -> Node:
@@ -63,7 +69,9 @@ class TidegateParser(SparkParser):
     def _parse_function(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_function(*args, **kwargs))
 
-    def _parse_subquery(self, this: Any, parse_alias: bool = True, *args: Any, **kwargs: Any) -> Any:
+    def _parse_subquery(
+        self, this: Any, parse_alias: bool = True, *args: Any, **kwargs: Any
+    ) -> Any:
         """`(SELECT …) FOR SYSTEM_TIME AS OF …` is allowed as well as a plain table."""
         version = self._parse_version() if parse_alias else None
         subquery = super()._parse_subquery(this, parse_alias, *args, **kwargs)
@@ -77,12 +85,14 @@ class TidegateDialect(Spark):
 
     class Tokenizer(Spark.Tokenizer):
         # sqlglot hands the rest of a "command" over as one string; our statements are all read.
-        COMMANDS: set[TokenType] = set()
-        KEYWORDS = {
+        COMMANDS: ClassVar[set[TokenType]] = set()
+        # Since Spark 4 a doubled quote is a quote, next to the backslash.
+        STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **{
                 word: token
                 for word, token in Spark.Tokenizer.KEYWORDS.items()
-                if token not in Spark.Tokenizer.COMMANDS and word != "PRIMARY KEY"
+                if token not in Spark.Tokenizer.COMMANDS and word not in _NO_KEYWORDS
             },
             "MATCH_CONDITION": TokenType.MATCH_CONDITION,
         }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import Place, SqlError, TidegateError
 from tidegate.sql import statements as st
@@ -205,6 +205,4 @@ def _set(cursor: Cursor) -> st.Set:
     cursor.expect("=", hint="SET key = value;")
     value, value_span = cursor.option_value()
     cursor.expect_end()
-    return st.Set(
-        cursor.statement_text, cursor.statement_span, key, value, key_span, value_span
-    )
+    return st.Set(cursor.statement_text, cursor.statement_span, key, value, key_span, value_span)

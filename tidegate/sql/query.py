@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.errors import ParseError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import Place, SqlError
 from tidegate.sql import statements as st
@@ -58,9 +58,7 @@ def parse_type(tokens: list[Token], cursor: Cursor) -> str:
     span = Span(tokens[0].start, tokens[-1].end + 1)
     written = cursor.text[span.start : span.end]
     try:
-        tree = _parse_tokens(
-            tokens, cursor, into=lambda parser: parser._parse_types(schema=True)
-        )
+        tree = _parse_tokens(tokens, cursor, into=lambda parser: parser._parse_types(schema=True))
     except SqlError:
         tree = None
     if not isinstance(tree, exp.DataType) or any(
@@ -197,7 +195,9 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
     if cursor.match("EVERY"):
         every = _interval(cursor, "EMIT EVERY")
         if every <= 0:
-            raise cursor.error("EMIT EVERY needs an interval above zero", span=cursor.statement_span)
+            raise cursor.error(
+                "EMIT EVERY needs an interval above zero", span=cursor.statement_span
+            )
         return st.EmitMode.EVERY, every
     raise cursor.error(f"{cursor.peek()} does not say when to emit", EMIT_FORMS)
 

@@ -12,7 +12,7 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if not isinstance(node, n.Distinct) or not unbounded(node) or node.ttl_us is not None:
             continue
-        if any(item.role is not n.Role.PLAIN for item in node.fields):
+        if any(item.closes for item in node.fields):
             continue
         yield Finding(
             "TG-408",

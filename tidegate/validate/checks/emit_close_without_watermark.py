@@ -18,9 +18,10 @@ def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
         if not _waits_for_watermark(node):
             continue
         for scan in n.walk(node):
-            if isinstance(scan, n.Scan) and not scan.source.bounded:
-                if not properties(scan).has_watermark:
-                    yield _finding(node, scan)
+            if not isinstance(scan, n.Scan) or scan.source.bounded:
+                continue
+            if not properties(scan).has_watermark:
+                yield _finding(node, scan)
 
 
 def _waits_for_watermark(node: n.Node) -> bool:

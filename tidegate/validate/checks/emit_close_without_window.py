@@ -34,7 +34,8 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
     for node in open_groups:
         yield Finding(
             "TG-404",
-            "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never close",
+            "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never "
+            "close",
             node,
             hint,
         )

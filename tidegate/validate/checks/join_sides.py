@@ -16,7 +16,7 @@ def join_sides(subject: Subject) -> Iterable[Finding]:
         if isinstance(node.left, n.LookupScan):
             yield _finding(
                 node,
-                f"{node.left.table.name} is a lookup table: it can only be the right side of a join",
+                f"{node.left.table.name} is a lookup table: it can only be on the right of a join",
                 f"write the stream first: FROM my_stream JOIN {node.left.table.name} ON …",
             )
         elif node.kind is n.JoinKind.LOOKUP:

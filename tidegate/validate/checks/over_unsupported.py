@@ -49,7 +49,9 @@ def _check(node: n.Over, function: exp.Expr) -> Iterable[Finding]:
                 f"EMIT CHANGES, or ORDER BY {time}."
             )
         else:
-            hint = f"OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 PRECEDING AND CURRENT ROW)"
+            hint = (
+                f"OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 PRECEDING AND CURRENT ROW)"
+            )
         yield _finding(
             node,
             f"{name.lower()} is not ordered by the event time, so any later row could change all "

@@ -14,7 +14,7 @@ def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
             continue
         if node.operation == "UNION" and node.all:
             continue
-        bounded_by_time = any(item.role is not n.Role.PLAIN for item in node.fields)
+        bounded_by_time = any(item.closes for item in node.fields)
         if node.ttl_us is not None or (bounded_by_time and node.operation == "UNION"):
             continue
         hints = {

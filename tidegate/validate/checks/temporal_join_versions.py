@@ -42,9 +42,7 @@ def _check(node: n.Join) -> Iterable[Finding]:
         )
     yield from _whole_key(node)
     if node.how not in ("INNER", "LEFT"):
-        yield _finding(
-            node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN."
-        )
+        yield _finding(node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN.")
 
 
 def _whole_key(node: n.Join) -> Iterable[Finding]:

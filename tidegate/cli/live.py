@@ -1,0 +1,189 @@
+"""The terminal: pretty tables, and a live one at the bottom that says how the streams are doing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli import text
+from tidegate.cli.screen import cells
+from tidegate.observe.status import State, StreamStatus
+
+_STATE_COLOURS = {
+    State.STARTING: "yellow",
+    State.RUNNING: "green",
+    State.FINISHED: "cyan",
+    State.STOPPED: "dim",
+    State.FAILED: "bold red",
+}
+REFRESHES_PER_SECOND = 4
+# Below this width columns that say nothing make room for those that do.
+WIDE = 120
+
+
+def own_console() -> Console:
+    """A console on a copy of stdout.
+
+    While Spark starts, stdout leads to its log file, so that the JVM inherits the log and not the
+    terminal; a person still wants to see the spinner.
+    """
+    copy = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding)
+    return Console(file=copy, highlight=False)
+
+
+class LiveScreen:
+    """Writes to a terminal; rows scroll by above the table of streams."""
+
+    def __init__(
+        self, console: Console | None = None, note: Callable[[], str] = lambda: ""
+    ) -> None:
+        self.console = console or own_console()
+        self.note = note
+        self._statuses: Sequence[StreamStatus] = ()
+        self._live: Live | None = None
+
+    def line(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self.console.print(pretty_table(title, columns, rows))
+
+    def rows(self, stream: str, epoch: int, rows: Any) -> None:
+        self.table(f"{stream} · epoch {epoch}", *cells(rows))
+
+    def progress(self, statuses: Sequence[StreamStatus]) -> None:
+        self._statuses = statuses
+        if self._live is None:
+            self._live = Live(
+                console=self.console,
+                get_renderable=self._render,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start(refresh=True)
+
+    def _render(self) -> RenderableType:
+        table = status_table(self._statuses, self.console.width)
+        if self.note():
+            table.caption = self.note()
+        return table
+
+    @contextmanager
+    def working(self, message: str) -> Iterator[None]:
+        """A spinner that leaves no trace, or the note of someone who wants to leave."""
+        spinner = Spinner("dots", text=Text(message, "dim"))
+        waiting = Spinner("dots")
+
+        def show() -> RenderableType:
+            if not self.note():
+                return spinner
+            waiting.update(text=Text(self.note(), "yellow"))
+            return waiting
+
+        with Live(
+            console=self.console,
+            get_renderable=show,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ):
+            yield
+
+    def end(self, statuses: Sequence[StreamStatus]) -> None:
+        self.note = lambda: ""
+        self._statuses = statuses
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif statuses:
+            self.console.print(self._render())
+
+
+def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """Rows for people: numbers on the right, NULL dimmed."""
+    table = Table(
+        title=Text(title, "bold") if title else None,
+        title_justify="left",
+        box=box.ROUNDED,
+        header_style="bold cyan",
+        border_style="dim",
+    )
+    right = text.right_aligned(columns, rows)
+    for name, to_right in zip(columns, right, strict=True):
+        table.add_column(
+            Text(text.printable(name)), justify="right" if to_right else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(text.value(item), "dim" if item is None else "") for item in row))
+    return table
+
+
+def status_table(statuses: Sequence[StreamStatus], width: int) -> Table:
+    """One row a stream; on a narrow screen without the columns that are empty for all."""
+    columns = [
+        (head, shown)
+        for head, cell, empty in _COLUMNS
+        if width >= WIDE or not all(empty(status) for status in statuses)
+        for shown in [cell]
+    ]
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for head, _ in columns:
+        left = head in ("stream", "state", "watermark")
+        table.add_column(head, justify="left" if left else "right", no_wrap=True)
+    for status in statuses:
+        table.add_row(*(shown(status) for _, shown in columns))
+    return table
+
+
+def _state(status: StreamStatus) -> Text:
+    return Text(status.state.value, _STATE_COLOURS[status.state])
+
+
+def _alarming(number: int) -> Text:
+    return Text(text.count(number), "yellow" if number else "dim")
+
+
+def _optional(shown: str | None) -> Text:
+    return Text(shown) if shown is not None else Text("–", "dim")
+
+
+def _watermark(status: StreamStatus) -> Text:
+    return _optional(text.moment(status.watermark) if status.watermark is not None else None)
+
+
+def _lag(status: StreamStatus) -> Text:
+    lag = status.watermark_lag_seconds
+    return _optional(text.duration(lag) if lag is not None else None)
+
+
+def _never(status: StreamStatus) -> bool:
+    return False
+
+
+# Heading, cell, and when the cell has nothing to say.
+_COLUMNS: tuple[
+    tuple[str, Callable[[StreamStatus], Text], Callable[[StreamStatus], bool]], ...
+] = (
+    ("stream", lambda s: Text(s.name, "bold"), _never),
+    ("state", _state, _never),
+    ("epoch", lambda s: _optional(None if s.epoch is None else text.count(s.epoch)), _never),
+    ("rows in", lambda s: Text(text.count(s.rows_in)), _never),
+    ("rows/s in", lambda s: Text(text.rate(s.rows_in_per_second)), _never),
+    ("rows/s out", lambda s: Text(text.rate(s.rows_out_per_second)), _never),
+    ("watermark", _watermark, lambda s: s.watermark is None),
+    ("lag", _lag, lambda s: s.watermark_lag_seconds is None),
+    ("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
+    ("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
+    ("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),
+)

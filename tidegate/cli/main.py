@@ -1,0 +1,158 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from tidegate.cli.guard import OPTIONS, guarded
+
+app = typer.Typer(
+    name="tidegate",
+    help="Streaming SQL for Python on Apache Spark.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Where state and offsets are kept; .tidegate/<file> by default."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="A Spark master; this machine by default."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("tidegate")
+    except PackageNotFoundError:
+        found = "(not installed)"
+    typer.echo(f"tidegate {found}")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Debug = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    OPTIONS.debug = debug
+
+
+@app.command()
+@guarded
+def check(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="SQL files; - reads stdin.")
+    ],
+    debug: Debug = False,
+) -> int:
+    """Find every error in SQL files, without running them."""
+    from tidegate.cli import scripts
+
+    return scripts.check(files)
+
+
+@app.command()
+@guarded
+def explain(
+    file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
+    stream: Annotated[
+        str | None, typer.Argument(help="One stream; all by default.")
+    ] = None,
+    debug: Debug = False,
+) -> int:
+    """Show the plans of streams: operators, state bounds, watermarks."""
+    from tidegate.cli import scripts
+
+    return scripts.explain(file, stream)
+
+
+@app.command()
+@guarded
+def run(
+    file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
+    until_end: Annotated[
+        bool,
+        typer.Option("--until-end", help="Read what there is, close every window, and end."),
+    ] = False,
+    data: Data = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove the data directory first.")
+    ] = False,
+    master: Master = None,
+    debug: Debug = False,
+) -> int:
+    """Run the streams of a SQL file and show how they are doing; Ctrl-C stops them.
+
+    The next run goes on where this one stopped.
+    """
+    from tidegate.cli import run as command
+
+    return command.run(file, until_end=until_end, data=data, fresh=fresh, master=master)
+
+
+@app.command()
+@guarded
+def sql(
+    file: Annotated[
+        str | None, typer.Argument(help="A SQL file to begin with.")
+    ] = None,
+    data: Data = None,
+    master: Master = None,
+    debug: Debug = False,
+) -> int:
+    """Talk SQL: an interactive shell, or a script from stdin."""
+    from tidegate.cli import shell
+
+    return shell.run(file, data=data, master=master)
+
+
+@app.command()
+@guarded
+def test(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Case files, or directories of them.")
+    ],
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Name every case, not only failures.")
+    ] = False,
+    debug: Debug = False,
+) -> int:
+    """Run test cases for streaming SQL: rows in, expected rows out."""
+    from tidegate import testing
+
+    return testing.main(paths, verbose)
+
+
+def main() -> None:
+    """The entry point of the `tidegate` command."""
+    for stream in (sys.stdout, sys.stderr):
+        _replace_unprintable(stream)
+    app(prog_name="tidegate")
+
+
+def _replace_unprintable(stream: TextIO) -> None:
+    """Plans are drawn with characters that some encodings lack; a ? is better than a failure."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    main()

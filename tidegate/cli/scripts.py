@@ -1,0 +1,146 @@
+"""Reads, checks and explains files without Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import LookupTable, SideStream, Sink, Source, Stream
+from tidegate.cli import report
+from tidegate.cli.text import plural
+from tidegate.compiler import Compiled, Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import CatalogError, ScriptError, did_you_mean
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class ScriptFile:
+    """The text of a file and the name it goes by in errors; `path` is None for stdin."""
+
+    name: str
+    text: str
+    path: Path | None
+
+    @property
+    def stem(self) -> str:
+        return self.path.stem if self.path is not None else self.name
+
+
+def read(file: str) -> ScriptFile:
+    """Read a file, or stdin if it is called `-`."""
+    if file == STDIN:
+        return ScriptFile("stdin", sys.stdin.read(), None)
+    path = Path(file)
+    try:
+        # utf-8-sig: editors on Windows put a mark in front that is no part of the SQL.
+        return ScriptFile(file, path.read_text("utf-8-sig"), path)
+    except UnicodeDecodeError as error:
+        raise report.InputProblem(
+            f"cannot read {file}: it is not UTF-8 text (byte {error.start})",
+            "save the file with the encoding UTF-8.",
+        ) from None
+    except OSError as error:
+        raise report.InputProblem(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def compile_script(script: ScriptFile, resolve_environment: bool = False) -> Compiled:
+    compiler = Compiler(CONNECTORS, resolve_environment=resolve_environment)
+    return compiler.compile(script.text, script.name)
+
+
+def require_valid(script: ScriptFile, resolve_environment: bool = False) -> Compiled:
+    """Compile a script that must be free of errors."""
+    compiled = compile_script(script, resolve_environment)
+    if compiled.errors:
+        raise ScriptError(compiled.errors)
+    return compiled
+
+
+def check(files: Sequence[str]) -> int:
+    """Report everything found in every file; 2 if any has an error."""
+    valid, shown = True, 0
+    for file in files:
+        try:
+            script = read(file)
+        except report.InputProblem as problem:
+            report.show([problem], after_others=shown > 0)
+            valid, shown = False, shown + 1
+            continue
+        compiled = compile_script(script)
+        report.show(compiled.errors, after_others=shown > 0)
+        shown += len(compiled.errors)
+        report.show(compiled.warnings, "warning", after_others=shown > 0)
+        shown += len(compiled.warnings)
+        colour = "red" if compiled.errors else "yellow" if compiled.warnings else "green"
+        typer.secho(f"{script.name}: {_summary(compiled)}", fg=colour)
+        valid = valid and not compiled.errors
+    return 0 if valid else 2
+
+
+def _summary(compiled: Compiled) -> str:
+    parts = []
+    if compiled.errors:
+        parts.append(plural(len(compiled.errors), "error"))
+    else:
+        parts += ["ok", *_contents(compiled.catalog)]
+    if compiled.warnings:
+        parts.append(plural(len(compiled.warnings), "warning"))
+    return ", ".join(parts)
+
+
+def _contents(catalog: Catalog) -> list[str]:
+    kinds = ((Source, "source"), (LookupTable, "lookup table"), (Stream, "stream"), (Sink, "sink"))
+    counted = [(sum(1 for _ in catalog.of(kind)), noun) for kind, noun in kinds]
+    return [plural(number, noun) for number, noun in counted if number] or ["nothing declared"]
+
+
+def explain(file: str, stream: str | None) -> int:
+    """Print the plan of one stream, or of every stream and EXPLAIN of a script."""
+    script = read(file)
+    compiled = require_valid(script)
+    report.show(compiled.warnings, "warning")
+    trees = list(_trees(compiled, script, stream))
+    if not trees:
+        print(f"{script.name} declares no stream", file=sys.stderr)
+    print("\n\n".join(trees), end="\n" if trees else "")
+    return 0
+
+
+def _trees(compiled: Compiled, script: ScriptFile, wanted: str | None) -> Iterable[str]:
+    from tidegate.physical.explain import explain as draw
+
+    if wanted is not None:
+        stream = _find(compiled.catalog, script, wanted)
+        yield draw(stream.plan, stream.name)
+        return
+    for stream in compiled.catalog.of(Stream):
+        yield draw(stream.plan, stream.name)
+    for statement, plan in compiled.explained:
+        if statement.query is not None:
+            yield draw(plan)
+
+
+def _find(catalog: Catalog, script: ScriptFile, wanted: str) -> Stream:
+    found = catalog.get(wanted)
+    if isinstance(found, Stream):
+        return found
+    if isinstance(found, SideStream):
+        raise CatalogError(
+            "TG-201",
+            f"{found.name} holds the {found.reason} of {found.parent} and has no plan of its own",
+            hint=f"look at the plan of a stream that reads {found.name} or {found.parent}.",
+        )
+    names = [stream.name for stream in catalog.of(Stream)]
+    kind = f"{wanted} is a {found.kind.value.lower()}" if found else f"there is no stream {wanted}"
+    raise CatalogError(
+        "TG-201",
+        f"{kind} in {script.name}",
+        hint=did_you_mean(wanted, names, "streams"),
+    )

@@ -1,0 +1,100 @@
+"""A pipeline as the session sees it, whatever runs it; and the counters every one keeps."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from tidegate.observe.status import State, StreamStatus
+
+
+class Pipeline(Protocol):
+    """One running stream with all its sinks."""
+
+    def start(self, until_end: bool) -> None:
+        """Begin, or go on where the last epoch ended."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until the rows available now are done, or everything has ended; False on time-out."""
+
+    def stop(self) -> None:
+        """End without flushing anything; the next start goes on from here."""
+
+    def status(self) -> StreamStatus:
+        """Where it is and what it has done."""
+
+
+@dataclass
+class Counters:
+    """What the progress reports of a pipeline add up to."""
+
+    name: str
+    delays_us: dict[str, int] = field(default_factory=dict)
+    state: State = State.STARTING
+    error: str | None = None
+    epoch: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_in_per_second: float = 0.0
+    rows_out_per_second: float = 0.0
+    dead_letters: int = 0
+    state_bytes: int = 0
+    times: dict[str, datetime] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, progress: dict[str, Any]) -> None:
+        """One progress report of Spark's."""
+        with self.lock:
+            self.epoch = progress["batchId"]
+            observed = progress.get("observedMetrics") or {}
+            out = int((observed.get("out") or {}).get("rows") or 0)
+            seconds = max(progress.get("batchDuration", 0) / 1000, 0.001)
+            self.rows_in += int(progress.get("numInputRows") or 0)
+            self.rows_out += out
+            self.rows_in_per_second = int(progress.get("numInputRows") or 0) / seconds
+            self.rows_out_per_second = out / seconds
+            self.state_bytes = sum(
+                int(item.get("memoryUsedBytes") or 0) for item in progress.get("stateOperators", [])
+            )
+            for source, metrics in observed.items():
+                self._source(source, metrics or {})
+
+    def _source(self, source: str, metrics: dict[str, Any]) -> None:
+        self.dead_letters += int(metrics.get("bad") or 0)
+        seen = metrics.get("time")
+        if seen is None:
+            return
+        at = datetime.fromisoformat(str(seen))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        self.times[source] = max(at, self.times.get(source, at))
+
+    def watermark(self) -> datetime | None:
+        """The smallest watermark of the sources, once all of them have one."""
+        if not self.delays_us or set(self.times) != set(self.delays_us):
+            return None
+        return min(
+            datetime.fromtimestamp(at.timestamp() - self.delays_us[source] / 1e6, UTC)
+            for source, at in self.times.items()
+        )
+
+    def status(self) -> StreamStatus:
+        with self.lock:
+            watermark = self.watermark()
+            lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
+            return StreamStatus(
+                self.name,
+                self.state,
+                self.epoch,
+                self.rows_in,
+                self.rows_out,
+                self.rows_in_per_second,
+                self.rows_out_per_second,
+                watermark,
+                lag,
+                0,
+                self.dead_letters,
+                self.state_bytes,
+                self.error,
+            )

@@ -1,0 +1,262 @@
+"""One stream and all its sinks as one Spark streaming query.
+
+Every epoch, each sink stages its rows, then each commits. After a crash Spark repeats the epoch
+from the same offsets; a sink that has committed it already is left alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import SideStream, Source, Stream
+from tidegate.catalog.settings import Settings
+from tidegate.errors import RunError, TidegateError
+from tidegate.observe.status import State, StreamStatus
+from tidegate.physical.planner import Stage, all_scans, plan_stages, require_built
+from tidegate.plan import nodes as n
+from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
+from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.pipeline import Counters
+from tidegate.spark.failure import pipeline_error
+from tidegate.spark.listener import ProgressListener
+from tidegate.spark.sources import SourceFrame, source_frame
+
+
+@dataclass(frozen=True)
+class PipelineContext:
+    """What a pipeline needs from its session."""
+
+    spark: SparkSession
+    catalog: Catalog
+    settings: Settings
+    directory: DataDirectory
+    readers: Mapping[str, SourceReader]
+    listener: ProgressListener
+
+
+class SparkPipeline:
+    """Runs one stream."""
+
+    def __init__(self, context: PipelineContext, name: str, plan: n.Node) -> None:
+        self.context = context
+        self.name = name
+        self.stage = plan_stages(plan)
+        self.counters = Counters(name)
+        self.writers: list[SinkWriter] = []
+        self.failure: TidegateError | None = None
+        self.query: StreamingQuery | None = None
+        self.until_end = False
+        self._epoch_lock = threading.Lock()
+
+    @property
+    def folder(self) -> Path:
+        return self.context.directory.pipeline(self.name)
+
+    # Starting
+
+    def add_writer(self, writer: SinkWriter) -> None:
+        """Add a sink; while the pipeline runs it takes part from the next epoch on."""
+        writer.prepare()
+        with self._epoch_lock:
+            self.writers.append(writer)
+
+    def start(self, until_end: bool, trigger_us: int = 0) -> None:
+        assert self.writers, f"the stream {self.name} has nowhere to write"
+        self.until_end = until_end
+        self.failure = None
+        try:
+            frame = self._frame()
+            writer = frame.writeStream.foreachBatch(self._epoch).outputMode("append")
+            writer = writer.option("checkpointLocation", str(self.folder / "spark" / "0"))
+            if until_end:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=f"{trigger_us // 1000} milliseconds")
+            self.query = writer.start()
+        except PySparkException as error:
+            raise pipeline_error(self.name, error) from None
+        self.counters.state = State.RUNNING
+        self.context.listener.watch(str(self.query.runId), self.counters.add)
+
+    def _frame(self) -> DataFrame:
+        """The last stage as a streaming frame over its sources."""
+        spark = self.context.spark
+        views: dict[n.Node, str] = {}
+        for index, scan in enumerate(all_scans(self.stage)):
+            view = f"_tidegate_{self.name}_{index}".lower()
+            self._scan(scan, index).createOrReplaceTempView(view)
+            views[scan] = view
+        frame = spark.sql(self.stage.sql(views))
+        for view in views.values():
+            spark.catalog.dropTempView(view)
+        if not frame.isStreaming:
+            raise RunError(
+                "TG-505",
+                f"the stream {self.name} reads no source, so there is nothing to wait for",
+                hint="select FROM a source or a stream.",
+            )
+        return frame.observe("out", F.count(F.lit(1)).alias("rows"))
+
+    def _scan(self, scan: n.Scan | n.SideScan, index: int) -> DataFrame:
+        if isinstance(scan, n.SideScan):
+            return self._dead_letters(scan.side, index).bad()
+        frame = self._source(scan.source, index)
+        watermark = scan.source.watermark
+        if watermark is not None:
+            self.counters.delays_us[frame.metric] = watermark.delay_us
+        return frame.good()
+
+    def _source(self, source: Source, index: int) -> SourceFrame:
+        reader = self.context.readers.get(source.connector)
+        if reader is None:
+            raise RunError(
+                "TG-501",
+                f"the connector {source.connector} of the source {source.name} cannot be read yet",
+                hint="tidegate check and tidegate explain work on it; connectors that can be read: "
+                + ", ".join(sorted(self.context.readers))
+                + ".",
+            )
+        directory = self.context.directory.source(source.name)
+        raw = reader(self.context.spark, SourceContext(source, directory, self.context.settings))
+        return source_frame(source, raw, f"source_{index}")
+
+    def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
+        parent = self.context.catalog.get(side.parent)
+        if not isinstance(parent, Source):
+            raise RunError(
+                "TG-501", f"the {side.reason} of {side.parent} cannot be read yet"
+            )
+        return self._source(parent, index)
+
+    # Epochs
+
+    def _epoch(self, frame: DataFrame, epoch: int) -> None:
+        """Stage everywhere, then commit everywhere."""
+        with self._epoch_lock:
+            pending = [writer for writer in self.writers if writer.committed() < epoch]
+        try:
+            if len(pending) > 1:
+                frame = frame.persist()
+            for writer in pending:
+                writer.stage(epoch, frame)
+            for writer in pending:
+                writer.commit(epoch)
+        except TidegateError as error:
+            self.failure = error
+            raise
+        finally:
+            if len(pending) > 1:
+                frame.unpersist()
+
+    # Watching and ending
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until the rows that are there now are done (or, until_end, all is done)."""
+        query = self.query
+        assert query is not None, f"the stream {self.name} is not started"
+        try:
+            if self.until_end:
+                done = _await_end(query, timeout)
+            else:
+                done = _process_available(query, timeout)
+        except PySparkException:
+            done = True
+        self._check(query)
+        return done
+
+    def _check(self, query: StreamingQuery) -> None:
+        """Turn the end of a query into a state, and its failure into one error."""
+        if query.isActive or self.counters.state is State.STOPPED:
+            return
+        failure = query.exception()
+        if failure is None:
+            self.counters.state = State.FINISHED
+            return
+        error = self.failure or pipeline_error(self.name, failure)
+        self.failure = error
+        self.counters.state = State.FAILED
+        self.counters.error = error.message
+        raise error
+
+    def stop(self) -> None:
+        query = self.query
+        if query is None:
+            return
+        if query.isActive:
+            self.counters.state = State.STOPPED
+            query.stop()
+        self._drain(query)
+        self.context.listener.forget(str(query.runId))
+        self.query = None
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Progress reports come a moment later than the epoch: take what the query still has."""
+        for progress in query.recentProgress:
+            if self.counters.epoch is None or progress["batchId"] > self.counters.epoch:
+                self.counters.add(_as_dict(progress))
+
+    def status(self) -> StreamStatus:
+        if self.query is not None and not self.query.isActive:
+            try:
+                self._check(self.query)
+            except TidegateError:
+                pass
+            self._drain(self.query)
+        return self.counters.status()
+
+
+def _as_dict(progress: object) -> dict:  # type: ignore[type-arg]
+    import json
+
+    return dict(json.loads(progress.json))  # type: ignore[attr-defined]
+
+
+def _await_end(query: StreamingQuery, timeout: float | None) -> bool:
+    if timeout is None:
+        query.awaitTermination()
+        return True
+    return bool(query.awaitTermination(max(timeout, 0.001)))
+
+
+def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
+    """Spark's call has no time-out of its own, so it waits in a thread."""
+    if timeout is None:
+        query.processAllAvailable()
+        return True
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            query.processAllAvailable()
+        except PySparkException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if raised:
+        raise raised[0]
+    return not thread.is_alive()
+
+
+def check_runnable(stream: Stream) -> None:
+    """Refuse a stream whose plan needs operators that are not built."""
+    stage = plan_stages(stream.plan)
+    require_built(
+        stage, stream.name, stream.origin.text, stream.origin.file, stream.statement.span
+    )
+
+
+def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:
+    """The sources of a plan in the order Spark numbers them."""
+    stage: Stage = plan_stages(plan)
+    return list(all_scans(stage))

@@ -1,0 +1,149 @@
+"""Rows from Python into the columns of a source: checked against its schema, as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from sqlglot import exp
+
+from tidegate.catalog.objects import Source
+from tidegate.errors import RunError, did_you_mean
+from tidegate.physical.stage_sql import OP, quoted
+from tidegate.spark.failure import describe
+from tidegate.sql.dialect import to_sql
+
+
+def arrow_schema(source: Source) -> pa.Schema:
+    """The Arrow schema of what is stored of a source."""
+    columns = [f"{quoted(c.name)} {c.type}" for c in source.stored_columns]
+    if source.options["changelog"]:
+        columns.append(f"{OP} STRING")
+    return to_arrow_schema(StructType.fromDDL(", ".join(columns)), timezone="UTC")
+
+
+def to_table(source: Source, rows: Any) -> pa.Table:
+    """Dicts, tuples, an Arrow table or a pandas frame as a table of the source's schema."""
+    schema = arrow_schema(source)
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if not isinstance(rows, pa.Table | list | tuple):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    columns = _columns_of_table(rows) if isinstance(rows, pa.Table) else _columns_of_rows(
+        source, schema, rows
+    )
+    count = rows.num_rows if isinstance(rows, pa.Table) else len(rows)
+    _require_known(source, schema, columns)
+    arrays = [_array(source, field, columns, count) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    _require_values(source, table)
+    return table
+
+
+def _columns_of_table(table: pa.Table) -> dict[str, Any]:
+    return {name.lower(): table.column(name) for name in table.column_names}
+
+
+def _columns_of_rows(
+    source: Source, schema: pa.Schema, rows: Sequence[Any]
+) -> dict[str, Any]:
+    columns: dict[str, list[Any]] = {}
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            if len(row) != len(schema):
+                raise _misfit(source, f"a row has {len(row)} values for {len(schema)} columns")
+            row = dict(zip(schema.names, row, strict=True))
+        for name in row:
+            columns.setdefault(name.lower(), [None] * len(rows))
+        for name, value in row.items():
+            columns[name.lower()][index] = value
+    return columns
+
+
+def _require_known(source: Source, schema: pa.Schema, columns: Mapping[str, Any]) -> None:
+    known = {name.lower() for name in schema.names}
+    for name in columns:
+        if name not in known:
+            raise RunError(
+                "TG-309",
+                f"{source.name} has no column {name} to insert into",
+                hint=did_you_mean(name, schema.names, f"columns of {source.name}"),
+            )
+
+
+def _array(source: Source, field: pa.Field, columns: Mapping[str, Any], count: int) -> Any:
+    values = columns.get(field.name.lower())
+    if values is None:
+        return pa.nulls(count, field.type)
+    try:
+        if isinstance(values, list):
+            return pa.array([_value(item, field.type) for item in values], type=field.type)
+        return values.cast(field.type)
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+        raise _misfit(source, f"the column {field.name} is {field.type}: {error}") from None
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """ISO texts for times and texts for decimals are what JSON can say."""
+    if isinstance(value, str):
+        if pa.types.is_timestamp(kind):
+            at = datetime.fromisoformat(value)
+            return at if kind.tz is None else at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        if pa.types.is_date(kind):
+            return date.fromisoformat(value)
+        if pa.types.is_decimal(kind):
+            return Decimal(value)
+    if isinstance(value, datetime) and value.tzinfo is None and pa.types.is_timestamp(kind):
+        return value.replace(tzinfo=UTC) if kind.tz is not None else value
+    if pa.types.is_decimal(kind) and isinstance(value, int | float):
+        return Decimal(str(value))
+    return value
+
+
+def _require_values(source: Source, table: pa.Table) -> None:
+    time = source.watermark.column.lower() if source.watermark else None
+    for column in source.stored_columns:
+        # A missing event time is a bad record, which is counted and kept; it is not refused.
+        if column.not_null and column.name.lower() != time:
+            if table.column(column.name).null_count:
+                raise _misfit(source, f"the column {column.name} is NOT NULL")
+
+
+def _misfit(source: Source, reason: str) -> RunError:
+    return RunError("TG-309", f"rows do not fit the source {source.name}: {reason}")
+
+
+def rows_of_insert(
+    spark: SparkSession, source: Source, names: Sequence[str], tree: exp.Expr
+) -> pa.Table:
+    """The rows of INSERT … VALUES, evaluated and cast by Spark."""
+    stored = source.stored_columns
+    types = {c.name.lower(): c.type for c in stored} | {OP: "STRING"}
+    columns = list(names) or [c.name for c in stored]
+    if not names and source.options["changelog"]:
+        columns.append(OP)
+    try:
+        frame = spark.sql(to_sql(tree))
+        if len(frame.columns) != len(columns):
+            raise _misfit(
+                source, f"{len(frame.columns)} values for {len(columns)} columns: "
+                f"{', '.join(columns)}"
+            )
+        casts = [
+            f"CAST({quoted(given)} AS {types[wanted.lower()]}) AS {quoted(wanted)}"
+            for given, wanted in zip(_unique(frame.columns), columns, strict=True)
+        ]
+        return to_table(source, frame.toDF(*_unique(frame.columns)).selectExpr(*casts).toArrow())
+    except PySparkException as error:
+        raise _misfit(source, describe(error).split(" SQLSTATE:")[0]) from None
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    return [f"c{index}" for index, _ in enumerate(names)]

@@ -1,0 +1,132 @@
+"""The SparkSession: quiet, in UTC, with the settings that matter for small epochs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tidegate.errors import RunError
+
+JAVA_MINIMUM = 17
+
+# What a session of ours is built with; a master URL or spark-defaults may say more.
+BUILD_CONF = {
+    "spark.app.name": "tidegate",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+# What every session needs, also a borrowed one.
+SESSION_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500000",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.legacy.charVarcharAsString": "true",
+}
+_LOCAL_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def own_session(master: str | None, log_file: Path) -> SparkSession:
+    """Start Spark, or join the one this process already has; its noise goes to the log file."""
+    require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master or "local[*]")
+    local = master is None or master.startswith("local")
+    for key, value in {**BUILD_CONF, **SESSION_CONF}.items():
+        if local or not key.startswith("spark.driver."):
+            builder = builder.config(key, value)
+    with _stderr_to(log_file):
+        spark = builder.getOrCreate()
+    if local:
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set("spark.sql.shuffle.partitions", str(cores))
+        spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _LOCAL_CHECKPOINTS)
+    return _configured(spark)
+
+
+def borrowed_session(spark: SparkSession) -> SparkSession:
+    """A session on the user's Spark with settings of its own; the user's stays as it is."""
+    clone = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]
+    session = SparkSession(spark.sparkContext, clone)
+    master = spark.sparkContext.master or ""
+    if master.startswith("local"):
+        session.conf.set("spark.sql.streaming.checkpointFileManagerClass", _LOCAL_CHECKPOINTS)
+    return _configured(session)
+
+
+def _configured(spark: SparkSession) -> SparkSession:
+    # PySpark prints every refused statement as JSON with a stack trace; we render our own.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    for key, value in SESSION_CONF.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def require_java() -> None:
+    """One clear sentence if Java is missing or too old."""
+    if SparkContext._gateway is not None:
+        return
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f" at JAVA_HOME={home}" if home else ""
+        raise RunError(
+            "TG-502",
+            f"Tidegate runs on Spark, which needs Java {JAVA_MINIMUM} or newer, and there is none"
+            f"{where}",
+            hint="install one, for example apt-get install openjdk-17-jre-headless, or point "
+            "JAVA_HOME to it.",
+        )
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', shown)
+    major = int(match.group(1)) if match else 0
+    major = int(match.group(2) or 0) if match and major == 1 else major
+    if major < JAVA_MINIMUM:
+        raise RunError(
+            "TG-502",
+            f"Spark needs Java {JAVA_MINIMUM} or newer, but {java} is Java {major}",
+            hint="install a newer one, or point JAVA_HOME to it.",
+        )
+
+
+@contextlib.contextmanager
+def _stderr_to(log_file: Path) -> Iterator[None]:
+    """Let the JVM inherit a log file as its stderr and stdout; ours come back at once."""
+    if SparkContext._gateway is not None:
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with log_file.open("ab") as log:
+        kept = [(fd, os.dup(fd)) for fd in (1, 2)]
+        try:
+            for fd, _ in kept:
+                os.dup2(log.fileno(), fd)
+            yield
+        finally:
+            for fd, copy in kept:
+                os.dup2(copy, fd)
+                os.close(copy)
