@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_rows_between_offsets_add_up() -> None:
     offsets: list[dict[str, int] | None] = [None, *({"event": n} for n in (3, 4, 57, 1000))]
     bids = [
         generator.rows_between({"table": "bid"}, start, end)
-        for start, end in zip(offsets, offsets[1:], strict=False)
+        for start, end in pairwise(offsets)
         if end is not None
     ]
     assert bids == [0, 0, 46 + 3, 920 - 49]

@@ -326,12 +326,12 @@ class _Run:
         if not isinstance(source, Stream):
             if isinstance(source, SideStream):
                 return True
-            self._error(
-                "TG-201",
-                f"{source.name} is a {source.kind.value.lower()}, and sinks write streams",
-                sink.statement.span,
-                f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; and write that.",
-            )
+            hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; then write it."
+            if not isinstance(source, Source):
+                hint = f"join a stream with it, and write that: FROM my_stream JOIN {source.name}."
+            message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
+            assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
+            self._error("TG-201", message, sink.statement.source_span, hint)
             return False
         spec = self.compiler.connectors[sink.connector].sink
         assert spec is not None, "a declared sink has a sink connector"

@@ -113,6 +113,8 @@ class Session:
         """Run a script: all of it is checked first, and nothing is done if anything is wrong."""
         compiled = self._compile(sql, file)
         catalog = self._analysed(compiled)
+        if self._running is not None:
+            self._check_runnable(catalog, self._running)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         before = self.catalog
@@ -243,26 +245,35 @@ class Session:
 
     def start(self, until_end: bool = False) -> None:
         """Run every stream that has a sink or a subscriber; `until_end` ends after the last row."""
-        from tidegate.spark.pipeline import check_runnable
-
-        self._running = until_end
-        wanted = self._runnable()
-        if not wanted:
+        if self._running is not None:
+            raise RunError("TG-506", "the session is running already", hint="stop it first.")
+        if not self._runnable(self.catalog):
             raise RunError(
                 "TG-505",
                 "there is nothing to run: no stream has a sink or a subscriber",
                 hint="CREATE SINK out FROM my_stream WITH (connector = 'console');",
             )
-        for name in wanted:
-            declared = self._declared(name)
-            if isinstance(declared, Stream):
-                check_runnable(declared)
-            self._require_end(declared, until_end)
-        self._start_missing()
+        self._check_runnable(self.catalog, until_end)
+        self._running = until_end
+        try:
+            self._start_missing()
+        except BaseException:
+            self.stop()
+            raise
 
-    def _require_end(self, declared: Declared, until_end: bool) -> None:
+    def _check_runnable(self, catalog: Catalog, until_end: bool) -> None:
+        """Refuse what cannot run before anything is started."""
+        from tidegate.spark.pipeline import check_runnable
+
+        for name in self._runnable(catalog):
+            declared = catalog.get(name)
+            if isinstance(declared, Stream) and name.lower() not in self._pipelines:
+                check_runnable(declared)
+                self._require_end(declared, until_end)
+
+    def _require_end(self, declared: Stream, until_end: bool) -> None:
         """Running to the end of what never ends would hang: say so instead."""
-        if not until_end or not isinstance(declared, Stream):
+        if not until_end:
             return
         from tidegate.spark.pipeline import scans_of
 
@@ -277,27 +288,26 @@ class Session:
                     "--until-end.",
                 )
 
-    def _runnable(self) -> list[str]:
+    def _runnable(self, catalog: Catalog) -> list[str]:
         """The streams that somebody wants, in the order they were declared."""
-        wanted = {sink.source.lower() for sink in self._sinks()}
-        streams = [*self.catalog.of(Stream), *self.catalog.of(SideStream)]
+        wanted = {sink.source.lower() for sink in (*catalog.of(Sink), *self._subscribed.values())}
+        streams = [*catalog.of(Stream), *catalog.of(SideStream)]
         return [stream.name for stream in streams if stream.name.lower() in wanted]
 
     def _sinks(self) -> list[Sink]:
         return [*self.catalog.of(Sink), *self._subscribed.values()]
 
     def _start_missing(self) -> None:
-        for name in self._runnable():
+        for name in self._runnable(self.catalog):
             if name.lower() not in self._pipelines:
                 self._start_pipeline(name)
 
     def _start_pipeline(self, name: str) -> None:
-        from tidegate.spark.pipeline import PipelineContext, SparkPipeline, check_runnable, scans_of
+        from tidegate.spark.pipeline import PipelineContext, SparkPipeline, scans_of
 
         assert self._running is not None, "pipelines start with the session"
         declared = self._declared(name)
         if isinstance(declared, Stream):
-            check_runnable(declared)
             plan, trigger = declared.plan, declared.options["trigger_interval"]
             refuse = declared.options["on_change"] == "refuse"
             text = declared.statement.text
@@ -372,6 +382,7 @@ class Session:
             if pipeline is not None:
                 pipeline.add_writer(self._writer(self._subscribed[key], pipeline, ""))
             elif self._running is not None:
+                self._check_runnable(self.catalog, self._running)
                 self._start_pipeline(declared.name)
         return Subscription(self.directory.pipeline(declared.name) / "out", from_epoch)
 

@@ -1,6 +1,7 @@
 """The generator source on Spark: the same rows in batch, in epochs, and across a restart."""
 
 import json
+import time
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -9,37 +10,33 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.connectors import generator
 
-ROWS = 20_011  # neither a multiple of the cycle nor of the epochs below
-SOURCES: list[dict[str, Any]] = [
-    *({"kind": "nexmark", "table": table} for table in ("person", "auction", "bid")),
-    {"kind": "series", "keys": 7},
-]
-BIDS = {"table": "bid", "rows": ROWS, "seed": 7}
+pytestmark = pytest.mark.spark
+
+Options = dict[str, Any]
+
+EVENTS = 20_011  # neither a multiple of the cycle nor of the epochs below
+TABLES = ("person", "auction", "bid")
+SERIES: Options = {"kind": "series", "keys": 7, "rows": EVENTS, "out_of_order_ms": 250}
 
 
-def sample(table: str, **options: Any) -> dict[str, Any]:
-    return {"kind": "nexmark", "table": table, "rows": ROWS, "seed": 7, **options}
+def nexmark(table: str, **options: Any) -> Options:
+    return {"kind": "nexmark", "table": table, "rows": EVENTS, "seed": 7, **options}
 
 
 def as_json(rows: DataFrame) -> DataFrame:
-    return rows.select(F.to_json(F.struct("*")).alias("row"))
+    return rows.selectExpr("to_json(struct(*)) AS row")
 
 
-def all_sources(read: Callable[[dict[str, Any]], DataFrame]) -> DataFrame:
-    frames = [
-        as_json(read({**source, "rows": ROWS, "seed": 7, "out_of_order_ms": 250}))
-        for source in SOURCES
-    ]
-    return reduce(DataFrame.unionAll, frames)
+def union(sources: list[Options], read: Callable[[Options], DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionAll, (as_json(read(options)) for options in sources))
 
 
-def contents(rows: DataFrame) -> list[str]:
-    return sorted(row.row for row in as_json(rows).collect())
+def batch(spark: SparkSession, *sources: Options) -> list[Row]:
+    return sorted(union([*sources], lambda options: generator.read_batch(spark, options)).collect())
 
 
 def offsets(checkpoint: Path, epoch: int) -> list[int]:
@@ -48,25 +45,23 @@ def offsets(checkpoint: Path, epoch: int) -> list[int]:
     return [json.loads(line)["event"] for line in lines[2:]]
 
 
-@pytest.fixture(scope="module")
-def expected(spark: SparkSession) -> list[str]:
-    batch = all_sources(lambda options: generator.read_batch(spark, options))
-    return sorted(row.row for row in batch.collect())
+def first_row(rows: DataFrame) -> Row:
+    row = rows.first()
+    assert row is not None
+    return row
 
 
 def test_columns_are_as_declared(spark: SparkSession) -> None:
-    for source in SOURCES:
-        for rows in (
-            generator.read_batch(spark, {**source, "rows": 1}),
-            generator.read(spark, source, 1),
-        ):
-            declared = [(name, sql_type.lower()) for name, sql_type in generator.columns(source)]
-            assert rows.dtypes == declared
+    for options in (SERIES, *map(nexmark, TABLES)):
+        declared = [(name, sql_type.lower()) for name, sql_type in generator.columns(options)]
+        assert generator.read_batch(spark, options).dtypes == declared
+        assert generator.read(spark, options, 1).dtypes == declared
 
 
 def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
-    spark: SparkSession, tmp_path: Path, expected: list[str]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    sources = [nexmark("auction"), SERIES]
     epochs: dict[int, list[Row]] = {}
     tasks: set[int] = set()
     crash_at = 2
@@ -78,152 +73,168 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
         epochs[epoch] = rows.collect()
 
     def start(rows_per_epoch: int) -> StreamingQuery:
-        stream = all_sources(lambda options: generator.read(spark, options, rows_per_epoch))
+        stream = union(sources, lambda options: generator.read(spark, options, rows_per_epoch))
         writer = stream.writeStream.foreachBatch(keep).trigger(availableNow=True)
         return writer.option("checkpointLocation", str(tmp_path)).start()
 
     with pytest.raises(StreamingQueryException, match="scripted crash"):
         start(rows_per_epoch=3000).awaitTermination()
+    assert sorted(epochs) == [0, 1]
     crash_at = -1
     # The epoch that crashed is replayed as it was logged; only those after it have the new size.
     start(rows_per_epoch=7000).awaitTermination()
 
     assert [offsets(tmp_path, epoch) for epoch in sorted(epochs)] == [
-        [end] * len(SOURCES) for end in (3000, 6000, 9000, 16_000, ROWS)
+        [end, end] for end in (3000, 6000, 9000, 16_000, EVENTS)
     ]
-    assert sorted(row.row for rows in epochs.values() for row in rows) == expected
-    assert tasks == {len(SOURCES) * spark.sparkContext.defaultParallelism}
+    assert sorted(row for rows in epochs.values() for row in rows) == batch(spark, *sources)
+    assert tasks == {len(sources) * spark.sparkContext.defaultParallelism}
 
 
 def test_a_bounded_stream_rests_at_its_end(spark: SparkSession, tmp_path: Path) -> None:
-    stream = generator.read(spark, BIDS, 10_000)
-    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-    query = writer.trigger(processingTime="50 milliseconds").start()
+    options = nexmark("bid", out_of_order_ms=250)
+    epochs: list[list[Row]] = []
+    writer = as_json(generator.read(spark, options, 10_000)).writeStream
+    writer = writer.foreachBatch(lambda rows, _: epochs.append(rows.collect()))
+    writer = writer.trigger(processingTime="50 milliseconds")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
     try:
         query.processAllAvailable()
-        query.awaitTermination(timeout=0.5)
-        assert sorted(int(file.name) for file in (tmp_path / "commits").glob("[0-9]*")) == [0, 1, 2]
-        assert offsets(tmp_path, 2) == [ROWS]
+        time.sleep(0.5)
         assert query.exception() is None
     finally:
         query.stop()
+    assert len(epochs) == 3
+    assert offsets(tmp_path, 2) == [EVENTS]
+    assert sorted(row for rows in epochs for row in rows) == batch(spark, options)
 
 
-def test_an_unbounded_stream_runs_on_but_not_to_an_end(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_unbounded_stream_runs_on_but_not_to_an_end(spark: SparkSession, tmp_path: Path) -> None:
+    options = nexmark("person", rows=None)
     epochs: list[list[Row]] = []
-    stream = generator.read(spark, {"kind": "series"}, 100).select("n")
+    stream = generator.read(spark, options, 100).select("id")
     writer = stream.writeStream.option("checkpointLocation", str(tmp_path))
     query = writer.foreachBatch(lambda rows, _: epochs.append(rows.collect())).start()
     try:
         while query.isActive and len(epochs) < 3:
-            query.awaitTermination(timeout=0.05)
+            time.sleep(0.05)
     finally:
         query.stop()
-    assert [sorted(row.n for row in rows) for rows in epochs[:3]] == [
-        list(range(first, first + 100)) for first in (0, 100, 200)
+    assert [sorted(row.id for row in rows) for rows in epochs[:3]] == [
+        [1000, 1001],
+        [1002, 1003],
+        [1004, 1005],
     ]
     to_the_end = writer.foreachBatch(lambda rows, _: None).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="give it the option rows"):
         to_the_end.awaitTermination()
     with pytest.raises(ValueError, match="give it the option rows"):
-        generator.read_batch(spark, {"kind": "series"})
+        generator.read_batch(spark, options)
 
 
-def test_rows_limit_and_proportions_are_exact(spark: SparkSession) -> None:
-    for rows in (0, 1, 4, 50, 4096, ROWS):
-        limited = {"rows": rows, "kind": "nexmark"}
-        counts = [
-            generator.read_batch(spark, {**limited, "table": table}).count()
-            for table in ("person", "auction", "bid")
-        ]
-        cycles, rest = divmod(rows, 50)
-        ends = [max(0, min(rest - first, width)) for first, width in ((0, 1), (1, 3), (4, 46))]
-        assert counts == [cycles * w + end for w, end in zip((1, 3, 46), ends, strict=True)]
-        assert counts == [
-            generator.rows_between({**limited, "table": table}, None, {"event": rows})
-            for table in ("person", "auction", "bid")
-        ]
+@pytest.mark.parametrize("rows", [0, 2, EVENTS])
+def test_rows_limit_and_proportions_are_exact(spark: SparkSession, rows: int) -> None:
+    cycles, rest = divmod(rows, 50)
+    for table, first, width in (("person", 0, 1), ("auction", 1, 3), ("bid", 4, 46)):
+        options = nexmark(table, rows=rows)
+        count = generator.read_batch(spark, options).count()
+        assert count == cycles * width + max(0, min(rest - first, width))
+        assert count == generator.rows_between(options, None, {"event": rows})
 
 
 def test_references_are_to_what_exists_already(spark: SparkSession) -> None:
-    for table in ("person", "auction", "bid"):
-        generator.read_batch(spark, sample(table)).createOrReplaceTempView(f"generated_{table}")
+    tables = {table: generator.read_batch(spark, nexmark(table)) for table in TABLES}
     for table, reference, target in (
         ("auction", "seller", "person"),
         ("bid", "bidder", "person"),
         ("bid", "auction", "auction"),
     ):
-        dangling = spark.sql(
-            f"SELECT * FROM generated_{table} AS l LEFT ANTI JOIN generated_{target} AS r "
-            f"ON l.{reference} = r.id AND l.date_time > r.date_time"
+        referring = tables[table].selectExpr(f"{reference} AS id", "date_time AS at")
+        earlier = tables[target].selectExpr("id AS target", "date_time AS since")
+        known = (referring.id == earlier.target) & (referring.at > earlier.since)
+        assert referring.join(earlier, known, "left_anti").count() == 0, (table, reference)
+
+
+def test_bids_go_to_hot_keys_in_the_proportions_of_nexmark(spark: SparkSession) -> None:
+    bids = generator.read_batch(spark, nexmark("bid")).selectExpr(
+        "*", "unix_micros(date_time) - unix_micros(TIMESTAMP '2015-07-15') AS us"
+    )
+    found = first_row(
+        bids.selectExpr("*", "us div 5000 AS cycle").selectExpr(
+            "avg(if(auction - 1000 = (cycle * 3 + 2) div 100 * 100, 1, 0)) AS hot_auctions",
+            "avg(if(bidder - 1000 = least(cycle div 100 * 100 + 1, cycle), 1, 0)) AS hot_bidders",
+            "avg(if(channel IN ('Google', 'Facebook', 'Baidu', 'Apple'), 1, 0)) AS hot_channels",
+            "avg(if(channel RLIKE '^channel-[0-9]+$', 1, 0)) AS other_channels",
+            "avg(if(url LIKE '%&channel_id=%' AND channel LIKE 'channel-%', 1, 0)) AS named",
+            "count_if(url LIKE '%&channel_id=%' AND channel NOT LIKE 'channel-%') AS misnamed",
+            "count_if(size(split(url, '/')) <> 7) AS other_urls",
+            "min(price) >= 100 AND max(price) <= 100000000 AS prices_in_range",
+            "avg(log10(price)) AS magnitude",
+            "avg(length(extra)) AS extra",
         )
-        assert dangling.count() == 0, (table, reference)
+    ).asDict()
+    assert found == {
+        "hot_auctions": pytest.approx(0.5, abs=0.03),
+        "hot_bidders": pytest.approx(0.75, abs=0.03),
+        "hot_channels": pytest.approx(0.5, abs=0.03),
+        "other_channels": pytest.approx(0.5, abs=0.03),
+        "named": pytest.approx(0.45, abs=0.03),
+        "misnamed": 0,
+        "other_urls": 0,
+        "prices_in_range": True,
+        "magnitude": pytest.approx(5, abs=0.1),
+        "extra": pytest.approx(68, abs=2),
+    }
 
 
-def test_hot_keys_and_value_ranges(spark: SparkSession) -> None:
-    newest = "(CAST(unix_micros(date_time) - unix_micros(TIMESTAMP '2015-07-15') AS BIGINT) div 5000)"
-    bids = generator.read_batch(spark, sample("bid")).selectExpr(
-        f"avg(if(auction - 1000 = ({newest} * 3 + 2) div 100 * 100, 1, 0)) AS hot_auctions",
-        f"avg(if(bidder - 1000 = least({newest} div 100 * 100 + 1, {newest}), 1, 0)) AS hot_bidders",
-        "avg(if(channel IN ('Google', 'Facebook', 'Baidu', 'Apple'), 1, 0)) AS hot_channels",
-        "min(price) >= 100 AND max(price) <= 100000000 AS in_range",
-        "avg(log10(price)) AS magnitude",
-        "min(size(split(url, '/'))) AS parts",
-        "avg(if(channel LIKE 'channel-%' AND url LIKE '%&channel_id=%', 1, 0)) AS named",
-        "max(if(channel NOT LIKE 'channel-%' AND url LIKE '%&channel_id=%', 1, 0)) AS misnamed",
+def test_auctions_and_persons_have_the_values_of_nexmark(spark: SparkSession) -> None:
+    auctions = first_row(
+        generator.read_batch(spark, nexmark("auction")).selectExpr(
+            "sort_array(collect_set(category)) AS categories",
+            "bool_and(reserve > initial_bid AND expires > date_time) AS in_order",
+            "avg(if(seller % 100 = 0, 1, 0)) AS hot_sellers",
+        )
     )
-    row = bids.first()
-    assert row is not None
-    assert row.hot_auctions == pytest.approx(0.5, abs=0.03)
-    assert row.hot_bidders == pytest.approx(0.75, abs=0.03)
-    assert row.hot_channels == pytest.approx(0.5, abs=0.03)
-    assert row.in_range
-    assert row.magnitude == pytest.approx(5, abs=0.1)
-    assert (row.parts, row.misnamed) == (7, 0)
-    assert row.named == pytest.approx(0.45, abs=0.03)
-    auctions = generator.read_batch(spark, sample("auction")).selectExpr(
-        "collect_set(category) AS categories",
-        "min(reserve > initial_bid) AND min(expires > date_time) AS in_order",
+    assert auctions.categories == [10, 11, 12, 13, 14]
+    assert auctions.in_order
+    assert auctions.hot_sellers == pytest.approx(0.75, abs=0.05)
+    persons = first_row(
+        generator.read_batch(spark, nexmark("person")).selectExpr(
+            "sort_array(collect_set(state)) AS states",
+            "bool_and(credit_card RLIKE '^[0-9]{4}( [0-9]{4}){3}$') AS cards",
+            "bool_and(email_address RLIKE '^[a-z]+@[a-z]+[.]com$') AS emails",
+        )
     )
-    row = auctions.first()
-    assert row is not None
-    assert (sorted(row.categories), row.in_order) == ([10, 11, 12, 13, 14], True)
-    persons = generator.read_batch(spark, sample("person")).select("state").distinct()
-    assert {row.state for row in persons.collect()} == {"AZ", "CA", "ID", "OR", "WA", "WY"}
+    assert persons.states == ["AZ", "CA", "ID", "OR", "WA", "WY"]
+    assert persons.cards
+    assert persons.emails
 
 
 def test_a_seed_names_a_sequence(spark: SparkSession) -> None:
-    for source in SOURCES:
-        options = {**source, "rows": 500}
-        first, again, other = (
-            contents(generator.read_batch(spark, {**options, "seed": seed})) for seed in (1, 1, 2)
-        )
+    for options in ({**SERIES, "rows": 2000}, nexmark("bid", rows=2000)):
+        first, again, other = (batch(spark, {**options, "seed": seed}) for seed in (1, 1, 2))
         assert first == again
         assert not set(first) & set(other)
 
 
-def test_event_times(spark: SparkSession) -> None:
-    options = {"kind": "series", "rows": 5000, "start": "1969-12-31T23:59:59", "seed": 3}
-    shift_us = "unix_micros(ts) - (n * 1000000 div 300 - 1000000)"
-
-    def shifts(out_of_order_ms: int) -> Row:
-        rows = generator.read_batch(
-            spark, {**options, "events_per_second": 300, "out_of_order_ms": out_of_order_ms}
-        ).select(F.expr(shift_us).alias("shift"))
-        row = rows.selectExpr("min(shift) AS least", "max(shift) AS most").first()
-        assert row is not None
-        return row
-
-    assert tuple(shifts(0)) == (0, 0)
-    late = shifts(2500)
-    assert -2_500_000 <= late.least < -2_490_000
-    assert -10_000 < late.most <= 0
+@pytest.mark.parametrize("out_of_order_ms", [0, 2500])
+def test_event_times_are_late_by_at_most_out_of_order(
+    spark: SparkSession, out_of_order_ms: int
+) -> None:
+    # The start lies before 1970, where a rounding towards zero would show.
+    start = {"start": "1969-12-31T23:59:59", "events_per_second": 300}
+    options = {**SERIES, **start, "out_of_order_ms": out_of_order_ms}
+    late_us = "(n * 1000000 div 300 - 1000000) - unix_micros(ts)"
+    least, most = first_row(
+        generator.read_batch(spark, options).selectExpr(f"min({late_us})", f"max({late_us})")
+    )
+    tolerance_us = out_of_order_ms * 10
+    assert 0 <= least <= tolerance_us
+    assert out_of_order_ms * 1000 - tolerance_us <= most <= out_of_order_ms * 1000
 
 
 def test_only_columns_in_use_are_computed(spark: SparkSession) -> None:
-    auctions = generator.read_batch(spark, BIDS).select("auction")
+    auctions = generator.read_batch(spark, nexmark("bid")).select("auction")
     plan = auctions._jdf.queryExecution().optimizedPlan().toString()
     assert "xxhash64" in plan
     assert not [word for word in ("EXP(", "channel", "timestamp_micros", "hex(") if word in plan]

@@ -64,6 +64,8 @@ class SourceSpec:
     endless: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
+    # False if what Spark counts as its input rows are not yet the rows of the source.
+    counted_by_spark: bool = True
     check: Callable[[Values], str | None] | None = None
     # The options that say which rows it has: with other values, old offsets mean nothing.
     identity: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How every command ends: 0 done, 2 the user's mistake, 1 ours, and a stack trace only on request."""
+"""How every command ends: 0 done, 2 the user's mistake, 1 ours; a stack trace only on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERRUPTED = 130
 
 @dataclass
 class _Options:
-    """What was said before the name of the command."""
+    """What holds for the whole command, said before its name or after."""
 
     debug: bool = False
 
@@ -37,36 +37,39 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        debug = OPTIONS.debug or bool(kwargs.get("debug", False))
-        raise typer.Exit(_exit_code(lambda: command(*args, **kwargs), debug))
+        OPTIONS.debug = OPTIONS.debug or bool(kwargs.get("debug", False))
+        raise typer.Exit(_exit_code(lambda: command(*args, **kwargs)))
 
     return run
 
 
-def _exit_code(command: Callable[[], int], debug: bool) -> int:
+def _exit_code(command: Callable[[], int]) -> int:
     try:
         code = command()
         sys.stdout.flush()
         return code
-    except (TidegateError, report.InputProblem) as error:
-        if debug:
-            traceback.print_exc()
-        report.show_error(error)
-        return USER_ERROR
     except BrokenPipeError:
         _silence_stdout()
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        lines = str(error).strip().splitlines() or ["no message"]
-        print(
-            f"internal error: {type(error).__name__}: {lines[0]}, run with --debug for details",
-            file=sys.stderr,
-        )
-        return INTERNAL_ERROR
+        return show_exception(error)
+
+
+def show_exception(error: Exception) -> int:
+    """Say what went wrong, on stderr; returns the exit code for it."""
+    if OPTIONS.debug:
+        traceback.print_exception(error)
+    if isinstance(error, TidegateError | report.InputProblem):
+        report.show_error(error)
+        return USER_ERROR
+    first = next(iter(str(error).strip().splitlines()), "no message")
+    print(
+        f"internal error: {type(error).__name__}: {first}, run with --debug for details",
+        file=sys.stderr,
+    )
+    return INTERNAL_ERROR
 
 
 def _silence_stdout() -> None:

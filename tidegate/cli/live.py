@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +29,6 @@ _STATE_COLOURS = {
     State.FAILED: "bold red",
 }
 REFRESHES_PER_SECOND = 4
-# Below this width columns that say nothing make room for those that do.
-WIDE = 120
 
 
 def own_console() -> Console:
@@ -74,10 +74,7 @@ class LiveScreen:
             self._live.start(refresh=True)
 
     def _render(self) -> RenderableType:
-        table = status_table(self._statuses, self.console.width)
-        if self.note():
-            table.caption = self.note()
-        return table
+        return status_table(self._statuses, self.console)
 
     @contextmanager
     def working(self, message: str) -> Iterator[None]:
@@ -101,7 +98,6 @@ class LiveScreen:
             yield
 
     def end(self, statuses: Sequence[StreamStatus]) -> None:
-        self.note = lambda: ""
         self._statuses = statuses
         if self._live is not None:
             self._live.stop()
@@ -129,20 +125,28 @@ def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     return table
 
 
-def status_table(statuses: Sequence[StreamStatus], width: int) -> Table:
-    """One row a stream; on a narrow screen without the columns that are empty for all."""
-    columns = [
-        (head, shown)
-        for head, cell, empty in _COLUMNS
-        if width >= WIDE or not all(empty(status) for status in statuses)
-        for shown in [cell]
+def status_table(statuses: Sequence[StreamStatus], console: Console) -> Table:
+    """One row a stream. On a narrow screen first the columns that are empty for all give way,
+    then the watermark, of which the lag says enough."""
+    telling = [
+        column for column in _COLUMNS if not all(column.empty(status) for status in statuses)
     ]
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for head, _ in columns:
-        left = head in ("stream", "state", "watermark")
-        table.add_column(head, justify="left" if left else "right", no_wrap=True)
+    shortest = [column for column in telling if column.head != "watermark"]
+    unlimited = console.options.update_width(10_000)
+    for columns in (_COLUMNS, telling):
+        table = _status_table(columns, statuses)
+        if Measurement.get(console, unlimited, table).maximum <= console.width:
+            return table
+    return _status_table(shortest, statuses)
+
+
+def _status_table(columns: Sequence[_Column], statuses: Sequence[StreamStatus]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    for column in columns:
+        left = column.head in ("stream", "state", "watermark")
+        table.add_column(column.head, justify="left" if left else "right", no_wrap=True)
     for status in statuses:
-        table.add_row(*(shown(status) for _, shown in columns))
+        table.add_row(*(column.cell(status) for column in columns))
     return table
 
 
@@ -159,7 +163,9 @@ def _optional(shown: str | None) -> Text:
 
 
 def _watermark(status: StreamStatus) -> Text:
-    return _optional(text.moment(status.watermark) if status.watermark is not None else None)
+    mark = status.watermark
+    # Parts of a second would only flicker.
+    return _optional(text.moment(mark.replace(microsecond=0)) if mark is not None else None)
 
 
 def _lag(status: StreamStatus) -> Text:
@@ -167,23 +173,25 @@ def _lag(status: StreamStatus) -> Text:
     return _optional(text.duration(lag) if lag is not None else None)
 
 
-def _never(status: StreamStatus) -> bool:
-    return False
+@dataclass(frozen=True)
+class _Column:
+    """A heading, what stands below it, and when that says nothing."""
+
+    head: str
+    cell: Callable[[StreamStatus], Text]
+    empty: Callable[[StreamStatus], bool] = lambda status: False
 
 
-# Heading, cell, and when the cell has nothing to say.
-_COLUMNS: tuple[
-    tuple[str, Callable[[StreamStatus], Text], Callable[[StreamStatus], bool]], ...
-] = (
-    ("stream", lambda s: Text(s.name, "bold"), _never),
-    ("state", _state, _never),
-    ("epoch", lambda s: _optional(None if s.epoch is None else text.count(s.epoch)), _never),
-    ("rows in", lambda s: Text(text.count(s.rows_in)), _never),
-    ("rows/s in", lambda s: Text(text.rate(s.rows_in_per_second)), _never),
-    ("rows/s out", lambda s: Text(text.rate(s.rows_out_per_second)), _never),
-    ("watermark", _watermark, lambda s: s.watermark is None),
-    ("lag", _lag, lambda s: s.watermark_lag_seconds is None),
-    ("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
-    ("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
-    ("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),
+_COLUMNS = (
+    _Column("stream", lambda s: Text(s.name, "bold")),
+    _Column("state", _state),
+    _Column("epoch", lambda s: _optional(None if s.epoch is None else text.count(s.epoch))),
+    _Column("rows in", lambda s: Text(text.count(s.rows_in))),
+    _Column("rows/s in", lambda s: Text(text.rate(s.rows_in_per_second))),
+    _Column("rows/s out", lambda s: Text(text.rate(s.rows_out_per_second))),
+    _Column("watermark", _watermark, lambda s: s.watermark is None),
+    _Column("lag", _lag, lambda s: s.watermark_lag_seconds is None),
+    _Column("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
+    _Column("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
+    _Column("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),
 )

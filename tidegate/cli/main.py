@@ -8,6 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+import tidegate
 from tidegate.cli.guard import OPTIONS, guarded
 
 app = typer.Typer(
@@ -22,7 +23,11 @@ app = typer.Typer(
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Where state and offsets are kept; .tidegate/<file> by default."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Where state and offsets are kept; .tidegate/<file> by default.",
+    ),
 ]
 Master = Annotated[
     str | None,
@@ -33,13 +38,7 @@ Master = Annotated[
 def _version(wanted: bool) -> None:
     if not wanted:
         return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("tidegate")
-    except PackageNotFoundError:
-        found = "(not installed)"
-    typer.echo(f"tidegate {found}")
+    typer.echo(f"tidegate {tidegate.__version__}")
     raise typer.Exit
 
 
@@ -57,9 +56,7 @@ def _options(
 @app.command()
 @guarded
 def check(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE…", help="SQL files; - reads stdin.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="SQL files; - reads stdin.")],
     debug: Debug = False,
 ) -> int:
     """Find every error in SQL files, without running them."""
@@ -72,9 +69,7 @@ def check(
 @guarded
 def explain(
     file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
-    stream: Annotated[
-        str | None, typer.Argument(help="One stream; all by default.")
-    ] = None,
+    stream: Annotated[str | None, typer.Argument(help="One stream; all by default.")] = None,
     debug: Debug = False,
 ) -> int:
     """Show the plans of streams: operators, state bounds, watermarks."""
@@ -110,9 +105,7 @@ def run(
 @app.command()
 @guarded
 def sql(
-    file: Annotated[
-        str | None, typer.Argument(help="A SQL file to begin with.")
-    ] = None,
+    file: Annotated[str | None, typer.Argument(help="A SQL file to begin with.")] = None,
     data: Data = None,
     master: Master = None,
     debug: Debug = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from tidegate.cli.report import is_terminal
 from tidegate.observe.status import StreamStatus
 
 if TYPE_CHECKING:
-    from tidegate.session import Result
+    from tidegate.results import Result
 
 
 class Screen(Protocol):
@@ -36,12 +36,12 @@ class Screen(Protocol):
         """The last word on every stream."""
 
 
-def open_screen() -> Screen:
-    """A live screen on a terminal, plain text otherwise."""
+def open_screen(note: Callable[[], str] = lambda: "") -> Screen:
+    """A live screen on a terminal, plain text otherwise; `note` is shown while there is one."""
     if is_terminal(sys.stdout):
         from tidegate.cli.live import LiveScreen
 
-        return LiveScreen()
+        return LiveScreen(note=note)
     from tidegate.cli.plain import PlainScreen
 
     return PlainScreen()
@@ -51,7 +51,8 @@ def show_results(screen: Screen, results: Iterable[Result]) -> None:
     """Print what the statements of a script had to say."""
     for result in results:
         if result.text is not None:
-            screen.line(result.text)
+            # A plan needs room below it; a single line does not.
+            screen.line(result.text + "\n" if "\n" in result.text else result.text)
         elif result.columns:
             screen.table(result.title, result.columns, result.rows)
         elif result.title:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tidegate.catalog.connector import ConnectorSpec, SinkSpec
 
@@ -19,6 +19,8 @@ SPEC = ConnectorSpec("blackhole", "takes rows and forgets them", sink=SinkSpec((
 class BlackholeWriter:
     """Computes every row of an epoch, and that is all."""
 
+    # Alone on its stream, it needs no epoch of ours: Spark may write to it directly.
+    direct_format: ClassVar[str] = "noop"
     last: int = -1
 
     def prepare(self) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from tidegate.runtime.connector import SinkContext
 
+# In the metadata of the shown table: how many rows the epoch has in all.
+TOTAL_ROWS = "tidegate.total_rows"
+
 SPEC = ConnectorSpec(
     "console",
     "shows rows in the terminal",
@@ -41,7 +44,14 @@ class ConsoleWriter:
         return self.last
 
     def stage(self, epoch: int, frame: DataFrame) -> None:
-        self.staged = frame.limit(self.context.sink.options["rows"]).toArrow()
+        """All rows are computed, so that what is counted on the way is right; few are fetched."""
+        kept = frame.persist()
+        try:
+            total = kept.count()
+            rows = kept.limit(self.context.sink.options["rows"]).toArrow()
+            self.staged = rows.replace_schema_metadata({TOTAL_ROWS: str(total)})
+        finally:
+            kept.unpersist()
 
     def commit(self, epoch: int) -> None:
         if self.staged is not None and self.staged.num_rows:

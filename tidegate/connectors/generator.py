@@ -5,6 +5,8 @@ Spark enumerates them and computes the columns in generated code. So the source 
 its end, which Spark's `rate` sources do not, and yet no row passes through Python.
 """
 
+# ruff: noqa: N802 (the methods of a data source have the names that Spark calls)
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -225,6 +227,8 @@ def _data_source() -> type[DataSource]:
             self, start: dict[str, int], end: dict[str, int]
         ) -> Sequence[InputPartition]:
             first, count = start["event"], end["event"] - start["event"]
+            if count == 0:
+                return []
             bounds = [first + count * task // self.tasks for task in range(self.tasks + 1)]
             return [InputPartition(chunk) for chunk in pairwise(bounds)]
 

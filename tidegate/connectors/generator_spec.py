@@ -82,6 +82,7 @@ SPEC = ConnectorSpec(
         endless=lambda options: not _bounded(options),
         columns=columns,
         check=_check,
+        counted_by_spark=False,
         identity=("kind", "table", "events_per_second", "seed", "start", "out_of_order_ms", "keys"),
     ),
 )

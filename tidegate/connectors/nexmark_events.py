@@ -147,8 +147,8 @@ def _price(bits: str) -> str:
 
 def _extra(fields: Fields, average_size: int) -> str:
     """Filler of about average_size ± 20 %: an event weighs what it weighs in the original."""
-    # 12 hexadecimal digits and 7 to 15 more, repeated. To cut a longer text to size would cost three
-    # times as much, because Spark's substring functions walk it character by character.
+    # 12 hexadecimal digits and 7 to 15 more, repeated. To cut a longer text to size would cost
+    # three times as much: Spark's substring functions walk it character by character.
     head, tail = fields.hash("extra"), fields.hash("extra tail")
     shift = f"cast(4 + 4 * {pick_sql(head, 9)} AS INT)"
     digits = f"hex(shiftrightunsigned({head}, 16)), hex(shiftrightunsigned({tail}, {shift}))"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidegate.errors import Place, RunError
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.sql.statements import EmitMode
+from tidegate.plan.properties import holds_back
 from tidegate.types import Span
 
 # The operators that can run; a plan that needs another one is refused when it is started.
@@ -63,23 +63,14 @@ def _leaves(node: n.Node) -> Iterator[n.Node]:
 def is_stateless(node: n.Node) -> bool:
     """Whether Spark SQL alone can run this node, epoch by epoch."""
     if isinstance(node, n.Emit):
-        return not _holds_back(node)
+        return not holds_back(node)
     if isinstance(node, n.Window):
-        return node.spec.kind is not n.WindowKind.SESSION and not node.spec.processing_time
+        return not node.makes_sessions and not node.spec.processing_time
     if isinstance(node, n.SetOperation):
         return node.operation == "UNION" and node.all
     if isinstance(node, n.Filter | n.Project) and node.subqueries:
         return False
     return isinstance(node, n.STATELESS)
-
-
-def _holds_back(node: n.Emit) -> bool:
-    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
-    if node.clause is None or node.clause.mode is not EmitMode.WINDOW_CLOSE:
-        return False
-    return not any(
-        isinstance(below, n.Aggregate | n.TopN | n.Over | n.Join) for below in n.walk(node)
-    )
 
 
 def operator_name(node: n.Node) -> str:

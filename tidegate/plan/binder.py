@@ -66,8 +66,16 @@ def _members(tree: exp.Expr, kind: type[exp.Expr], distinct: bool) -> list[exp.E
         and not inner.args.get("with_")
         and not _ordered(inner)
     ):
-        return [*_members(inner.this, kind, distinct), *_members(inner.expression, kind, distinct)]
+        return _sides(inner, kind, distinct)
     return [tree]
+
+
+def _sides(tree: exp.SetOperation, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
+    left = _members(tree.this, kind, distinct)
+    if kind is exp.Except:
+        # a EXCEPT (b EXCEPT c) is not a EXCEPT b EXCEPT c.
+        return [*left, tree.expression]
+    return [*left, *_members(tree.expression, kind, distinct)]
 
 
 def _ordered(tree: exp.Expr) -> bool:
@@ -81,7 +89,7 @@ def _set_operation(
     distinct = bool(tree.args.get("distinct"))
     if tree.args.get("by_name"):
         context.report("TG-103", "UNION BY NAME is not supported", tree)
-    trees = [*_members(tree.this, kind, distinct), *_members(tree.expression, kind, distinct)]
+    trees = _sides(tree, kind, distinct)
     members = [bind_query(member, context, ctes, parent) for member in trees]
     first = members[0]
     for member, source in zip(members[1:], trees[1:], strict=True):

@@ -85,7 +85,19 @@ class Grouping:
 
     def _aggregate(self, tree: exp.Expr) -> exp.Expr:
         if any(ex.has_aggregate(child) for child in _arguments(tree)):
-            self.context.report("TG-305", "an aggregate inside an aggregate", tree)
+            self.context.report(
+                "TG-305",
+                "an aggregate inside an aggregate",
+                tree,
+                "compute the inner one in a subquery.",
+            )
+        if tree.find(exp.Window):
+            self.context.report(
+                "TG-305",
+                "a function with OVER inside an aggregate",
+                tree,
+                "compute it in a subquery, and aggregate that.",
+            )
         for index, known in enumerate(self.aggregates):
             if known == tree:
                 return column(self.aggregate_fields[index], tree)

@@ -43,6 +43,7 @@ class JoinInput:
     match: exp.Expr | None
     as_of: exp.Expr | None
     span: Span | None
+    times: tuple[str | None, str | None] = (None, None)
 
 
 def build_join(context: Context, parts: JoinInput) -> Join:
@@ -81,6 +82,7 @@ def build_join(context: Context, parts: JoinInput) -> Join:
         as_of_id=as_of_id,
         match=match,
         ttl_us=context.ttl_us,
+        times=parts.times,
         span=parts.span,
     )
 
@@ -113,8 +115,7 @@ def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | Non
     """A time column plus a constant: (column, microseconds)."""
     node = node.unnest()
     if isinstance(node, exp.Column):
-        item = fields.get(node.name)
-        return (item, 0) if item is not None and item.role is not Role.PLAIN else None
+        return _time_column(fields.get(node.name), fields)
     if isinstance(node, exp.Add | exp.Sub):
         inner, offset = _linear(node.left, fields), ex.interval_micros(node.right)
         if inner is None and isinstance(node, exp.Add):
@@ -124,6 +125,20 @@ def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | Non
         sign = 1 if isinstance(node, exp.Add) else -1
         return inner[0], inner[1] + sign * offset
     return None
+
+
+def _time_column(item: Field | None, fields: dict[str, Field]) -> tuple[Field, int] | None:
+    """An event time as it is; the start of a window as its end minus its length."""
+    if item is None or item.on_time:
+        return (item, 0) if item is not None else None
+    if item.role is not Role.WINDOW_START or item.window is None or not item.fixed_length:
+        return None
+    ends = [
+        other
+        for other in fields.values()
+        if other.role is Role.WINDOW_END and other.window == item.window and other.on_time
+    ]
+    return (ends[0], -item.window.size_us) if len(ends) == 1 else None
 
 
 def _bound(piece: exp.Expr, left: dict[str, Field], right: dict[str, Field]) -> TimeBounds | None:

@@ -83,6 +83,16 @@ class Field:
         return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
 
     @property
+    def on_time(self) -> bool:
+        """Whether it is the event time: rows come before the watermark passes its value.
+
+        The start of a window is not: its rows may come until the watermark passes the end.
+        """
+        if self.window is not None and self.window.processing_time:
+            return False
+        return self.role in (Role.TIME, Role.WINDOW_END)
+
+    @property
     def closes(self) -> bool:
         """Whether the watermark says when no more rows with its value can come.
 
@@ -212,6 +222,13 @@ class Window(Unary):
     spec: WindowSpec = field(kw_only=True)
     time: exp.Expr = field(kw_only=True)
     time_id: str | None = field(kw_only=True)
+    # In GROUP BY, sessions are per key: the aggregate makes them, from one window a row.
+    grouped: bool = field(default=False, kw_only=True)
+
+    @property
+    def makes_sessions(self) -> bool:
+        """Whether this node itself must wait for a session to end."""
+        return self.spec.kind is WindowKind.SESSION and not self.grouped
 
     def label(self) -> str:
         return f"Window({self.spec})"
@@ -271,6 +288,8 @@ class Join(Node):
     as_of_id: str | None = field(default=None, kw_only=True)
     match: exp.Expr | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
+    # The event times of both sides as the query would write them, for hints.
+    times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -279,6 +298,22 @@ class Join(Node):
     def with_inputs(self, *inputs: Node) -> Node:
         left, right = inputs
         return replace(self, left=left, right=right)
+
+    @property
+    def matched(self) -> tuple[Field, Field] | None:
+        """The columns of the left and the right that an ASOF join compares."""
+        if self.match is None:
+            return None
+        sides = (self.match.args.get("this"), self.match.args.get("expression"))
+        names = {side.name for side in sides if isinstance(side, exp.Column)}
+        left = [item for item in self.left.fields if item.id in names]
+        right = [item for item in self.right.fields if item.id in names]
+        return (left[0], right[0]) if len(left) == len(right) == 1 else None
+
+    @property
+    def timed(self) -> bool:
+        """Whether an ASOF join compares event times, so that the watermark makes it final."""
+        return self.matched is not None and all(item.on_time for item in self.matched)
 
     def label(self) -> str:
         return f"Join({self.kind.value})"
@@ -302,6 +337,7 @@ class TopN(Unary):
     function: str = field(default="ROW_NUMBER", kw_only=True)
     rank_id: str | None = field(default=None, kw_only=True)
     windowed: bool = field(default=False, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.sql import expressions as ex
 from tidegate.sql.statements import Emit, EmitMode
 from tidegate.types import ChangelogKind, format_duration
 
@@ -63,7 +64,9 @@ def _has_watermark(node: n.Node, inputs: list[Properties]) -> bool:
         return node.source.watermark is not None
     if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
         return inputs[0].has_watermark
-    return bool(inputs) and all(item.has_watermark for item in inputs)
+    # An input that ends holds nothing back for good: the others' watermark counts.
+    moving = [item for item in inputs if not item.bounded or item.has_watermark]
+    return bool(moving) and all(item.has_watermark for item in moving)
 
 
 def _changelog(
@@ -85,12 +88,23 @@ def _changelog(
         return _top_n(node, inputs[0])
     if isinstance(node, n.Normalize):
         return CHANGELOG, node.key
+    if isinstance(node, n.Window | n.Explode):
+        return inputs[0].changelog, _key_of_copies(node, inputs[0].key)
     if isinstance(node, n.Emit):
         return _emit(node, inputs[0])
     if isinstance(node, n.SetOperation):
         append = all(item.changelog is APPEND for item in inputs) and node.operation == "UNION"
         return (APPEND if append else CHANGELOG), None
     return inputs[0].changelog, inputs[0].key
+
+
+def _key_of_copies(
+    node: n.Window | n.Explode, key: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """A row in several windows is told apart by their end; the rows of an array are not."""
+    if key is None or isinstance(node, n.Explode):
+        return None
+    return (*key, node.fields[-2].id)
 
 
 def _project(node: n.Project, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
@@ -100,7 +114,7 @@ def _project(node: n.Project, below: Properties) -> tuple[ChangelogKind, tuple[s
         bare = expression.unnest()
         if isinstance(bare, exp.Column):
             kept.setdefault(bare.name, item.id)
-    if below.key is None:
+    if below.key is None or any(ex.has_generator(part) for part in node.expressions):
         return below.changelog, None
     key = [column for column in below.key if column in kept]
     lost = [node.input.field(column) for column in below.key if column not in kept]
@@ -142,49 +156,79 @@ def _aggregate(
 
 
 def _join(node: n.Join, inputs: list[Properties]) -> tuple[ChangelogKind, tuple[str, ...] | None]:
-    if node.kind in (n.JoinKind.LOOKUP, n.JoinKind.TEMPORAL, n.JoinKind.ASOF):
+    bounded = all(item.bounded for item in inputs)
+    if node.kind is n.JoinKind.ASOF and not node.timed and not bounded:
+        # A nearer row may come later: the answer is then taken back.
+        return CHANGELOG, inputs[0].key
+    if node.kind is n.JoinKind.LOOKUP:
+        return inputs[0].changelog, inputs[0].key if _finds_one(node) else None
+    if node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.ASOF):
         return inputs[0].changelog, inputs[0].key
     if any(item.changelog is not APPEND for item in inputs):
         return CHANGELOG, None
-    if node.kind is n.JoinKind.REGULAR and node.how not in ("INNER", "SEMI"):
+    outer = node.how not in ("INNER", "SEMI")
+    if node.kind is n.JoinKind.REGULAR and outer and not bounded:
         # An outer row may get its match later: it is then taken back.
         return CHANGELOG, None
     return APPEND, None
 
 
+def _finds_one(node: n.Join) -> bool:
+    """Whether a lookup by these columns finds at most one row: they hold the primary key."""
+    if not isinstance(node.right, n.LookupScan):
+        return False
+    names = {item.id: item.name.lower() for item in node.right.fields}
+    asked = {names.get(p.right.name) for p in node.equal if isinstance(p.right, exp.Column)}
+    key = {name.lower() for name in node.right.table.primary_key}
+    return bool(key) and key <= asked
+
+
 def _top_n(node: n.TopN, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
+    one = node.function == "ROW_NUMBER" and node.limit is not None and node.limit.name == "1"
+    columns = [part.name for part in node.partition if isinstance(part, exp.Column)]
+    key = tuple(columns) if one and len(columns) == len(node.partition) else None
     if below.bounded or (node.windowed and below.changelog is APPEND):
-        return APPEND, None
-    return CHANGELOG, None
+        return APPEND, key
+    return CHANGELOG, key
 
 
 def _emit(node: n.Emit, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
     mode = _mode(node.clause)
     if mode is EmitMode.CHANGES:
         return CHANGELOG, below.key
-    if mode in (EmitMode.UPDATE, EmitMode.EVERY) and below.key:
+    if mode in (EmitMode.UPDATE, EmitMode.EVERY) and below.key is not None:
         return UPSERT, below.key
     return below.changelog, below.key
 
 
+def holds_back(node: n.Emit) -> bool:
+    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
+    if _mode(node.clause) is not EmitMode.WINDOW_CLOSE:
+        return False
+    return not any(
+        isinstance(below, n.Aggregate | n.TopN | n.Over | n.Join) for below in n.walk(node)
+    )
+
+
 def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
     """What bounds the state of a node, in words; None if it keeps none."""
+    if isinstance(node, n.Emit) and holds_back(node):
+        return "rows until their window closes"
     if isinstance(node, (*n.STATELESS, n.LookupScan)):
         return None
     if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
         return None
     if isinstance(node, n.Window):
-        return "rows of open sessions" if node.spec.kind is n.WindowKind.SESSION else None
+        return "rows of open sessions" if node.makes_sessions else None
     if isinstance(node, n.Normalize):
         return "the last row of each key"
     ttl = getattr(node, "ttl_us", None)
     if isinstance(node, n.Aggregate):
-        return _aggregate_state(node)
+        return _aggregate_state(node, inputs[0])
     if isinstance(node, n.Join):
-        return _join_state(node)
+        return _join_state(node, bounded)
     if isinstance(node, n.TopN):
-        scope = "window until it closes" if node.windowed else "partition"
-        return f"the first rows of each {scope}"
+        return _top_n_state(node, inputs[0])
     if isinstance(node, n.Over):
         return "rows until the watermark passes them, and what their frames still need"
     if ttl is not None:
@@ -194,25 +238,35 @@ def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
     return "all input, which is bounded" if bounded else "without bound"
 
 
-def _aggregate_state(node: n.Aggregate) -> str:
+def _aggregate_state(node: n.Aggregate, below: Properties) -> str:
     late = node.emit.lateness_us if node.emit is not None else None
-    if node.window is not None and node.window.kind is n.WindowKind.SESSION:
-        text = "one entry a key and open session, until the watermark passes its end"
-    elif node.windowed:
-        text = "one entry a group and open window, until the watermark passes its end"
-    else:
+    clock = node.window is not None and node.window.processing_time
+    if not node.windowed or not (below.has_watermark or below.bounded or clock):
         return "one entry a group"
+    session = node.window is not None and node.window.kind is n.WindowKind.SESSION
+    text = "one entry a key and open session" if session else "one entry a group and open window"
+    if not clock and not below.has_watermark:
+        return f"{text}, until the input ends"
+    text += f", until the {'clock' if clock else 'watermark'} passes its end"
     return text + (f" + {format_duration(late)}" if late else "")
 
 
-def _join_state(node: n.Join) -> str:
+def _top_n_state(node: n.TopN, below: Properties) -> str:
+    """Rows beyond the limit can move up if others are taken back or the limit is their own."""
+    fixed = node.limit is not None and not node.limit.find(exp.Column)
+    rows = "the first rows" if fixed and below.changelog is APPEND else "the rows"
+    scope = "window until it closes" if node.windowed else "partition"
+    return f"{rows} of each {scope}"
+
+
+def _join_state(node: n.Join, bounded: bool) -> str:
     if node.kind is n.JoinKind.LOOKUP:
         return "none: asked for each row, with a cache"
     if node.kind is n.JoinKind.WINDOW:
         return "rows of both sides until their window closes"
     if node.kind is n.JoinKind.TEMPORAL:
         return "rows until the watermark passes them, and versions a later row can still see"
-    if node.kind is n.JoinKind.ASOF:
+    if node.kind is n.JoinKind.ASOF and node.timed:
         return "rows until the watermark passes them, and the candidates they can still match"
     if node.kind is n.JoinKind.INTERVAL and node.bounds is not None:
         lower, upper = node.bounds.lower_us, node.bounds.upper_us
@@ -223,4 +277,4 @@ def _join_state(node: n.Join) -> str:
         )
     if node.ttl_us is not None:
         return f"rows of both sides for {format_duration(node.ttl_us)} (state_ttl)"
-    return "without bound"
+    return "all input, which is bounded" if bounded else "without bound"

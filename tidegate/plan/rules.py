@@ -11,6 +11,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.plan.scope import column, referenced
 from tidegate.sql import expressions as ex
+from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
 Rule = Callable[[n.Node], n.Node]
@@ -73,6 +74,7 @@ def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank:
         function=function,
         rank_id=rank.id,
         windowed=_partitioned_by_window(over.input, partition),
+        ttl_us=over.ttl_us,
         span=over.span,
     )
 
@@ -180,7 +182,7 @@ def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
 
 def normalize_upserts(node: n.Node) -> n.Node:
     """Whoever cannot work on bare upserts gets a changelog with the old rows in it."""
-    if isinstance(node, n.Emit | n.Inlined) or not node.inputs:
+    if isinstance(node, n.Inlined) or not node.inputs:
         return node
     changed = tuple(
         _normalized(child) if _needs_old_rows(node, index) else child
@@ -191,12 +193,15 @@ def normalize_upserts(node: n.Node) -> n.Node:
 
 def _needs_old_rows(node: n.Node, index: int) -> bool:
     below = properties(node.inputs[index])
-    if below.changelog is not ChangelogKind.UPSERT or (below.bounded and not node.inputs):
+    if below.changelog is not ChangelogKind.UPSERT:
         return False
     key = set(below.key or ())
+    if isinstance(node, n.Emit):
+        return node.clause is not None and node.clause.mode is EmitMode.CHANGES
     if isinstance(node, n.Project):
         kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
-        return not key or not key <= kept
+        copies = any(ex.has_generator(part) for part in node.expressions)
+        return copies or below.key is None or not key <= kept
     if isinstance(node, n.Filter):
         return not referenced(node.condition) <= key
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.LOOKUP):
@@ -205,7 +210,8 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
 
 
 def _normalized(node: n.Node) -> n.Node:
-    key = properties(node).key or tuple(item.id for item in node.fields)
+    known = properties(node).key
+    key = known if known is not None else tuple(item.id for item in node.fields)
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 

@@ -72,6 +72,8 @@ class Scope:
     relations: list[Relation] = field(default_factory=list)
     merged: dict[str, exp.Expr] = field(default_factory=dict)
     parent: Scope | None = None
+    # The window of GROUP BY: after grouping, a bare window_end is its end and no other.
+    grouped: tuple[Field, ...] = ()
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -84,7 +86,8 @@ class Scope:
         return None
 
     def find(self, name: str) -> list[Field]:
-        return [item for item in self.fields if item.name.lower() == name.lower()]
+        own = [item for item in self.grouped if item.name.lower() == name.lower()]
+        return own or [item for item in self.fields if item.name.lower() == name.lower()]
 
 
 def column(item: Field, like: exp.Expr | None = None) -> exp.Column:
@@ -137,13 +140,7 @@ class Resolver:
         if name is None or not isinstance(node, exp.Anonymous):
             return
         node.set("this", name)
-        if name in ex.SPARK_WINDOW_FUNCTIONS:
-            self.context.report(
-                "TG-306",
-                f"Spark's {name.lower()} function is not what makes windows here",
-                node,
-                "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), HOP, SESSION or CUMULATE.",
-            )
+        self._check_place(name, node)
         if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS:
             return
         if not self.context.knows_function(name):
@@ -158,6 +155,30 @@ class Resolver:
                 hint = "functions are Spark SQL's; a function of your own must be registered on "
                 hint += "the SparkSession you pass in."
             self.context.report("TG-303", f"there is no function {name.lower()}", at, hint)
+
+    def _check_place(self, name: str, node: exp.Expr) -> None:
+        """Windows and processing time have their places, which do not come by here."""
+        if name in ex.SPARK_WINDOW_FUNCTIONS:
+            self.context.report(
+                "TG-306",
+                f"Spark's {name.lower()} function is not what makes windows here",
+                node,
+                "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), HOP, SESSION or CUMULATE.",
+            )
+        elif name in ex.WINDOW_FUNCTIONS:
+            self.context.report(
+                "TG-306",
+                f"{name} makes windows in GROUP BY and FROM, not here",
+                node,
+                f"GROUP BY {name}(…), then select window_start or window_end.",
+            )
+        elif name == "PROCTIME":
+            self.context.report(
+                "TG-305",
+                "PROCTIME() stands for the clock in windows and lookup joins, and nowhere else",
+                node,
+                "GROUP BY TUMBLE(PROCTIME(), INTERVAL '1' MINUTE), or current_timestamp().",
+            )
 
     def _subquery(self, node: exp.Expr) -> exp.Expr:
         query = node if isinstance(node, exp.Query) else _query_in(node)
@@ -180,7 +201,7 @@ class Resolver:
             scope = scope.parent
         alias = self.aliases.get(parts[0].lower())
         if alias is not None:
-            return _struct_path(alias.copy(), parts[1:])
+            return _struct_path(enclosed(alias.copy()), parts[1:])
         self._unknown(parts, node)
         return column(UNKNOWN, node)
 
@@ -198,17 +219,17 @@ class Resolver:
         matches = scope.find(parts[0])
         if len(matches) > 1:
             owners = [
-                relation.alias
+                relation.alias or "a table without a name"
                 for relation in scope.relations
-                if relation.alias
                 for item in relation.fields
                 if item.name.lower() == parts[0].lower()
             ]
+            named = [relation.alias for relation in scope.relations if relation.alias]
             self.context.report(
                 "TG-302",
-                f"{parts[0]} could be a column of {' or '.join(owners) or 'several tables'}",
+                f"{parts[0]} could be a column of {' or of '.join(owners)}",
                 node,
-                f"write {owners[0]}.{parts[0]}." if owners else "give the tables aliases.",
+                f"write {named[0]}.{parts[0]}." if named else "give the tables names: … AS a.",
             )
         return _struct_path(column(matches[0], node), parts[1:]) if matches else None
 
@@ -246,6 +267,12 @@ def _query_in(node: exp.Expr) -> exp.Expr:
     query = node.args.get("query") if isinstance(node, exp.In) else node.this
     assert isinstance(query, exp.Expr), "a predicate that holds a query has one"
     return query
+
+
+def enclosed(node: exp.Expr) -> exp.Expr:
+    """An expression that may stand inside any other: operators get parentheses."""
+    operators = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Interval, exp.Case)
+    return exp.Paren(this=node) if isinstance(node, operators) else node
 
 
 def _struct_path(node: exp.Expr, parts: list[str]) -> exp.Expr:

@@ -20,7 +20,7 @@ from tidegate.plan.scope import (
     volatile,
 )
 from tidegate.plan.tables import Ctes, TableBinder
-from tidegate.plan.windows import assign_windows, window_call
+from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 
@@ -202,14 +202,13 @@ class SelectBinder:
         group = self.tree.args.get("group")
         if group is None:
             return node, [], []
-        for extra in ("cube", "rollup", "grouping_sets", "all", "totals"):
-            if group.args.get(extra):
-                self.context.report(
-                    "TG-103",
-                    f"GROUP BY {extra.upper().replace('_', ' ')} is not supported on streams",
-                    group,
-                    "write one stream a grouping and UNION ALL them.",
-                )
+        for extra in _several_groupings(group):
+            self.context.report(
+                "TG-103",
+                f"GROUP BY {extra} is not supported on streams",
+                group,
+                "name the columns to group by; several groupings are several streams.",
+            )
         windows = [part for part in group.expressions if window_call(part)]
         if len(windows) > 1:
             self.context.report("TG-306", "GROUP BY can have one window function", windows[1])
@@ -221,6 +220,8 @@ class SelectBinder:
             if window_call(part):
                 continue
             trees.append(self._group_key(part, select))
+        if windows:
+            self.scope.grouped = self.scope.relations[-1].fields
         fields = by_id(node.fields)
         keys = []
         for tree in trees:
@@ -230,8 +231,8 @@ class SelectBinder:
         return node, keys, trees
 
     def _window(self, node: n.Node, call: exp.Expr) -> tuple[n.Node, list[exp.Expr]]:
-        time = self._resolver().resolve(call.expressions[0]) if call.expressions else call
-        window = assign_windows(self.context, node, call, time)
+        time = resolved_time(call.expressions[0], self._resolver()) if call.expressions else call
+        window = assign_windows(self.context, node, call, time, grouped=True)
         if window is None:
             # Already reported; let the rest of the query see the columns it expects.
             names = ("window_start", "window_end", "window_time")
@@ -253,8 +254,7 @@ class SelectBinder:
                 return part
             part = select[position - 1].unalias()
         aliases = {item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)}
-        is_name = isinstance(part, exp.Column) and len(part.parts) == 1
-        if is_name and not self.scope.find(part.name) and part.name.lower() in aliases:
+        if _is_name(part) and not self.scope.find(part.name) and part.name.lower() in aliases:
             part = aliases[part.name.lower()]
         tree = self._resolver().resolve(part)
         if ex.has_aggregate(tree) or tree.find(exp.Window):
@@ -323,7 +323,7 @@ class SelectBinder:
                     self.context.report("TG-301", f"ORDER BY {position}: no such column", key)
                     continue
                 resolved = items[position - 1].expression.copy()
-            elif isinstance(target, exp.Column) and target.name.lower() in aliases:
+            elif _is_name(target) and target.name.lower() in aliases:
                 resolved = aliases[target.name.lower()].copy()
             else:
                 resolved = self._resolver(aliases).resolve(target)
@@ -359,10 +359,16 @@ class SelectBinder:
         qualify = pull(qualify.copy(), "rank") if qualify is not None else None
         order = [pull(key.copy(), "rank") for key in order]
         if not functions:
+            if qualify is not None:
+                self.context.report(
+                    "TG-305",
+                    "QUALIFY picks rows by a function with OVER, and there is none",
+                    self.tree.args["qualify"],
+                    "use WHERE, or HAVING after GROUP BY.",
+                )
             return node, items, qualify, order
         for function in functions:
-            if function.args.get("alias"):
-                self.context.report("TG-103", "named windows are not supported", function)
+            self._check_over(function)
         over = n.Over(
             node.fields + tuple(fields),
             input=node,
@@ -371,6 +377,27 @@ class SelectBinder:
             span=own_span(functions[0]),
         )
         return over, items, qualify, order
+
+    def _check_over(self, function: exp.Expr) -> None:
+        if function.args.get("alias"):
+            self.context.report(
+                "TG-103", "named windows are not supported", function, "write OVER (…) in full."
+            )
+        if any(part.find(exp.Distinct) for part in function.this.expressions):
+            self.context.report(
+                "TG-103",
+                "DISTINCT inside a function with OVER is not supported",
+                function,
+                "for count(DISTINCT x) OVER (…) write size(collect_set(x) OVER (…)).",
+            )
+        inner = [part for part in function.walk() if part is not function]
+        if any(isinstance(part, exp.Window) for part in inner):
+            self.context.report(
+                "TG-305",
+                "a function with OVER inside another one",
+                function,
+                "compute the inner one in a subquery.",
+            )
 
     def _finish(self, node: n.Node, items: list[Item], order: list[exp.Expr]) -> n.Node:
         """Projection, DISTINCT, ORDER BY and LIMIT."""
@@ -442,6 +469,19 @@ class SelectBinder:
             shown = tuple(column(item) for item in fields)
             node = n.Project(fields, input=node, expressions=shown, span=node.span)
         return node
+
+
+def _is_name(node: exp.Expr) -> bool:
+    """Whether it is a bare name, which may be an alias of the SELECT list."""
+    return isinstance(node, exp.Column) and len(node.parts) == 1
+
+
+def _several_groupings(group: exp.Group) -> list[str]:
+    """What in a GROUP BY asks for more than one grouping, or leaves the keys to be guessed."""
+    words = ("cube", "rollup", "grouping_sets", "all", "totals")
+    found = [word.upper().replace("_", " ") for word in words if group.args.get(word)]
+    calls = [ex.call_name(part) for part in group.expressions]
+    return found + [name for name in calls if name in {"ROLLUP", "CUBE"}]
 
 
 def limited(tree: exp.Expr, node: n.Node) -> n.Node:

@@ -21,7 +21,7 @@ from tidegate.plan.scope import (
     referenced,
     volatile,
 )
-from tidegate.plan.windows import assign_windows, window_call
+from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.types import Span
@@ -49,6 +49,7 @@ class JoinStep:
     match: exp.Expr | None
     as_of: exp.Expr | None
     span: Span | None
+    relation: Relation
 
 
 @dataclass
@@ -61,19 +62,25 @@ class FromClause:
 
     def build(self, context: Context) -> n.Node:
         node = self.first
+        left = self.scope.relations[:1]
         for step in self.steps:
             condition = ex.conjunction(step.conditions)
+            times = (_written_time(left, node), _written_time([step.relation], step.node))
             parts = JoinInput(
-                node, step.node, step.how, step.asof, condition, step.match, step.as_of, step.span
+                node,
+                step.node,
+                step.how,
+                step.asof,
+                condition,
+                step.match,
+                step.as_of,
+                step.span,
+                times,
             )
             node = build_join(context, parts)
+            left.append(step.relation)
         if isinstance(node, n.LookupScan):
-            context.report(
-                "TG-417",
-                f"{node.table.name} is a lookup table: it is asked, not read",
-                node.span,
-                f"join a stream with it: FROM my_stream JOIN {node.table.name} ON …",
-            )
+            _report_lookup(context, node)
         return node
 
     def absorb(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
@@ -92,6 +99,25 @@ class FromClause:
                         left_over.remove(condition)
             seen |= right
         return left_over
+
+
+def _written_time(relations: list[Relation], node: n.Node) -> str | None:
+    """The event time of a side of a join, as the query would write it."""
+    times = {item.id for item in node.fields if item.on_time}
+    for relation in relations:
+        for item in relation.fields:
+            if item.id in times:
+                return f"{relation.alias}.{item.name}" if relation.alias else item.name
+    return None
+
+
+def _report_lookup(context: Context, node: n.LookupScan) -> None:
+    context.report(
+        "TG-417",
+        f"{node.table.name} is a lookup table: it is asked, not read",
+        node.span,
+        f"join a stream with it: FROM my_stream JOIN {node.table.name} ON …",
+    )
 
 
 @dataclass
@@ -136,12 +162,13 @@ class TableBinder:
         clause.scope.relations.append(relation)
         resolver = Resolver(context, clause.scope)
         conditions = [resolver.resolve(part) for part in ex.conjuncts(join.args.get("on"))]
+        self._refuse_aggregates(join)
         how = _how(join)
         conditions += self._using(clause.scope, join, before, relation, how)
         version = join.this.args.get("version")
         as_of = None
         if version is not None:
-            as_of = Resolver(context, clause.scope).resolve(version.expression)
+            as_of = resolved_time(version.expression, Resolver(context, clause.scope))
         match = join.args.get("match_condition")
         clause.steps.append(
             JoinStep(
@@ -152,10 +179,24 @@ class TableBinder:
                 resolver.resolve(match) if match is not None else None,
                 as_of,
                 own_span(join),
+                relation,
             )
         )
         if how in ("SEMI", "ANTI"):
             clause.scope.relations.pop()
+
+    def _refuse_aggregates(self, join: exp.Join) -> None:
+        for key in ("on", "match_condition"):
+            condition = join.args.get(key)
+            if condition is None:
+                continue
+            if ex.has_aggregate(condition) or condition.find(exp.Window):
+                self.context.report(
+                    "TG-305",
+                    "a join compares rows, so its condition cannot hold an aggregate or OVER",
+                    condition,
+                    "compute it in a subquery, and join that.",
+                )
 
     def _using(
         self,
@@ -261,7 +302,10 @@ class TableBinder:
         target = exp.Table(this=call.expressions[0].this)
         bound = self._named(target)
         scope = Scope([Relation(target.name, bound.fields)], parent=self.parent)
-        time = Resolver(context, scope).resolve(call.expressions[1])
+        if isinstance(bound, n.LookupScan):
+            _report_lookup(context, bound)
+            return empty, Relation(alias, ())
+        time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
         result = window or bound
         return result, Relation(alias or target.name, result.fields)

@@ -6,10 +6,11 @@ from sqlglot import exp
 
 from tidegate.errors import SqlError
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
-from tidegate.plan.scope import Context, by_id
+from tidegate.plan.scope import Context, Resolver, by_id
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 
+TIME_TYPES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 SHAPES = {
     "TUMBLE": ("(ts, size [, offset])", 1),
     "HOP": ("(ts, slide, size [, offset])", 2),
@@ -75,17 +76,38 @@ def is_processing_time(node: exp.Expr) -> bool:
     return ex.call_name(node) == "PROCTIME"
 
 
-def assign_windows(context: Context, node: Node, call: exp.Expr, time: exp.Expr) -> Window | None:
+def resolved_time(node: exp.Expr, resolver: Resolver) -> exp.Expr:
+    """The time of a window or of a version: an expression over columns, or PROCTIME()."""
+    return exp.Anonymous(this="PROCTIME") if is_processing_time(node) else resolver.resolve(node)
+
+
+def assign_windows(
+    context: Context, node: Node, call: exp.Expr, time: exp.Expr, grouped: bool = False
+) -> Window | None:
     """A Window node over `node`; `time` is already resolved."""
     spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
     if spec is None:
         return None
     fields = by_id(node.fields)
     bare = time.unnest()
-    time_id = bare.name if isinstance(bare, exp.Column) and bare.name in fields else None
+    item = fields.get(bare.name) if isinstance(bare, exp.Column) else None
+    time_id = item.id if item is not None else None
+    if item is not None and item.type not in (None, *TIME_TYPES):
+        context.report(
+            "TG-306",
+            f"{ex.call_name(call)} needs a TIMESTAMP, and {item.name} is {item.type}",
+            time,
+            "use the event time, or a computed column: ts AS timestamp_millis(ms).",
+        )
     added = window_fields(context, spec)
     return Window(
-        node.fields + added, input=node, spec=spec, time=time, time_id=time_id, span=own_span(call)
+        node.fields + added,
+        input=node,
+        spec=spec,
+        time=time,
+        time_id=time_id,
+        grouped=grouped,
+        span=own_span(call),
     )
 
 

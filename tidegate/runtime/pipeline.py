@@ -32,6 +32,7 @@ class Counters:
 
     name: str
     delays_us: dict[str, int] = field(default_factory=dict)
+    keeps_rows: bool = False
     state: State = State.STARTING
     error: str | None = None
     epoch: int | None = None
@@ -49,17 +50,21 @@ class Counters:
         with self.lock:
             self.epoch = progress["batchId"]
             observed = progress.get("observedMetrics") or {}
-            out = int((observed.get("out") or {}).get("rows") or 0)
+            sources = {k: v or {} for k, v in observed.items() if k != "out"}
             seconds = max(progress.get("batchDuration", 0) / 1000, 0.001)
-            self.rows_in += int(progress.get("numInputRows") or 0)
+            rows_in = _rows_in(progress, sources)
+            bad = sum(int(metrics.get("bad") or 0) for metrics in sources.values())
+            out = int((observed.get("out") or {}).get("rows") or 0)
+            out = rows_in - bad if self.keeps_rows else out
+            self.rows_in += rows_in
             self.rows_out += out
-            self.rows_in_per_second = int(progress.get("numInputRows") or 0) / seconds
+            self.rows_in_per_second = rows_in / seconds
             self.rows_out_per_second = out / seconds
             self.state_bytes = sum(
                 int(item.get("memoryUsedBytes") or 0) for item in progress.get("stateOperators", [])
             )
-            for source, metrics in observed.items():
-                self._source(source, metrics or {})
+            for source, metrics in sources.items():
+                self._source(source, metrics)
 
     def _source(self, source: str, metrics: dict[str, Any]) -> None:
         self.dead_letters += int(metrics.get("bad") or 0)
@@ -98,3 +103,12 @@ class Counters:
                 self.state_bytes,
                 self.error,
             )
+
+
+def _rows_in(progress: dict[str, Any], sources: dict[str, dict[str, Any]]) -> int:
+    """Rows of each source: as counted behind it, else as Spark counts them."""
+    total = 0
+    for index, item in enumerate(progress.get("sources", [])):
+        counted = sources.get(f"source_{index}", {}).get("rows")
+        total += int(counted if counted is not None else item.get("numInputRows") or 0)
+    return total

@@ -22,6 +22,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.physical.planner import Stage, all_scans, plan_stages, require_built
+from tidegate.physical.pruning import needed_columns
 from tidegate.plan import nodes as n
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
 from tidegate.runtime.directory import DataDirectory
@@ -74,8 +75,12 @@ class SparkPipeline:
         self.until_end = until_end
         self.failure = None
         try:
-            frame = self._frame()
-            writer = frame.writeStream.foreachBatch(self._epoch).outputMode("append")
+            writer = self._frame().writeStream.outputMode("append")
+            direct = self._direct_format()
+            if direct is not None:
+                writer = writer.format(direct)
+            else:
+                writer = writer.foreachBatch(self._epoch)
             writer = writer.option("checkpointLocation", str(self.folder / "spark" / "0"))
             if until_end:
                 writer = writer.trigger(availableNow=True)
@@ -91,9 +96,12 @@ class SparkPipeline:
         """The last stage as a streaming frame over its sources."""
         spark = self.context.spark
         views: dict[n.Node, str] = {}
+        needed = needed_columns(self.stage.node)
         for index, scan in enumerate(all_scans(self.stage)):
             view = f"_tidegate_{self.name}_{index}".lower()
-            self._scan(scan, index).createOrReplaceTempView(view)
+            ids = needed.get(scan, {item.id for item in scan.fields})
+            names = {item.name for item in scan.fields if item.id in ids}
+            self._scan(scan, index, names).createOrReplaceTempView(view)
             views[scan] = view
         frame = spark.sql(self.stage.sql(views))
         for view in views.values():
@@ -104,16 +112,34 @@ class SparkPipeline:
                 f"the stream {self.name} reads no source, so there is nothing to wait for",
                 hint="select FROM a source or a stream.",
             )
+        if self._keeps_rows():
+            return frame
         return frame.observe("out", F.count(F.lit(1)).alias("rows"))
 
-    def _scan(self, scan: n.Scan | n.SideScan, index: int) -> DataFrame:
+    def _keeps_rows(self) -> bool:
+        """Whether every usable row of the one source comes out once: then nobody must count."""
+        node = self.stage.node
+        while isinstance(node, n.Project | n.Emit | n.Inlined):
+            node = node.input
+        self.counters.keeps_rows = isinstance(node, n.Scan)
+        return self.counters.keeps_rows
+
+    def _direct_format(self) -> str | None:
+        """A single sink that has nothing to commit is written by Spark without a detour."""
+        formats = [getattr(writer, "direct_format", None) for writer in self.writers]
+        return formats[0] if len(formats) == 1 else None
+
+    def _scan(self, scan: n.Scan | n.SideScan, index: int, needed: set[str]) -> DataFrame:
         if isinstance(scan, n.SideScan):
             return self._dead_letters(scan.side, index).bad()
-        frame = self._source(scan.source, index)
-        watermark = scan.source.watermark
+        # The catalog knows the types of computed columns; the plan was bound before Spark did.
+        source = self.context.catalog.get(scan.source.name)
+        assert isinstance(source, Source), f"{scan.source.name} is declared"
+        frame = self._source(source, index)
+        watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
-        return frame.good()
+        return frame.good(needed)
 
     def _source(self, source: Source, index: int) -> SourceFrame:
         reader = self.context.readers.get(source.connector)
@@ -127,7 +153,7 @@ class SparkPipeline:
             )
         directory = self.context.directory.source(source.name)
         raw = reader(self.context.spark, SourceContext(source, directory, self.context.settings))
-        return source_frame(source, raw, f"source_{index}")
+        return source_frame(source, raw, f"source_{index}", source.connector != "generator")
 
     def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
         parent = self.context.catalog.get(side.parent)

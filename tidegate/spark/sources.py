@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidegate.catalog.objects import Source
@@ -22,24 +22,45 @@ class SourceFrame:
     source: Source
     everything: DataFrame
     metric: str
+    counted_by_spark: bool = True
 
-    def good(self, observe: bool = True) -> DataFrame:
-        """The usable rows; what is dropped and the event time are observed on the way."""
-        frame = self.everything
-        reason = bad_reason(self.source, frame)
-        if reason is None:
-            return frame
-        if observe:
+    def good(self, needed: set[str]) -> DataFrame:
+        """The usable rows; what is dropped and the event time are counted on the way."""
+        reason = bad_reason(self.source, self.everything)
+        frame = self._narrowed(needed)
+        if reason is not None or not self.counted_by_spark:
             frame = frame.observe(self.metric, *self._metrics(reason))
-        columns = [quoted(column.name) for column in self.source.columns]
+        if reason is not None:
+            frame = frame.where(f"({reason}) IS NULL")
+        # Columns nobody reads are there as NULLs, so that the SQL of the stage need not know.
+        columns = [
+            quoted(c.name) if c.name in needed else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
+            for c in self.source.columns
+        ]
         columns += [OP] if self.source.options["changelog"] else []
-        return frame.where(f"({reason}) IS NULL").selectExpr(*columns)
+        return frame.selectExpr(*columns)
 
-    def _metrics(self, reason: str) -> list:  # type: ignore[type-arg]
-        metrics = [F.expr(f"count({reason})").alias("bad")]
+    def _narrowed(self, needed: set[str]) -> DataFrame:
+        """Only what is needed, or decides whether a row is good: counters stop Spark's pruning."""
+        time = self.source.watermark.column.lower() if self.source.watermark else None
+        kept = [
+            quoted(c.name)
+            for c in self.source.columns
+            if c.name in needed or c.not_null or c.name.lower() == time
+        ]
+        kept += [name for name in (OP, BAD_RECORD) if name in self.everything.columns]
+        return self.everything.selectExpr(*(kept or ["1 AS one"]))
+
+    def _metrics(self, reason: str | None) -> list[Column]:
+        metrics = [F.count(F.lit(1)).alias("rows")]
+        if reason is not None:
+            metrics.append(F.expr(f"count({reason})").alias("bad"))
         watermark = self.source.watermark
         if watermark is not None:
-            metrics.append(F.expr(f"max({quoted(watermark.column)})").alias("time"))
+            time = quoted(watermark.column)
+            if self.source.options["max_future"] is not None:
+                time = f"CASE WHEN ({reason}) IS NULL THEN {time} END"
+            metrics.append(F.expr(f"max({time})").alias("time"))
         return metrics
 
     def bad(self) -> DataFrame:
@@ -55,7 +76,9 @@ class SourceFrame:
         ).where("reason IS NOT NULL")
 
 
-def source_frame(source: Source, raw: DataFrame, metric: str) -> SourceFrame:
+def source_frame(
+    source: Source, raw: DataFrame, metric: str, counted_by_spark: bool = True
+) -> SourceFrame:
     """The raw frame of a connector with the computed columns added, in declared order."""
     columns = []
     for column in source.columns:
@@ -67,7 +90,7 @@ def source_frame(source: Source, raw: DataFrame, metric: str) -> SourceFrame:
         columns.append(OP)
     if BAD_RECORD in raw.columns:
         columns.append(BAD_RECORD)
-    return SourceFrame(source, raw.selectExpr(*columns), metric)
+    return SourceFrame(source, raw.selectExpr(*columns), metric, counted_by_spark)
 
 
 def bad_reason(source: Source, frame: DataFrame) -> str | None:

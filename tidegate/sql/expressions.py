@@ -41,6 +41,12 @@ AGGREGATE_FUNCTIONS = _words(
     STDDEV STDDEV_POP STDDEV_SAMP STRING_AGG SUM TRY_AVG TRY_SUM VAR_POP VAR_SAMP VARIANCE"""
 )
 
+# Functions that make several rows out of one.
+GENERATOR_FUNCTIONS = _words(
+    """EXPLODE EXPLODE_OUTER POSEXPLODE POSEXPLODE_OUTER INLINE INLINE_OUTER STACK JSON_TUPLE
+    VARIANT_EXPLODE VARIANT_EXPLODE_OUTER"""
+)
+
 
 @cache
 def spark_functions() -> frozenset[str]:
@@ -67,6 +73,11 @@ def calls(node: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
         name = call_name(part)
         if name is not None:
             yield name, part
+
+
+def has_generator(node: exp.Expr) -> bool:
+    """Whether an expression makes several rows out of one."""
+    return any(name in GENERATOR_FUNCTIONS for name, _ in calls(node))
 
 
 def is_volatile_call(name: str, node: exp.Expr) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from tidegate.errors import Place, ValidationError
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
+from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import Emit
 from tidegate.types import Span
 
@@ -70,6 +73,18 @@ def plan_path(node: n.Node) -> str:
         if isinstance(node, n.Inlined):
             break
     return " → ".join(labels)
+
+
+def written(tree: exp.Expr, node: n.Node) -> str:
+    """An expression with the names of the user's columns in place of ids."""
+    names = {item.id: item.name for child in node.inputs for item in child.fields}
+
+    def named(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column):
+            return exp.column(exp.to_identifier(names.get(part.name, part.name)))
+        return part
+
+    return to_sql(tree.copy().transform(named))
 
 
 def example_interval() -> str:

@@ -12,10 +12,9 @@ from tidegate.validate.finding import Finding, Subject
 
 def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
     mode = subject.emit.mode if subject.emit is not None else EmitMode.WINDOW_CLOSE
-    if mode is not EmitMode.WINDOW_CLOSE:
-        return
     for node in subject.nodes():
-        if not _waits_for_watermark(node):
+        waits = mode is EmitMode.WINDOW_CLOSE and _closes_windows(node)
+        if not waits and not _always_waits(node):
             continue
         for scan in n.walk(node):
             if not isinstance(scan, n.Scan) or scan.source.bounded:
@@ -24,18 +23,38 @@ def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
                 yield _finding(node, scan)
 
 
-def _waits_for_watermark(node: n.Node) -> bool:
-    if isinstance(node, n.Window):
-        return not node.spec.processing_time
+def _closes_windows(node: n.Node) -> bool:
+    return isinstance(node, n.Window) and not node.spec.processing_time
+
+
+def _always_waits(node: n.Node) -> bool:
+    """Whether a node emits or forgets by the watermark, whatever the EMIT clause says."""
+    if _by_clock(node):
+        return False
     if isinstance(node, n.Join):
-        return node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
+        return node.kind in (n.JoinKind.WINDOW, n.JoinKind.INTERVAL) or node.timed
+    if isinstance(node, n.TopN):
+        return node.windowed
+    if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
+        return False
+    if isinstance(node, n.Distinct | n.SetOperation) and node.ttl_us is not None:
+        return False
+    if isinstance(node, n.Distinct | n.SetOperation | n.Over):
+        return any(item.closes for item in node.fields)
     return False
+
+
+def _by_clock(node: n.Node) -> bool:
+    """Whether windows of processing time are what closes: the clock always moves."""
+    windows = [item.window for item in node.fields if item.window is not None]
+    return any(window.processing_time for window in windows)
 
 
 def _finding(node: n.Node, scan: n.Scan) -> Finding:
     times = [item.name for item in scan.fields if item.type == "TIMESTAMP"]
     column = times[0] if times else "ts"
-    what = "its windows never close" if isinstance(node, n.Window) else "this join never emits"
+    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
+    what = kinds.get(type(node), "nothing says when its rows are complete")
     return Finding(
         "TG-405",
         f"the source {scan.source.name} has no watermark, so {what}",

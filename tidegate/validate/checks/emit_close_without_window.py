@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.sql.statements import EmitMode
+from tidegate.plan.properties import holds_back, properties
+from tidegate.sql.statements import Emit, EmitMode
+from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
 
 _CLOSED_JOINS = (
@@ -46,6 +48,31 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
             subject.plan,
             "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
             f"TUMBLE(my_source, {time_column(subject.plan)}, {example_interval()}).",
+            emit.span,
+        )
+    elif not open_groups:
+        yield from _not_final(subject, emit)
+
+
+def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
+    """There is a window somewhere, but it is not what makes the rows final."""
+    below = subject.plan.input
+    if holds_back(subject.plan) and not any(item.closes for item in below.fields):
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: the rows do not say which window they belong to",
+            subject.plan,
+            "add window_end to the columns.",
+            emit.span,
+        )
+    elif properties(below).changelog is not ChangelogKind.APPEND and not emit.lateness_us:
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: rows of this query may be taken back, so no window makes "
+            "them final",
+            subject.plan,
+            "use EMIT CHANGES; or let windows make them final: PARTITION BY window_end in a "
+            "ranking, GROUP BY TUMBLE(…) in an aggregate.",
             emit.span,
         )
 

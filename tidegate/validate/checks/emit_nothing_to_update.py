@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -18,8 +17,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
     if not unbounded(subject.plan):
         return
     below = properties(subject.plan.input)
-    updates = any(isinstance(node, n.Aggregate | n.TopN | n.Normalize) for node in subject.nodes())
-    if updates and below.key is None:
+    if below.changelog is not ChangelogKind.APPEND and below.key is None:
         yield Finding(
             "TG-416",
             f"{emit.mode.value} replaces rows by key, but the result does not hold the whole key",
@@ -27,7 +25,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "select every column of GROUP BY, or use EMIT CHANGES, which needs no key.",
             emit.span,
         )
-    elif not updates and below.changelog is ChangelogKind.APPEND:
+    elif below.changelog is ChangelogKind.APPEND:
         yield Finding(
             "TG-416",
             f"{emit.mode.value}: the rows of this query are never updated",

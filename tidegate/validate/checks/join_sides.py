@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
 from tidegate.plan.windows import is_processing_time
-from tidegate.validate.finding import Finding, Subject
+from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind
+from tidegate.validate.finding import Finding, Subject, unbounded
 
 
 def join_sides(subject: Subject) -> Iterable[Finding]:
@@ -22,7 +25,7 @@ def join_sides(subject: Subject) -> Iterable[Finding]:
         elif node.kind is n.JoinKind.LOOKUP:
             yield from _lookup(node)
         elif node.kind is n.JoinKind.ASOF:
-            yield from _asof(node)
+            yield from _asof(node, subject)
 
 
 def _lookup(node: n.Join) -> Iterable[Finding]:
@@ -49,7 +52,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
         )
 
 
-def _asof(node: n.Join) -> Iterable[Finding]:
+def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     if node.match is None:
         yield _finding(
             node,
@@ -60,6 +63,37 @@ def _asof(node: n.Join) -> Iterable[Finding]:
         yield _finding(
             node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
         )
+    elif properties(node.right).changelog is not ChangelogKind.APPEND and unbounded(node):
+        yield _finding(
+            node,
+            "the right side of an ASOF join must only append: its rows must not change later",
+            "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF.",
+        )
+    elif node.matched is None:
+        yield _finding(
+            node,
+            "the MATCH_CONDITION must compare a column of the left with one of the right",
+            _match_hint(node),
+        )
+    elif not node.timed and unbounded(node) and not _revised(node, subject):
+        yield _finding(
+            node,
+            "an ASOF join finds the nearest row in time: its MATCH_CONDITION must compare the "
+            "event times of both sides",
+            _match_hint(node) + "; or let later rows correct earlier ones: EMIT CHANGES and WITH "
+            "(state_ttl = '1 day').",
+        )
+
+
+def _match_hint(node: n.Join) -> str:
+    left, right = (time or "ts" for time in node.times)
+    return f"MATCH_CONDITION ({left} >= {right})"
+
+
+def _revised(node: n.Join, subject: Subject) -> bool:
+    """Whether results may be taken back, and rows forgotten, so that no watermark is needed."""
+    closes = subject.emit is None or subject.emit.mode is EmitMode.WINDOW_CLOSE
+    return node.ttl_us is not None and not closes
 
 
 def _finding(node: n.Join, message: str, hint: str) -> Finding:

@@ -13,12 +13,14 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     if emit is None or (emit.lateness_us is None and emit.late_to is None):
         return
     nodes = subject.nodes()
+    if all(node.spec.processing_time for node in nodes if isinstance(node, n.Window)):
+        nodes = [node for node in nodes if not isinstance(node, n.Window | n.Aggregate)]
     grouped = any(isinstance(node, n.Aggregate) and node.windowed for node in nodes)
     if emit.lateness_us is not None and not grouped:
         yield Finding(
             "TG-412",
-            "ALLOW LATENESS keeps closed windows for corrections, but this query has no windowed "
-            "aggregate",
+            "ALLOW LATENESS keeps closed windows for corrections, but this query has no aggregate "
+            "in windows of event time",
             subject.plan,
             f"add GROUP BY TUMBLE({time_column(subject.plan)}, {example_interval()}), or remove "
             "ALLOW LATENESS.",
@@ -27,8 +29,8 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     if emit.late_to is not None and not any(_judges_lateness(node) for node in nodes):
         yield Finding(
             "TG-412",
-            f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows, "
-            "time-bounded joins or OVER",
+            f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows of "
+            "event time, time-bounded joins or OVER",
             subject.plan,
             f"remove LATE DATA TO {emit.late_to}.",
             emit.late_to_span,

@@ -17,6 +17,8 @@ _LOOKS_AHEAD = frozenset({"LEAD", "NTILE", "PERCENT_RANK", "CUME_DIST"})
 
 def over_unsupported(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
+        if isinstance(node, n.TopN) and unbounded(node):
+            yield from _limit_by_row(node)
         if not isinstance(node, n.Over) or not unbounded(node):
             continue
         for function in node.functions:
@@ -30,6 +32,20 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
                 node,
                 "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
             )
+
+
+def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
+    """A limit that differs by row lets any row come back later, so all must be kept."""
+    fixed = node.limit is None or not node.limit.find(exp.Column)
+    appended = properties(node.input).changelog is ChangelogKind.APPEND
+    if not fixed and appended and not node.windowed and node.ttl_us is None:
+        yield Finding(
+            "TG-411",
+            "how many rows to keep differs from row to row, so every row must be remembered",
+            node,
+            f"compare {node.function.lower()}() with a number, or let state expire: CREATE STREAM "
+            "… WITH (state_ttl = '1 day') AS …",
+        )
 
 
 def _check(node: n.Over, function: exp.Expr) -> Iterable[Finding]:
@@ -81,9 +97,8 @@ def _ordered_by_time(node: n.Over, function: exp.Expr) -> bool:
     first = order.expressions[0]
     target = first.this if isinstance(first, exp.Ordered) else first
     descending = isinstance(first, exp.Ordered) and bool(first.args.get("desc"))
-    roles = {item.id: item.role for item in node.input.fields}
-    known = isinstance(target, exp.Column) and roles.get(target.name, n.Role.PLAIN)
-    return bool(known) and known is not n.Role.PLAIN and not descending
+    on_time = {item.id for item in node.input.fields if item.on_time}
+    return isinstance(target, exp.Column) and target.name in on_time and not descending
 
 
 def _finding(node: n.Over, message: str, hint: str) -> Finding:

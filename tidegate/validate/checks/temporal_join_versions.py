@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.sql.dialect import to_sql
-from tidegate.validate.finding import Finding, Subject
+from tidegate.validate.finding import Finding, Subject, written
 
 
 def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
@@ -20,13 +19,15 @@ def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
 def _check(node: n.Join) -> Iterable[Finding]:
     left = {item.id: item for item in node.left.fields}
     as_of = left.get(node.as_of_id) if node.as_of_id is not None else None
-    if as_of is None or as_of.role is n.Role.PLAIN:
-        written = as_of.name if as_of is not None else to_sql(node.as_of) if node.as_of else "?"
-        times = [item.name for item in node.left.fields if item.role is n.Role.TIME]
+    if as_of is None or not as_of.on_time:
+        shown = written(node.as_of, node) if node.as_of is not None else "?"
+        time = node.times[0]
         yield _finding(
             node,
-            f"FOR SYSTEM_TIME AS OF {written}: it must be the event time of the left side",
-            f"use {times[0]}." if times else "declare a WATERMARK on the left source.",
+            f"FOR SYSTEM_TIME AS OF {shown}: it must be the event time of the left side",
+            f"FOR SYSTEM_TIME AS OF {time}"
+            if time is not None
+            else "declare a WATERMARK on the left source.",
         )
     if not any(item.role is n.Role.TIME for item in node.right.fields):
         yield _finding(

@@ -5,21 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
 from tidegate.plan.scope import by_id, volatile
+from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, unbounded
+
+_KEPT = "{} gets another value when an epoch is replayed, and it would be kept in state"
 
 
 def volatile_in_state(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
-        if isinstance(node, (*n.STATELESS, n.Window)) or not unbounded(node):
+        if not unbounded(node):
+            continue
+        if _breaks_changes(node):
+            yield _finding(
+                node,
+                "a row that is taken back must equal the row that was given, but an expression "
+                "here gets another value each time",
+            )
+        if isinstance(node, (*n.STATELESS, n.Window)):
             continue
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
         if columns:
-            yield _finding(node, f"the column {', '.join(columns)} gets")
+            yield _finding(node, _KEPT.format(f"the column {', '.join(columns)}"))
         elif _volatile_expressions(node):
-            yield _finding(node, "an expression here gets")
+            yield _finding(node, _KEPT.format("an expression here"))
         elif any(_volatile_filter(child) for child in node.inputs):
-            yield _finding(node, "a condition below gets")
+            yield _finding(node, _KEPT.format("a condition below"))
+
+
+def _breaks_changes(node: n.Node) -> bool:
+    """Whether a stateless step over a changelog would change a row between + and -."""
+    if not isinstance(node, n.Filter | n.Project | n.Explode):
+        return False
+    if properties(node.input).changelog is ChangelogKind.APPEND:
+        return False
+    known = by_id(node.input.fields)
+    if isinstance(node, n.Filter):
+        return volatile(node.condition, known)
+    if isinstance(node, n.Explode):
+        return volatile(node.generator, known)
+    return any(volatile(part, {}) for part in node.expressions)
 
 
 def _volatile_fields(node: n.Node) -> list[n.Field]:
@@ -35,6 +61,7 @@ def _volatile_expressions(node: n.Node) -> bool:
         parts = list(node.functions)
     elif isinstance(node, n.TopN):
         parts = [*node.partition, *node.order]
+        parts += [node.limit] if node.limit is not None else []
     elif isinstance(node, n.Join) and node.condition is not None:
         parts = [node.condition]
     return any(volatile(part, known) for part in parts)
@@ -49,10 +76,10 @@ def _volatile_filter(node: n.Node) -> bool:
     return False
 
 
-def _finding(node: n.Node, what: str) -> Finding:
+def _finding(node: n.Node, message: str) -> Finding:
     return Finding(
         "TG-414",
-        f"{what} another value when an epoch is replayed, and it would be kept in state",
+        message,
         node,
         "use a column of the source, such as its event time; for processing time use a window over "
         "PROCTIME(), whose value is logged with the epoch.",

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
-from tidegate.sql.dialect import to_sql
-from tidegate.validate.finding import Finding, Subject, time_column, unbounded
+from tidegate.validate.finding import Finding, Subject, time_column, unbounded, written
 
 
 def window_not_event_time(subject: Subject) -> Iterable[Finding]:
@@ -15,20 +14,42 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
         if not isinstance(node, n.Window) or node.spec.processing_time or not unbounded(node):
             continue
         item = node.field(node.time_id) if node.time_id is not None else None
-        if item is not None and item.role is not n.Role.PLAIN:
+        if item is not None and item.on_time:
             continue
         if not properties(node.input).has_watermark and _is_timestamp(item):
             # Without any watermark the advice is to declare one: another check says so.
             continue
-        written = item.name if item is not None else to_sql(node.time)
+        if item is not None and item.window is not None:
+            yield _of_window(node, item)
+            continue
+        shown = written(node.time, node)
         yield Finding(
             "TG-406",
-            f"{node.spec.kind.value} is over {written}, which is not the event time: the "
+            f"{node.spec.kind.value} is over {shown}, which is not the event time: the "
             "watermark says nothing about it",
             node,
-            f"use the event time {time_column(node)}, or make {written} a computed column of the "
+            f"use the event time {time_column(node)}, or make {shown} a computed column of the "
             "source with WATERMARK FOR it.",
         )
+
+
+def _of_window(node: n.Window, item: n.Field) -> Finding:
+    """Windows over windows: the start is too early, and the clock is not the event time."""
+    if item.window is not None and item.window.processing_time:
+        return Finding(
+            "TG-406",
+            f"{node.spec.kind.value} is over {item.name} of a window in processing time, which is "
+            "not the event time: the watermark says nothing about it",
+            node,
+            f"use the event time {time_column(node)} in the inner window.",
+        )
+    return Finding(
+        "TG-406",
+        f"{node.spec.kind.value} is over {item.name}, but rows of a window come out when the "
+        "watermark has passed its end: they would be too late for their start",
+        node,
+        "use window_time, the last moment of the inner window.",
+    )
 
 
 def _is_timestamp(item: n.Field | None) -> bool:

@@ -1,0 +1,26 @@
+"""One Spark for all tests that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from tidegate.spark.session import own_session
+
+    session = own_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"

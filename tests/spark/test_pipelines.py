@@ -1,0 +1,317 @@
+"""Whole stateless pipelines: what goes in, what comes out, what is kept across restarts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import tidegate
+from tests.spark.helpers import bag, open_with, rows_of, run_to_end
+from tidegate.errors import RunError, ScriptError, TidegateError
+from tidegate.observe.status import State
+
+pytestmark = pytest.mark.spark
+
+TRADES = (
+    "CREATE SOURCE trades (id BIGINT NOT NULL, symbol STRING, price DECIMAL(10, 2), ms BIGINT, "
+    "ts AS timestamp_millis(ms), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND) "
+    "WITH (connector = 'memory', dead_letters = 'bad_trades');"
+)
+
+
+def test_inserts_of_every_kind_arrive_once_and_survive_a_restart(spark: Any, data: Path) -> None:
+    script = TRADES + "CREATE STREAM big AS SELECT id, symbol, price, ts FROM trades WHERE price > 1;"
+    with open_with(data, spark, script) as session:
+        first, second = session.subscribe("big"), session.subscribe("big")
+        session.start()
+        assert session.insert("trades", [{"id": 1, "symbol": "a", "price": "2.50", "ms": 1000}]) == 1
+        session.insert("trades", [(2, "b", 3.25, 2000)])
+        session.insert("trades", pd.DataFrame({"id": [3], "symbol": ["c"], "ms": [3000]}))
+        session.insert("trades", pa.table({"ID": [4], "price": ["4.00"], "ms": [4000]}))
+        session.execute("INSERT INTO trades (id, price, ms) VALUES (5, 6.5, 5000), (6, 0.5, 6000);")
+        assert session.wait()
+        seen = rows_of(first.take_all())
+        assert sorted(row["id"] for row in seen) == [1, 2, 4, 5]
+        assert bag(rows_of(second.take_all())) == bag(seen)
+        assert seen[0]["ts"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+        assert first.take_all() == []
+    with open_with(data, spark, script) as session:
+        session.insert("trades", [{"id": 7, "price": "9.00", "ms": 7000}])
+        again = session.subscribe("big")
+        session.start(until_end=True)
+        assert session.wait()
+        assert sorted(row["id"] for row in rows_of(again.take_all())) == [1, 2, 4, 5, 7]
+        (status,) = session.status()
+        assert status.state is State.FINISHED
+        assert status.rows_in == 1 and status.rows_out == 1
+        assert status.watermark == datetime(1970, 1, 1, 0, 0, 6, tzinfo=UTC)
+
+
+def test_rows_that_do_not_fit_are_refused(spark: Any, data: Path) -> None:
+    with open_with(data, spark, TRADES) as session:
+        for rows, needle in (
+            ([{"id": 1, "symbl": "a"}], "did you mean symbol"),
+            ([{"symbol": "a"}], "id is NOT NULL"),
+            ([{"id": "one"}], "the column id"),
+            ([(1, 2)], "2 values for 4 columns"),
+        ):
+            with pytest.raises(RunError) as caught:
+                session.insert("trades", rows)
+            assert caught.value.code == "TG-309"
+            assert needle in caught.value.render()
+        with pytest.raises(RunError) as caught:
+            session.execute("INSERT INTO trades VALUES (1, 'a');")
+        assert "2 values for 4 columns" in caught.value.message
+
+
+def test_bad_rows_are_counted_and_kept(spark: Any, data: Path) -> None:
+    script = TRADES + "CREATE STREAM all_trades AS SELECT id FROM trades;"
+    with open_with(data, spark, script) as session:
+        good, bad = session.subscribe("all_trades"), session.subscribe("bad_trades")
+        session.insert("trades", [{"id": 1, "ms": 5}, {"id": 2, "ms": None}])
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(good.take_all()) == [{"id": 1}]
+        (letter,) = rows_of(bad.take_all())
+        assert letter["source"] == "trades"
+        assert letter["reason"] == "the event time ts is NULL"
+        assert '"id":2' in letter["record"]
+        status = {item.name: item for item in session.status()}
+        assert status["all_trades"].dead_letters == 1
+
+
+def test_unreadable_records_of_files(spark: Any, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1, "name": "x"}\n{"id": "no"}\nnonsense\n')
+    (folder / "b.csv").write_text("id,name\n2,y\nzwei,z\n")
+    script = "".join(
+        f"CREATE SOURCE {kind} (id BIGINT, name STRING) WITH (connector = 'files', "
+        f"path = '{folder}', format = '{kind}', glob = '*.{kind}', dead_letters = 'bad_{kind}');"
+        for kind in ("json", "csv")
+    )
+    script += "CREATE STREAM both AS SELECT * FROM json UNION ALL SELECT * FROM csv;"
+    with open_with(data, spark, script) as session:
+        good = session.subscribe("both")
+        bad = [session.subscribe("bad_json"), session.subscribe("bad_csv")]
+        session.start(until_end=True)
+        session.wait()
+        assert bag(rows_of(good.take_all())) == bag([{"id": 1, "name": "x"}, {"id": 2, "name": "y"}])
+        records = [row["record"] for item in bad for row in rows_of(item.take_all())]
+        assert sorted(records) == ["nonsense", "zwei,z", '{"id": "no"}']
+        status = {item.name: item for item in session.status()}
+        assert status["both"].dead_letters == 3
+
+
+def test_future_rows_go_to_the_dead_letters(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory', "
+        "max_future = '1 hour', dead_letters = 'far'); CREATE STREAM near AS SELECT id FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        near, far = session.subscribe("near"), session.subscribe("far")
+        session.insert("s", [{"id": 1, "ts": "2020-01-01"}, {"id": 2, "ts": "2999-01-01"}])
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(near.take_all()) == [{"id": 1}]
+        assert "future" in rows_of(far.take_all())[0]["reason"]
+        watermark = next(item.watermark for item in session.status() if item.name == "near")
+        assert watermark == datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def test_windows_as_table_functions_and_before_1970(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');"
+        "CREATE STREAM t AS SELECT id, window_start, window_end, window_time "
+        "FROM TUMBLE(s, ts, INTERVAL '1' DAY, INTERVAL '-8' HOUR);"
+        "CREATE STREAM h AS SELECT id, window_start FROM HOP(s, ts, INTERVAL '40' MINUTE, "
+        "INTERVAL '1' HOUR);"
+        "CREATE STREAM c AS SELECT id, window_start, window_end FROM CUMULATE(s, ts, INTERVAL '5' "
+        "SECOND, INTERVAL '15' SECOND);"
+    )
+    with open_with(data, spark, script) as session:
+        t, h, c = (session.subscribe(name) for name in "thc")
+        session.insert("s", [{"id": 1, "ts": "1969-12-31T23:59:53"}])
+        session.start(until_end=True)
+        session.wait()
+        (row,) = rows_of(t.take_all())
+        assert row["window_start"] == datetime(1969, 12, 31, 16, tzinfo=UTC)
+        assert row["window_end"] == datetime(1970, 1, 1, 16, tzinfo=UTC)
+        assert row["window_time"] == datetime(1970, 1, 1, 15, 59, 59, 999999, tzinfo=UTC)
+        starts = sorted(item["window_start"] for item in rows_of(h.take_all()))
+        assert starts == [datetime(1969, 12, 31, 23, 20, tzinfo=UTC)]
+        ends = sorted(item["window_end"].isoformat()[14:19] for item in rows_of(c.take_all()))
+        assert ends == ["00:00", "59:55"]
+
+
+def test_streams_over_streams_views_and_changelogs(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id INT, tags ARRAY<STRING>, who STRUCT<name: STRING>) "
+        "WITH (connector = 'memory', changelog = true);"
+        "CREATE STREAM doubled AS SELECT *, id * 2 AS twice FROM s WHERE id > 0;"
+        "CREATE STREAM tagged AS SELECT d.twice, who.name, tag FROM doubled AS d "
+        "LATERAL VIEW explode(tags) x AS tag;"
+    )
+    with open_with(data, spark, script) as session:
+        tagged = session.subscribe("tagged")
+        session.insert(
+            "s",
+            [
+                {"id": 1, "tags": ["a", "b"], "who": {"name": "n"}, "_op": "+I"},
+                {"id": 1, "tags": ["a"], "who": {"name": "n"}, "_op": "-D"},
+                {"id": 0, "tags": ["z"], "who": {"name": "n"}, "_op": "+I"},
+            ],
+        )
+        session.start(until_end=True)
+        session.wait()
+        rows = rows_of(tagged.take_all())
+        assert sorted((row["tag"], row["_op"]) for row in rows) == [("a", "+I"), ("a", "-D"), ("b", "+I")]
+        assert {(row["twice"], row["name"]) for row in rows} == {(2, "n")}
+
+
+def test_a_stream_and_a_sink_added_after_the_start(spark: Any, data: Path, tmp_path: Path) -> None:
+    script = TRADES + "CREATE STREAM a AS SELECT id FROM trades;"
+    with open_with(data, spark, script) as session:
+        first = session.subscribe("a")
+        session.start()
+        session.insert("trades", [{"id": 1, "ms": 1}])
+        session.wait()
+        session.execute(
+            "CREATE STREAM b AS SELECT id + 1 AS id FROM trades; "
+            f"CREATE SINK f FROM b WITH (connector = 'files', path = '{tmp_path / 'out'}');"
+        )
+        late = session.subscribe("b")
+        session.insert("trades", [{"id": 2, "ms": 2}])
+        session.wait()
+        assert sorted(row["id"] for row in rows_of(first.take_all())) == [1, 2]
+        assert 3 in [row["id"] for row in rows_of(late.take_all())]
+        written = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
+        assert sorted(row["id"] for row in written) == [2, 3]
+        session.execute("DROP SINK f; DROP STREAM a;")
+        assert [item.name for item in session.status()] in (["b"], [])
+        assert not (data / "a").exists()
+
+
+def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE STREAM x AS\nSELECT id,\n  symbol + ARRAY(1) AS broken\nFROM trades;\n"
+        "CREATE STREAM y AS\nSELECT id FROM trades WHERE upper(symbol, 1) = 'A';"
+    )
+    with open_with(data, spark, TRADES) as session:
+        with pytest.raises(ScriptError) as caught:
+            session.execute(script)
+        first, second = caught.value.errors
+        assert (first.code, first.place.line, first.place.column) == ("TG-307", 3, 3)
+        assert first.place.text[first.place.start : first.place.end] == "symbol + ARRAY(1)"
+        assert (second.code, second.place.line) == ("TG-307", 6)
+        assert session.catalog.get("x") is None
+        with pytest.raises(ScriptError) as caught:
+            session.execute(
+                "CREATE SOURCE z (a INT, t AS a + 1, WATERMARK FOR t AS t) WITH (connector = 'memory');"
+            )
+        assert "must be a TIMESTAMP, not INT" in caught.value.message
+
+
+def test_a_broken_file_stops_with_one_clear_error_and_loses_nothing(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pa.parquet.write_table(pa.table({"id": [1]}), folder / "a.parquet")
+    (folder / "b.parquet").write_bytes(b"this is no parquet file at all")
+    script = (
+        f"CREATE SOURCE s (id BIGINT) WITH (connector = 'files', path = '{folder}');"
+        "CREATE STREAM t AS SELECT id FROM s;"
+    )
+    with pytest.raises(TidegateError) as caught:
+        run_to_end(data, spark, script, "t")
+    assert caught.value.code == "TG-504"
+    assert "b.parquet" in caught.value.message
+    assert "Exception" not in caught.value.render() and "\tat " not in caught.value.render()
+    pa.parquet.write_table(pa.table({"id": [2]}), folder / "b.parquet")
+    assert sorted(row["id"] for row in rows_of(run_to_end(data, spark, script, "t"))) == [1, 2]
+
+
+def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pa.parquet.write_table(pa.table({"id": ["text"]}), folder / "a.parquet")
+    script = (
+        f"CREATE SOURCE s (id BIGINT) WITH (connector = 'files', path = '{folder}');"
+        "CREATE STREAM t AS SELECT id FROM s;"
+    )
+    with pytest.raises(TidegateError) as caught:
+        run_to_end(data, spark, script, "t")
+    assert caught.value.code == "TG-504"
+    assert "a.parquet" in caught.value.message
+
+
+def test_what_cannot_run_is_refused_before_anything_starts(spark: Any, data: Path) -> None:
+    with open_with(data, spark, TRADES) as session:
+        with pytest.raises(RunError) as caught:
+            session.start()
+        assert caught.value.code == "TG-505"
+        session.execute(
+            "CREATE STREAM n AS SELECT count(*) AS n FROM trades EMIT CHANGES;"
+            "CREATE SINK c FROM n WITH (connector = 'console');"
+        )
+        with pytest.raises(RunError) as caught:
+            session.start()
+        assert caught.value.code == "TG-501"
+        assert "group_aggregate" in caught.value.message
+        assert session.status() == ()
+    with open_with(
+        data / "endless",
+        spark,
+        "CREATE SOURCE g WITH (connector = 'generator'); CREATE STREAM e AS SELECT * FROM g;",
+    ) as session:
+        session.subscribe("e")
+        with pytest.raises(RunError) as caught:
+            session.start(until_end=True)
+        assert caught.value.code == "TG-505"
+
+
+def test_a_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) -> None:
+    with tidegate.open(data, spark=spark):
+        with pytest.raises(RunError) as caught:
+            tidegate.open(data, spark=spark)
+        assert caught.value.code == "TG-602"
+    with tidegate.open(data, spark=spark):
+        pass
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(RunError) as caught:
+        tidegate.open(blocked / "data", spark=spark)
+    assert caught.value.code == "TG-601"
+
+
+def test_changed_sources_are_refused_and_a_changed_query_goes_on(spark: Any, data: Path) -> None:
+    source = "CREATE SOURCE {0} (id INT) WITH (connector = 'memory');"
+    both = source.format("a") + source.format("b")
+    with open_with(data, spark, both + "CREATE STREAM s AS SELECT id FROM a;") as session:
+        session.insert("a", [{"id": 1}])
+        session.subscribe("s")
+        session.start(until_end=True)
+        session.wait()
+    with open_with(data, spark, both + "CREATE STREAM s AS SELECT id FROM b;") as session:
+        session.subscribe("s")
+        with pytest.raises(RunError) as caught:
+            session.start(until_end=True)
+        assert caught.value.code == "TG-603"
+    changed = "CREATE STREAM s WITH (on_change = '{0}') AS SELECT id * 10 AS id FROM a;"
+    with open_with(data, spark, both + changed.format("refuse")) as session:
+        session.subscribe("s")
+        with pytest.raises(RunError) as caught:
+            session.start(until_end=True)
+        assert caught.value.code == "TG-603"
+    with open_with(data, spark, both + changed.format("continue")) as session:
+        session.insert("a", [{"id": 2}])
+        out = session.subscribe("s")
+        session.start(until_end=True)
+        session.wait()
+        assert [row["id"] for row in rows_of(out.take_all())] == [1, 20]

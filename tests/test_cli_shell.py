@@ -1,0 +1,248 @@
+"""`tidegate sql`: what is a complete input, what could come next, and what each command does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from typer.testing import CliRunner, Result
+
+import tidegate
+from tidegate.catalog.catalog import Catalog
+from tidegate.cli import shell
+from tidegate.cli.inputs import SqlCompleter, is_complete
+from tidegate.cli.main import app
+from tidegate.compiler import Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import RunError, ScriptError, TidegateError
+from tidegate.observe.status import State, StreamStatus
+from tidegate.results import Result as StatementResult
+
+SQL = """
+CREATE SOURCE bids (auction BIGINT, price BIGINT) WITH (connector = 'memory');
+CREATE STREAM dear AS SELECT auction, price AS amount FROM bids WHERE price > 10;
+"""
+
+
+@dataclass
+class FakeSession:
+    """Declares for real and runs nothing."""
+
+    catalog: Catalog = field(default_factory=Catalog)
+    warnings: list[TidegateError] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    statuses: tuple[StreamStatus, ...] = ()
+    broken: Exception | None = None
+
+    def open(self, path: Path, **_: Any) -> FakeSession:
+        self.said.append(f"open {path}")
+        return self
+
+    def __enter__(self) -> FakeSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.said.append("close")
+
+    def execute(self, sql: str, file: str | None = None) -> list[StatementResult]:
+        if self.broken is not None:
+            raise self.broken
+        compiled = Compiler(CONNECTORS, self.catalog).compile(sql, file)
+        if compiled.errors:
+            raise ScriptError(compiled.errors)
+        self.catalog = compiled.catalog
+        return [StatementResult.of_text(f"did {s.text}") for s in compiled.statements]
+
+    def add_console_sinks(self) -> list[str]:
+        return ["dear"]
+
+    def start(self) -> None:
+        self.said.append("start")
+        if not self.catalog.names():
+            raise RunError("TG-505", "there is nothing to run")
+        self.statuses = (StreamStatus("dear", State.RUNNING, 3),)
+
+    def wait(self) -> bool:
+        self.said.append("wait")
+        return True
+
+    def stop(self) -> None:
+        self.said.append("stop")
+        self.statuses = ()
+
+    def status(self) -> tuple[StreamStatus, ...]:
+        return self.statuses
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSession:
+    monkeypatch.chdir(tmp_path)
+    fake = FakeSession()
+    monkeypatch.setattr(tidegate, "open", fake.open)
+    return fake
+
+
+def sql(text: str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["sql", *arguments], input=text)
+
+
+class TestPiped:
+    def test_statements_over_several_lines(self, session: FakeSession) -> None:
+        result = sql("SHOW\nSOURCES;\n\nSHOW SINKS; SHOW STREAMS;")
+        assert (result.exit_code, result.stderr) == (0, "")
+        did = ["did SHOW", "SOURCES", "", "did SHOW SINKS", "did SHOW STREAMS"]
+        assert result.stdout.splitlines() == did
+        assert session.said == ["open .tidegate/shell", "close"]
+
+    def test_the_last_semicolon_may_be_missing(self, session: FakeSession) -> None:
+        assert sql("SHOW SINKS").stdout == "did SHOW SINKS\n"
+
+    def test_errors_point_into_the_input_and_the_rest_goes_on(self, session: FakeSession) -> None:
+        result = sql("SHOW SINKS;\n\nSELECT 1;\nSHOW SOURCES;\n")
+        assert result.exit_code == 2
+        assert result.stdout.splitlines() == ["did SHOW SINKS", "did SHOW SOURCES"]
+        assert result.stderr.startswith("error[TG-102]: a query on its own")
+        assert "--> stdin:3:1" in result.stderr
+
+    def test_an_open_quote(self, session: FakeSession) -> None:
+        result = sql("SHOW SINKS;\nSET a = 'b;\n")
+        assert result.exit_code == 2
+        assert "never closed" in result.stderr
+
+    def test_a_file_first(self, session: FakeSession) -> None:
+        Path("demo.sql").write_text(SQL)
+        result = sql("\\d\n\\d dear\n", "demo.sql")
+        assert result.exit_code == 0
+        assert "source | bids | auction, price" in result.stdout
+        assert "stream | dear | auction, amount" in result.stdout
+        assert "did DESCRIBE dear" in result.stdout
+        assert session.said[0] == "open .tidegate/demo"
+
+    def test_an_error_in_the_file(self, session: FakeSession) -> None:
+        Path("demo.sql").write_text("CREATE STREAM a AS SELECT * FROM nothing;")
+        result = sql("", "demo.sql")
+        assert result.exit_code == 2
+        assert "--> demo.sql:1:" in result.stderr
+
+    def test_start_status_stop(self, session: FakeSession) -> None:
+        result = sql(SQL + "\\status\n\\start\n\\status\n\\stop\n")
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[-4:] == [
+            "nothing is running; \\start runs the streams",
+            "running: dear; shown here: dear",
+            "dear: running, epoch 3, 0 rows in, 0 rows out",
+            "stopped",
+        ]
+        assert session.said[1:] == ["start", "stop", "close"]
+
+    def test_at_the_end_started_streams_finish_their_rows(self, session: FakeSession) -> None:
+        assert sql(SQL + "\\start\n").exit_code == 0
+        assert session.said[1:] == ["start", "wait", "close"]
+
+    def test_a_start_that_fails_starts_nothing_later(self, session: FakeSession) -> None:
+        result = sql("\\start\n")
+        assert (result.exit_code, result.stderr) == (2, "error[TG-505]: there is nothing to run\n")
+        assert session.said[1:] == ["start", "stop", "close"]
+
+    def test_help_lists_every_command(self, session: FakeSession) -> None:
+        result = sql("\\h\n")
+        for command in ("\\q", "\\h", "\\d", "\\start", "\\stop", "\\status"):
+            assert f"{command} " in result.stdout
+
+    def test_unknown_command(self, session: FakeSession) -> None:
+        result = sql("\\x\n")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: there is no command \\x\nHint: commands: ")
+
+    @pytest.mark.parametrize("word", ["\\q", "exit", "QUIT"])
+    def test_leaving(self, word: str, session: FakeSession) -> None:
+        result = sql(f"SHOW SINKS;\n{word}\nSHOW SOURCES;\n")
+        assert result.stdout == "did SHOW SINKS\n"
+
+    def test_no_stack_trace_for_our_own_mistakes(self, session: FakeSession) -> None:
+        session.broken = ValueError("oh")
+        result = sql("SHOW SINKS;\n\\h\n")
+        assert result.exit_code == 1
+        assert result.stderr == "internal error: ValueError: oh, run with --debug for details\n"
+        assert "\\start" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("", True),
+        ("  \n", True),
+        ("\\d bids", True),
+        ("exit", True),
+        ("SHOW SINKS", False),
+        ("SHOW SINKS;", True),
+        ("SHOW SINKS; -- all;", True),
+        ("SHOW SINKS -- ;", False),
+        ("SHOW /* ; ", False),
+        ("SET a = ';", False),
+        ("SET a = ';';", True),
+        ("SHOW CREATE `;", False),
+        ("SHOW SINKS; SHOW", False),
+        ("-- only a comment", True),
+    ],
+)
+def test_is_complete(text: str, complete: bool) -> None:
+    assert is_complete(text) is complete
+
+
+class TestCompletion:
+    def complete(self, text: str) -> list[str]:
+        catalog = Compiler(CONNECTORS).compile(SQL).catalog
+        completer = SqlCompleter(lambda: catalog)
+        found = completer.get_completions(Document(text), CompleteEvent())
+        return [completion.text for completion in found]
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("SELECT * FROM ", ["bids", "dear"]),
+            ("SELECT * FROM de", ["dear"]),
+            ("DROP STREAM d", ["dear"]),
+            ("\\d b", ["bids"]),
+            ("\\st", ["\\start", "\\status", "\\stop"]),
+            ("SELECT dear.a", ["auction", "amount"]),
+            ("EXPLAIN SELECT * FROM bids b JOIN dear AS d ON b.", ["auction", "price"]),
+            ("EXPLAIN SELECT * FROM bids b JOIN dear AS d ON d.am", ["amount"]),
+            ("SELECT * FROM nothing n WHERE n.", []),
+            ("CREATE SO", ["SOURCE", "SOURCES"]),
+            ("create so", ["source", "sources"]),
+            ("", []),
+        ],
+    )
+    def test_completions(self, text: str, expected: list[str]) -> None:
+        assert self.complete(text)[: len(expected) or None] == expected
+
+    def test_columns_of_what_is_named_come_first(self) -> None:
+        assert self.complete("SELECT * FROM dear WHERE am") == ["amount"]
+        assert "price" not in self.complete("SELECT * FROM dear WHERE p")
+
+    def test_phrases(self) -> None:
+        assert "EMIT ON WINDOW CLOSE" in self.complete("EM")
+
+
+class TestHistory:
+    def test_follows_the_state_home(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        assert shell.history_file() == tmp_path / "tidegate" / "history"
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setenv("HOME", "/home/someone")
+        assert shell.history_file() == Path("/home/someone/.local/state/tidegate/history")
+
+    def test_is_private(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        shell._history().append_string("SET password = 'x';")
+        assert shell.history_file().stat().st_mode & 0o077 == 0
+
+    def test_is_done_without(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "tidegate").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        shell._history().append_string("SHOW SINKS;")

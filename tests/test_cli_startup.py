@@ -1,0 +1,55 @@
+"""check and explain start without Spark, Arrow, pandas or the shell's toolkit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "prompt_toolkit", "duckdb")
+SQL = """
+CREATE SOURCE bids (auction BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND) WITH (connector = 'memory');
+CREATE STREAM per_minute AS
+SELECT auction, window_start, count(*) AS n FROM bids
+GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE) EMIT ON WINDOW CLOSE;
+"""
+PROBE = """
+import json, sys
+from tidegate.cli.main import app
+try:
+    app(json.loads(sys.argv[1]), prog_name="tidegate")
+except SystemExit as end:
+    assert not end.code, f"exit code {end.code}"
+loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
+print(json.dumps(loaded))
+"""
+
+
+@pytest.mark.parametrize("command", ["check FILE", "explain FILE", "--help", "--version"])
+def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
+    script = tmp_path / "demo.sql"
+    script.write_text(SQL)
+    arguments = command.replace("FILE", str(script)).split()
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_the_probe_sees_what_is_loaded() -> None:
+    """The test above would pass for ever if the probe were blind."""
+    probe = PROBE.replace("import json, sys", "import json, sys, pyarrow")
+    done = subprocess.run(
+        [sys.executable, "-c", probe, json.dumps(["--version"]), json.dumps(HEAVY)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pyarrow" in json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,99 @@
+"""`tidegate run`: start the streams of a script, show them, stop them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tidegate
+from tidegate.cli import data as data_directory
+from tidegate.cli import report, scripts
+from tidegate.cli.interrupts import Interrupts
+from tidegate.cli.screen import Screen, open_screen, show_results
+from tidegate.errors import RunError
+from tidegate.observe.status import State, StreamStatus
+
+if TYPE_CHECKING:
+    from tidegate.session import Session
+
+SECONDS_BETWEEN_LOOKS = 0.25
+_OVER = {State.FINISHED, State.STOPPED}
+
+
+def run(file: str, *, until_end: bool, data: Path | None, fresh: bool, master: str | None) -> int:
+    """Run a file until it ends or the user has seen enough."""
+    script = scripts.read(file)
+    # Errors are found before Spark starts, and before anything is removed.
+    scripts.require_valid(script, resolve_environment=True)
+    directory = data or data_directory.default_directory(script.stem)
+    if fresh:
+        data_directory.remove(directory, script.path)
+    interrupts = Interrupts()
+    interrupts.install()
+    screen = open_screen(interrupts.note)
+    with tidegate.open(directory, master=master, show=screen.rows) as session:
+        try:
+            _start(session, script, screen, interrupts, until_end)
+            _watch(session, screen, interrupts)
+        except KeyboardInterrupt:
+            # Spark's own handler, from the moment between its start and our next install.
+            interrupts.count()
+        except Exception:
+            screen.end(session.status())
+            raise
+        _stop(session, screen, interrupts)
+    return 0
+
+
+def _start(
+    session: Session,
+    script: scripts.ScriptFile,
+    screen: Screen,
+    interrupts: Interrupts,
+    until_end: bool,
+) -> None:
+    with screen.working("starting Spark…"):
+        results = session.execute(script.text, script.name)
+    interrupts.install()
+    report.show(session.warnings, "warning")
+    show_results(screen, results)
+    if interrupts.requested:
+        return
+    session.add_console_sinks()
+    with screen.working("starting the streams…"):
+        session.start(until_end=until_end)
+    interrupts.install()
+
+
+def _watch(session: Session, screen: Screen, interrupts: Interrupts) -> None:
+    """Show the streams until all have ended, one fails, or the user wants to stop."""
+    while not interrupts.requested:
+        statuses = session.status()
+        screen.progress(statuses)
+        failed = [status for status in statuses if status.state is State.FAILED]
+        if failed:
+            session.wait(timeout=0)
+            raise RunError("TG-503", f"the stream {failed[0].name} stopped: {failed[0].error}")
+        if all(status.state in _OVER for status in statuses):
+            return
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _stop(session: Session, screen: Screen, interrupts: Interrupts) -> None:
+    """Stop what still runs; the last counters are those from before."""
+    statuses = session.status()
+    if interrupts.requested:
+        screen.line("stopping…")
+        session.stop()
+    screen.end(_stopped(statuses))
+
+
+def _stopped(statuses: Sequence[StreamStatus]) -> list[StreamStatus]:
+    running = {State.STARTING, State.RUNNING}
+    return [
+        replace(status, state=State.STOPPED) if status.state in running else status
+        for status in statuses
+    ]

@@ -1,0 +1,234 @@
+"""`tidegate sql`: statements and meta commands, typed by a person or piped in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tidegate
+from tidegate.catalog.objects import Declared, Sink
+from tidegate.cli import data as data_directory
+from tidegate.cli import report, scripts
+from tidegate.cli.guard import INTERRUPTED, show_exception
+from tidegate.cli.inputs import META_COMMANDS, SqlCompleter, columns_of, is_complete
+from tidegate.cli.screen import Screen, open_screen, show_results
+from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+
+    from tidegate.session import Session
+
+
+def run(file: str | None, *, data: Path | None, master: str | None) -> int:
+    """Open a session, run the file if there is one, then whatever comes in."""
+    script = scripts.read(file) if file is not None else None
+    interactive = report.is_terminal(sys.stdout) and report.is_terminal(sys.stdin)
+    directory = data or data_directory.default_directory(script.stem if script else "shell")
+    screen = open_screen()
+    with tidegate.open(directory, master=master, show=screen.rows) as session:
+        shell = Shell(session, screen)
+        if script is not None:
+            shell.execute(script.text, script.name)
+        if interactive:
+            _talk(shell)
+            return 0
+        shell.read(sys.stdin)
+        return shell.exit_code
+
+
+class Shell:
+    """One session and what was said to it."""
+
+    def __init__(self, session: Session, screen: Screen) -> None:
+        self.session = session
+        self.screen = screen
+        self.exit_code = 0
+        self._started = False
+        self._meta: dict[str, Callable[[str], None]] = {
+            "\\h": self._help,
+            "\\d": self._describe,
+            "\\start": self._start,
+            "\\status": self._status,
+            "\\stop": self._stop,
+        }
+
+    def feed(self, text: str, file: str | None = None) -> bool:
+        """Do what one complete input says; False if it says goodbye."""
+        command = text.strip()
+        if command.lower() in {"\\q", "exit", "quit"}:
+            return False
+        if command.startswith("\\"):
+            self._command(command.rstrip(";"))
+        elif command:
+            self.execute(text, file)
+        return True
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Take inputs from a pipe, then finish the rows that are there."""
+        text, above = "", 0
+        for number, line in enumerate(lines, start=1):
+            text += line
+            if not is_complete(text):
+                continue
+            # Empty lines in front make the line numbers of errors those of the whole input.
+            if not self.feed("\n" * above + text, "stdin"):
+                return
+            text, above = "", number
+        if text.strip():
+            self.feed("\n" * above + text, "stdin")
+        if self._started:
+            with self._guarded():
+                self.session.wait()
+
+    def execute(self, text: str, file: str | None = None) -> None:
+        """Run statements and show what they say."""
+        with self._guarded():
+            with self.screen.working("working…"):
+                results = self.session.execute(text, file)
+            report.show(self.session.warnings, "warning")
+            show_results(self.screen, results)
+
+    def _command(self, text: str) -> None:
+        name, _, argument = text.partition(" ")
+        with self._guarded():
+            command = self._meta.get(name)
+            if command is None:
+                known = ", ".join([*self._meta, "\\q"])
+                raise report.InputProblem(f"there is no command {name}", f"commands: {known}")
+            command(argument.strip())
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Errors are shown and the shell goes on; Ctrl-C ends what is being done, no more."""
+        if threading.current_thread() is threading.main_thread():
+            # Spark's own handler would cancel the jobs of all running streams.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.screen.line("interrupted")
+            self.exit_code = self.exit_code or INTERRUPTED
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            code = show_exception(error)
+            self.exit_code = self.exit_code or code
+
+    # Meta commands
+
+    def _help(self, argument: str) -> None:
+        rows = [(name, what) for name, what in META_COMMANDS.items()]
+        self.screen.table("", ("command", "what it does"), rows)
+        self.screen.line("Statements end with ; and may take several lines. Tab completes.")
+
+    def _describe(self, argument: str) -> None:
+        if argument:
+            show_results(self.screen, self.session.execute(f"DESCRIBE {argument};"))
+            return
+        catalog = self.session.catalog
+        declared = [item for item in map(catalog.get, catalog.names()) if item is not None]
+        rows = [(item.kind.value.lower(), item.name, _outline(item)) for item in declared]
+        if rows:
+            self.screen.table("", ("kind", "name", "what"), rows)
+        else:
+            self.screen.line("nothing is declared yet")
+
+    def _start(self, argument: str) -> None:
+        shown = self.session.add_console_sinks()
+        try:
+            with self.screen.working("starting the streams…"):
+                self.session.start()
+        except TidegateError:
+            # A session that could not start would start streams behind the user's back later.
+            if not self._started:
+                self.session.stop()
+            raise
+        self._started = True
+        names = ", ".join(status.name for status in self.session.status())
+        self.screen.line(
+            f"running: {names}" + (f"; shown here: {', '.join(shown)}" if shown else "")
+        )
+
+    def _status(self, argument: str) -> None:
+        statuses = self.session.status()
+        if statuses:
+            self.screen.end(statuses)
+        else:
+            self.screen.line("nothing is running; \\start runs the streams")
+
+    def _stop(self, argument: str) -> None:
+        self.session.stop()
+        self._started = False
+        self.screen.line("stopped")
+
+
+def _outline(item: Declared) -> str:
+    """What an object is about, in a line."""
+    if isinstance(item, Sink):
+        return f"{item.connector}, from {item.source}"
+    return ", ".join(columns_of(item))
+
+
+def _talk(shell: Shell) -> None:
+    """Prompt until the user leaves."""
+    from prompt_toolkit.patch_stdout import patch_stdout
+
+    prompt = _prompt(shell)
+    shell.screen.line(f"Tidegate {tidegate.__version__}. \\h for help, \\q to leave.")
+    # Rows of running streams are printed above the prompt, not into it.
+    with patch_stdout(raw=True):
+        while True:
+            try:
+                text = prompt.prompt()
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            if not shell.feed(text):
+                return
+
+
+def _prompt(shell: Shell) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.filters import Condition
+    from prompt_toolkit.lexers import PygmentsLexer
+    from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
+
+    session: PromptSession[str] = PromptSession(
+        "tidegate> ",
+        history=_history(),
+        completer=SqlCompleter(lambda: shell.session.catalog),
+        complete_while_typing=True,
+        lexer=PygmentsLexer(SqlLexer),
+        multiline=Condition(lambda: not is_complete(session.default_buffer.text)),
+        prompt_continuation="     ...> ",
+    )
+    return session
+
+
+def history_file() -> Path:
+    """Where the shell keeps what was typed."""
+    home = os.environ.get("XDG_STATE_HOME")
+    state = Path(home) if home else Path.home() / ".local" / "state"
+    return state / "tidegate" / "history"
+
+
+def _history() -> History:
+    """A history in a file only its owner can read, since statements may hold passwords."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = history_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))

@@ -1,0 +1,227 @@
+"""A case as Tidegate SQL: its sources on the connector `memory`, its query as a stream.
+
+What the query does not say and the case does (EMIT, lateness) is added to the text; the rest of
+the query stays as it is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.catalog.objects import SideStream, Source, Stream
+from tidegate.compiler import Compiled, Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import CatalogError, ScriptError, did_you_mean
+from tidegate.physical.planner import plan_stages, require_built
+from tidegate.plan.properties import properties
+from tidegate.sql import statements as st
+from tidegate.sql.parser import parse_script
+from tidegate.testing.case import OP, Case, CaseSource, DeleteAll
+from tidegate.testing.marks import LONG_DELAY_MS, MARK
+from tidegate.types import ChangelogKind
+
+_EMITS = {
+    "window_close": "EMIT ON WINDOW CLOSE",
+    "update": "EMIT CHANGES",
+    "changelog": "EMIT CHANGES",
+}
+# Findings that a state_ttl settles: joins, DISTINCT and set operations without a bound.
+_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409"})
+_TTL = f"{LONG_DELAY_MS // 86_400_000} days"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A case ready to run: its script, and what its stream means."""
+
+    script: str
+    again: str
+    stream: str
+    late_stream: str | None
+    changelog: ChangelogKind
+    key: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    def source(self, name: str) -> Source:
+        """The declared source that takes the rows of a source of the case."""
+        wanted = (name.lower(), marked_name(name).lower())
+        for source in self.sources:
+            if source.name.lower() in wanted:
+                return source
+        hint = did_you_mean(name, [source.name for source in self.sources], "sources")
+        raise CatalogError("TG-201", f"there is no source {name}", hint=hint)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """One way to write a case down."""
+
+    text: str
+    stream: str
+    late_stream: str | None = None
+
+
+def declare(case: Case) -> Declared:
+    """Write a case down and check all that can be checked without Spark."""
+    if case.script is not None:
+        assert case.stream is not None, "a script names its stream"
+        draft = _Draft(case.script, case.stream)
+        return _declared(draft, _compile(draft, case))
+    draft = _draft(case, late=bool(case.late_rows), ttl=False)
+    compiled = _compile(draft, case)
+    codes = {error.code for error in compiled.errors}
+    ttl = case.neutral and bool(codes & _UNBOUNDED)
+    if ttl or "TG-412" in codes:
+        # A neutral query says nothing of state, and not every query has late rows to hand out.
+        draft = _draft(case, late=bool(case.late_rows) and "TG-412" not in codes, ttl=ttl)
+        compiled = _compile(draft, case)
+    return _declared(draft, compiled)
+
+
+def _compile(draft: _Draft, case: Case) -> Compiled:
+    return Compiler(CONNECTORS).compile(draft.text, str(case.path.name))
+
+
+def _declared(draft: _Draft, compiled: Compiled) -> Declared:
+    if compiled.errors:
+        raise ScriptError(compiled.errors)
+    catalog = compiled.catalog
+    stream = catalog.get(draft.stream)
+    kind = ChangelogKind.APPEND
+    key: tuple[str, ...] = ()
+    if isinstance(stream, Stream):
+        origin, span = stream.origin, stream.statement.span
+        require_built(plan_stages(stream.plan), stream.name, origin.text, origin.file, span)
+        kind, key = _kind(stream)
+    elif not isinstance(stream, SideStream):
+        streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]
+        hint = did_you_mean(draft.stream, streams, "streams")
+        raise CatalogError("TG-201", f"the script has no stream {draft.stream}", hint=hint)
+    again = [s.text for s in compiled.script.statements if not isinstance(s, st.Insert)]
+    return Declared(
+        draft.text,
+        ";\n".join(again) + ";",
+        stream.name,
+        draft.late_stream,
+        kind,
+        key,
+        tuple(catalog.of(Source)),
+    )
+
+
+def _kind(stream: Stream) -> tuple[ChangelogKind, tuple[str, ...]]:
+    """What the rows of a stream mean, and the columns of its key."""
+    found = properties(stream.plan)
+    ids = set(found.key or ())
+    return found.changelog, tuple(f.name for f in stream.plan.fields if f.id in ids)
+
+
+def _draft(case: Case, late: bool, ttl: bool) -> _Draft:
+    assert case.query is not None, "only cases with a query are drafted"
+    taken = {source.name.lower() for source in case.sources}
+    stream = _free("result", taken)
+    late_stream = _free("late_rows", taken) if late else None
+    statements = [text for source in case.sources for text in _sources(case, source)]
+    options = f" WITH (state_ttl = '{_TTL}')" if ttl else ""
+    query, late_stream = _query(case, late_stream)
+    statements.append(f"CREATE STREAM {stream}{options} AS\n{query}")
+    return _Draft(";\n\n".join(statements) + ";\n", stream, late_stream)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _query(case: Case, late_stream: str | None) -> tuple[str, str | None]:
+    """The query with what the case adds to its EMIT clause, and the name of its late stream."""
+    assert case.query is not None, "only cases with a query are drafted"
+    query = case.query.strip().rstrip(";").rstrip()
+    emit = _emit_of(query)
+    added = [] if emit is not None or case.emit is None else [_EMITS[case.emit]]
+    late: list[str] = []
+    if case.allowed_lateness_ms and (emit is None or emit.lateness_us is None):
+        late.append(f"ALLOW LATENESS INTERVAL '{case.allowed_lateness_ms}' MILLISECOND")
+    if emit is not None and emit.late_to is not None:
+        late_stream = emit.late_to
+    elif late_stream is not None:
+        late.append(f"LATE DATA TO {late_stream}")
+    if late and emit is None and not added:
+        added.append("EMIT ON WINDOW CLOSE")
+    return "\n".join([query, *added, *late]), late_stream
+
+
+def _emit_of(query: str) -> st.Emit | None:
+    """The EMIT clause of a query; None if there is none or the query cannot be read."""
+    script = parse_script(f"CREATE STREAM result AS\n{query}")
+    statement = script.statements[0] if script.statements else None
+    return statement.query.emit if isinstance(statement, st.CreateStream) else None
+
+
+def marked_name(name: str) -> str:
+    """The source that carries the explicit watermarks of `name`."""
+    return f"{name}_with_marks"
+
+
+def _sources(case: Case, source: CaseSource) -> list[str]:
+    """The statements that declare a source of the case."""
+    columns = [f"{_quoted(name)} {kind}" for name, kind in source.columns]
+    if source.is_lookup:
+        return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, {})]
+    options = {"changelog": "true"} if _signed(case, source) else {}
+    if not source.marks:
+        watermark = _watermark(source, _delay_ms(case, source))
+        body = [*columns, *watermark]
+        return [_create("SOURCE", source.name, body, source.primary_key, options)]
+    body = [*columns, f"{MARK} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
+    names = ", ".join(_quoted(name) for name, _ in source.columns)
+    marked = marked_name(source.name)
+    return [
+        _create("SOURCE", marked, body, source.primary_key, options),
+        f"CREATE STREAM {_quoted(source.name)} AS\n"
+        f"SELECT {names} FROM {_quoted(marked)} WHERE {MARK} IS NULL",
+    ]
+
+
+def _create(
+    what: str, name: str, body: list[str], key: tuple[str, ...], options: dict[str, str]
+) -> str:
+    if key:
+        body = [*body, f"PRIMARY KEY ({', '.join(_quoted(column) for column in key)})"]
+    lines = ",\n    ".join(body)
+    with_clause = ", ".join(
+        ["connector = 'memory'", *(f"{option} = {value}" for option, value in options.items())]
+    )
+    return f"CREATE {what} {_quoted(name)} (\n    {lines}\n) WITH ({with_clause})"
+
+
+def _watermark(source: CaseSource, delay_ms: int) -> list[str]:
+    if source.time_column is None:
+        return []
+    time = _quoted(source.time_column)
+    return [f"WATERMARK FOR {time} AS {time} - INTERVAL '{delay_ms}' MILLISECOND"]
+
+
+def _delay_ms(case: Case, source: CaseSource) -> int:
+    """`none`: nothing is meant to be late, so the watermark stays far behind."""
+    if case.watermark_model in ("none", "explicit"):
+        return LONG_DELAY_MS
+    return source.watermark_delay_ms
+
+
+def _signed(case: Case, source: CaseSource) -> bool:
+    """Whether the rows of a source carry _op: always for a changelog, else where it is used."""
+    if source.kind == "changelog":
+        return True
+    if source.kind == "stream":
+        return False
+    emptied = any(
+        isinstance(step, DeleteAll) and source.name in step.sources for step in case.steps
+    )
+    return emptied or any(OP in row for row in (*source.rows, *case.rows_of(source.name)))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

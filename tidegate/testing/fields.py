@@ -1,0 +1,203 @@
+"""Strict reading of one mapping of a case file: right types, no field that nobody knows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidegate.errors import TidegateError, did_you_mean
+from tidegate.testing.case import Row
+
+
+class CaseError(TidegateError):
+    """A case file that cannot be understood."""
+
+    def __init__(self, file: Path, field: str, message: str, hint: str | None = None) -> None:
+        place = f"{file}: {field}: " if field else f"{file}: "
+        super().__init__("TG-701", place + message, hint=hint)
+        self.file = file
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A mapping of a file and where in the file it stands."""
+
+    file: Path
+    where: str
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, file: Path, where: str, raw: object, known: Iterable[str]) -> Fields:
+        """The mapping, once every one of its fields is known."""
+        names = tuple(known)
+        if not isinstance(raw, Mapping):
+            raise CaseError(file, where, f"expected a mapping, found {shown(raw)}")
+        for name in raw:
+            if name not in names:
+                hint = did_you_mean(str(name), names, "fields")
+                raise CaseError(file, _join(where, str(name)), "there is no such field", hint)
+        return cls(file, where, raw)
+
+    def error(self, name: str, message: str, hint: str | None = None) -> CaseError:
+        return CaseError(self.file, _join(self.where, name), message, hint)
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there; null means it is not."""
+        return self.values.get(name) is not None
+
+    def exactly_one(self, *names: str) -> str:
+        """The one of these fields that is given."""
+        given = [name for name in names if self.has(name)]
+        if len(given) == 1:
+            return given[0]
+        options = " or ".join(names)
+        found = "both " + " and ".join(given) if given else "neither"
+        raise CaseError(self.file, self.where, f"expected {options}, found {found}")
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(name, f"expected a text, found {shown(value)}")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        return self.text(name) if self.has(name) else None
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """A whole number from zero up."""
+        if not self.has(name):
+            return default
+        value = self.values[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.error(name, f"expected a whole number from 0 up, found {shown(value)}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        if not self.has(name):
+            return default
+        value = self.values[name]
+        if not isinstance(value, bool):
+            raise self.error(name, f"expected true or false, found {shown(value)}")
+        return value
+
+    def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str | None:
+        if not self.has(name):
+            return default
+        value = self.values[name]
+        if value not in choices:
+            hint = did_you_mean(str(value), choices, "choices")
+            raise self.error(name, f"expected {' | '.join(choices)}, found {shown(value)}", hint)
+        return str(value)
+
+    def sequence(self, name: str) -> list[Any]:
+        value = self.values.get(name)
+        if not isinstance(value, list):
+            raise self.error(name, f"expected a list, found {shown(value)}")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        if not self.has(name):
+            return ()
+        values = self.sequence(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self.error(name, "expected a list of texts")
+        return tuple(values)
+
+    def rows(self, name: str) -> tuple[Row, ...]:
+        return as_rows(self.file, _join(self.where, name), self.values.get(name))
+
+
+def as_rows(file: Path, where: str, raw: object) -> tuple[Row, ...]:
+    """A list of mappings from column to value."""
+    if not isinstance(raw, list):
+        raise CaseError(file, where, f"expected a list of rows, found {shown(raw)}")
+    for index, row in enumerate(raw):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise CaseError(
+                file, f"{where}[{index}]", f"expected a row {{column: value}}, found {shown(row)}"
+            )
+    return tuple(raw)
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def shown(value: object) -> str:
+    """A value in a message: what it is, and how it begins."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = value.isoformat() if isinstance(value, dt.date) else json.dumps(value, default=str)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def read_document(file: Path) -> object:
+    """The one document of a JSON or YAML file; a field given twice is refused."""
+    try:
+        text = file.read_text("utf-8")
+        if file.suffix == ".json":
+            return json.loads(text, object_pairs_hook=lambda pairs: _unique(file, pairs))
+        return yaml.load(text, _UniqueLoader)  # a safe loader
+    except OSError as error:
+        raise CaseError(file, "", f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise CaseError(file, "", "is not a text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise CaseError(file, f"line {error.lineno}", f"is not JSON: {error.msg}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise CaseError(file, line, f"is not YAML: {problem}") from None
+
+
+def read_json_lines(file: Path) -> list[Row]:
+    """A row a line."""
+    rows: list[Row] = []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise CaseError(file, f"line {number}", f"is not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise CaseError(file, f"line {number}", f"expected a row, found {shown(row)}")
+        rows.append(row)
+    return rows
+
+
+def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CaseError(file, twice, "is given twice")
+    return found
+
+
+def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
+    """PyYAML keeps the last of two equal keys and says nothing; a lost step would go unseen."""
+    keys = [key.value for key, _ in node.value]
+    for key, _ in node.value:
+        if keys.count(key.value) > 1 and key.value != "<<":
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{key.value} is given twice", key.start_mark
+            )
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
+_UniqueLoader: Any = type(
+    "_UniqueLoader", (yaml.SafeLoader,), {"construct_mapping": _construct_mapping}
+)

@@ -1,0 +1,110 @@
+"""`tidegate test`: runs cases one after the other on one Spark and tells how they went."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import TidegateError
+from tidegate.testing.case import Case
+from tidegate.testing.discover import Skips, find_cases
+from tidegate.testing.loader import load_case
+from tidegate.testing.outcome import Outcome, Verdict
+from tidegate.testing.runner import OpenSession, SessionLike, run_case, session_opener
+
+OK, FAILED, INVALID = 0, 1, 2
+
+
+def main(
+    paths: Sequence[Path],
+    verbose: bool = False,
+    *,
+    skips: Path | None = None,
+    restart: bool = False,
+    spark: Any = None,
+) -> int:
+    """Run every case below these paths. 0: none failed, 1: some did, 2: a file is invalid.
+
+    A file that cannot be read counts as failed; the others run all the same.
+    """
+    try:
+        files = find_cases([Path(path) for path in paths])
+        known = Skips(skips)
+    except TidegateError as error:
+        print(error.render())
+        return INVALID
+    if not files:
+        print("no case found: a case is a .json, .yaml or .yml file")
+        return INVALID
+    counts: Counter[Verdict] = Counter()
+    invalid = False
+    with _SharedSpark(spark) as shared:
+        for file in files:
+            case = _load(file, known)
+            if isinstance(case, Case):
+                outcome = run_case(case, shared.open, restart=restart)
+            else:
+                invalid = True
+                outcome = case
+            counts[outcome.verdict] += 1
+            _tell(outcome, verbose)
+    passed, failed, skipped = (counts[verdict] for verdict in Verdict)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    if invalid:
+        return INVALID
+    return FAILED if failed else OK
+
+
+def _load(file: Path, skips: Skips) -> Case | Outcome:
+    try:
+        return skips.apply(load_case(file))
+    except TidegateError as error:
+        reason = " ".join(f"{error.code}: {error.message}".split())
+        return Outcome(file.stem, Verdict.FAILED, 0.0, reason, error.render())
+
+
+def _tell(outcome: Outcome, verbose: bool) -> None:
+    """One line a case; a diff belongs to its failure, a whole error only to those who ask."""
+    if outcome.verdict is Verdict.PASSED:
+        if verbose:
+            print(f"ok {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
+        return
+    if outcome.verdict is Verdict.SKIPPED:
+        print(f"skip {outcome.name}: {outcome.reason}", flush=True)
+        return
+    print(f"FAIL {outcome.name}: {outcome.reason}", flush=True)
+    if outcome.detail is not None and (verbose or outcome.is_diff):
+        print(outcome.detail, flush=True)
+
+
+class _SharedSpark:
+    """One Spark for all cases, started by the first case that needs it."""
+
+    def __init__(self, spark: Any = None) -> None:
+        self._spark = spark
+        self._owner: Any = None
+        self._directory = tempfile.TemporaryDirectory(prefix="tidegate-test-spark-")
+        self._opener: OpenSession | None = None
+
+    def __enter__(self) -> _SharedSpark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):
+            if self._owner is not None:
+                self._owner.close()
+        self._directory.cleanup()
+
+    def open(self, path: Path) -> SessionLike:
+        if self._opener is None:
+            if self._spark is None:
+                from tidegate.session import Session
+
+                self._owner = Session(self._directory.name)
+                self._spark = self._owner.spark
+            self._opener = session_opener(self._spark)
+        return self._opener(path)

@@ -1,0 +1,339 @@
+"""Runs a case: epochs in, rows out, restarts in between, on a real session."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from tidegate.errors import RunError, ScriptError, TidegateError
+from tidegate.testing.case import (
+    OP,
+    Add,
+    Case,
+    DeleteAll,
+    EndOfInput,
+    ExpectDropped,
+    ExpectWatermark,
+    Restart,
+    Row,
+    Step,
+)
+from tidegate.testing.changes import Change, Output, standing
+from tidegate.testing.checks import (
+    check_final,
+    check_late_count,
+    check_late_rows,
+    check_rows,
+    check_watermark,
+)
+from tidegate.testing.declare import Declared, declare
+from tidegate.testing.epochs import epochs_of
+from tidegate.testing.outcome import Mismatch, Outcome, Verdict
+from tidegate.types import ChangelogKind
+
+TIMEOUT_SECONDS = 120.0
+# Spark reports what an epoch did a moment after the epoch: counters are asked again until then.
+_SETTLE_SECONDS = 3.0
+
+
+class SessionLike(Protocol):
+    """What the runner needs of a session."""
+
+    def execute(self, sql: str, file: str | None = None) -> Any: ...
+    def insert(self, source: str, rows: Any) -> int: ...
+    def start(self, until_end: bool = False) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def subscribe(self, stream: str, from_epoch: int | None = None) -> Any: ...
+    def status(self) -> Sequence[Any]: ...
+
+
+OpenSession = Callable[[Path], SessionLike]
+
+
+def run_case(
+    case: Case,
+    open_session: OpenSession | None = None,
+    *,
+    spark: Any = None,
+    restart: bool = False,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Outcome:
+    """Run one case in a data directory of its own; nothing it does can raise.
+
+    `restart` puts one in the middle of a case that has none: the outcome must be the same.
+    """
+    if case.skip is not None:
+        return Outcome(case.name, Verdict.SKIPPED, reason=_one_line(case.skip))
+    began = time.monotonic()
+    reason: str | None = None
+    detail: str | None = None
+    is_diff = False
+    try:
+        _require_known_model(case)
+        declared = declare(case)
+        with tempfile.TemporaryDirectory(prefix="tidegate-test-") as directory:
+            opener = open_session or session_opener(spark)
+            with _Run(case, declared, opener, Path(directory), timeout_seconds) as run:
+                run.run(epochs_of(case, restart))
+    except Mismatch as mismatch:
+        reason, detail, is_diff = mismatch.reason, mismatch.detail, True
+    except TidegateError as error:
+        reason, detail = reason_of(error), error.render()
+    except Exception as error:
+        reason = f"internal error: {type(error).__name__}: {error}"
+        detail = traceback.format_exc()
+    seconds = time.monotonic() - began
+    if reason is None:
+        return Outcome(case.name, Verdict.PASSED, seconds)
+    return Outcome(case.name, Verdict.FAILED, seconds, _one_line(reason), detail, is_diff)
+
+
+def session_opener(spark: Any = None) -> OpenSession:
+    """Sessions on one Spark."""
+    from tidegate.session import Session
+
+    return lambda path: Session(path, spark=spark)
+
+
+def reason_of(error: TidegateError) -> str:
+    """An error in one line: its code, what is wrong, and how many more there are."""
+    more = len(error.errors) - 1 if isinstance(error, ScriptError) else 0
+    return f"{error.code}: {error.message}" + (f" (and {more} more)" if more else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "no reason given"
+
+
+def _require_known_model(case: Case) -> None:
+    if case.watermark_model == "per_key":
+        raise Mismatch(
+            "watermark_model per_key: Tidegate has one watermark a source, not one a key; skip "
+            "this case, or write it with per_row"
+        )
+
+
+@dataclass
+class _Run:
+    """One run of a case: a session at a time, on one data directory."""
+
+    case: Case
+    declared: Declared
+    opener: OpenSession
+    directory: Path
+    timeout_seconds: float
+    output: Output = field(init=False)
+    late: Output = field(init=False)
+    session: SessionLike | None = None
+    subscriptions: list[tuple[Any, Output]] = field(default_factory=list)
+    running: bool = False
+    checked: int = 0
+    dropped_before: int = 0
+    dropped_checked: int = 0
+    watermark_before: datetime | None = None
+    inserted: dict[str, list[Change]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.output = Output(self.declared.changelog, self.declared.key)
+        self.late = Output(ChangelogKind.APPEND)
+
+    def __enter__(self) -> _Run:
+        self._open(self.declared.script)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A session that cannot be closed must not hide why the case failed.
+        with suppress(Exception):
+            if self.session is not None:
+                self.session.close()
+
+    def run(self, steps: Sequence[Step]) -> None:
+        for index, step in enumerate(steps):
+            following = steps[index + 1] if index + 1 < len(steps) else None
+            self._step(step, ends=isinstance(following, EndOfInput))
+        self._collect()
+        check_final(self.case, self.output)
+        self._check_late()
+
+    def _step(self, step: Step, ends: bool) -> None:
+        if isinstance(step, Add):
+            self._epoch(step, ends)
+        elif isinstance(step, Restart):
+            self._restart()
+        elif isinstance(step, EndOfInput):
+            self._end()
+        elif isinstance(step, DeleteAll):
+            self._delete_all(step, ends)
+        elif isinstance(step, ExpectDropped):
+            self._check_dropped(step)
+        elif isinstance(step, ExpectWatermark):
+            check = self._settled(lambda: check_watermark(step, self._watermark()))
+            if check is not None:
+                raise check
+        else:
+            self._collect()
+            check_rows(step, self.output, self.checked, self.case.ordered)
+            self.checked = len(self.output.changes)
+
+    # Rows in
+
+    @property
+    def _live(self) -> SessionLike:
+        assert self.session is not None, "the session is open while the case runs"
+        return self.session
+
+    def _open(self, script: str) -> None:
+        self.session = self.opener(self.directory)
+        self.session.execute(script, self.case.path.name)
+        pairs = [(self.declared.stream, self.output)]
+        if self.declared.late_stream is not None and self.case.late_rows is not None:
+            pairs.append((self.declared.late_stream, self.late))
+        self.subscriptions = [(self.session.subscribe(name), output) for name, output in pairs]
+
+    def _epoch(self, step: Add, ends: bool) -> None:
+        """The rows of one epoch. Several sources are filled while nothing runs, or the first
+        of them would be an epoch of its own."""
+        rows = [(name, part) for name, part in step.rows if part]
+        streamed = [name for name, _ in rows if not self._is_lookup(name)]
+        if len(streamed) > 1 or (streamed and ends):
+            self._stop()
+        for name, part in rows:
+            self._insert(name, part)
+        if streamed and not ends:
+            self._start(until_end=False)
+            self._wait()
+
+    def _is_lookup(self, name: str) -> bool:
+        source = self.case.source(name)
+        return source is not None and source.is_lookup
+
+    def _insert(self, name: str, rows: Sequence[Row]) -> None:
+        target = name
+        if not self._is_lookup(name):
+            source = self.declared.source(name)
+            target = source.name
+            if source.options["changelog"]:
+                rows = [{OP: "+I", **row} for row in rows]
+        self.inserted.setdefault(target, []).extend(
+            Change(row.get(OP, "+I"), {k: v for k, v in row.items() if k != OP}) for row in rows
+        )
+        self._live.insert(target, [dict(row) for row in rows])
+
+    def _delete_all(self, step: DeleteAll, ends: bool) -> None:
+        """Take back what stands in these sources, as one epoch."""
+        removals: list[tuple[str, tuple[Row, ...]]] = []
+        for name in step.sources:
+            source = None if self._is_lookup(name) else self.declared.source(name)
+            if source is None or not source.options["changelog"]:
+                raise RunError(
+                    "TG-501",
+                    f"delete_all: rows of {name} cannot be taken back",
+                    hint="declare the source with changelog = true (kind: changelog).",
+                )
+            changes = self.inserted.get(source.name, [])
+            if source.primary_key:
+                upserts = Output(ChangelogKind.UPSERT, source.primary_key, list(changes))
+                left = upserts.all_rows()
+            else:
+                left = standing(changes)[0]
+            removals.append((name, tuple({**row, OP: "-D"} for row in left)))
+        self._epoch(Add(tuple(removals)), ends)
+
+    # Running
+
+    def _start(self, until_end: bool) -> None:
+        if not self.running:
+            self._live.start(until_end)
+            self.running = True
+
+    def _wait(self) -> None:
+        if not self._live.wait(self.timeout_seconds):
+            raise Mismatch(f"not done within {self.timeout_seconds:g} s")
+
+    def _stop(self) -> None:
+        """Counters start at zero with each start, so what they say now is kept."""
+        if not self.running:
+            return
+        self.dropped_before = self._dropped()
+        self.watermark_before = self._watermark()
+        self._live.stop()
+        self.running = False
+
+    def _restart(self) -> None:
+        """Close, open the same directory again, go on: what was given out must still be there."""
+        self._collect()
+        before = list(self.output.changes)
+        was_running = self.running
+        self._stop()
+        self._live.close()
+        for output in (self.output, self.late):
+            output.changes.clear()
+        self._open(self.declared.again)
+        if was_running:
+            self._start(until_end=False)
+            self._wait()
+        self._collect()
+        if self.output.changes[: len(before)] != before:
+            raise Mismatch("after the restart the rows given out before are not the same")
+
+    def _end(self) -> None:
+        self._stop()
+        self._start(until_end=True)
+        self._wait()
+
+    # Rows out
+
+    def _collect(self) -> None:
+        for subscription, output in self.subscriptions:
+            for batch in subscription.take_all():
+                output.add(batch.table)
+
+    def _status(self) -> Any:
+        name = self.declared.stream.lower()
+        return next((s for s in self._live.status() if s.name.lower() == name), None)
+
+    def _dropped(self) -> int:
+        status = self._status()
+        return self.dropped_before + (status.late_rows if status is not None else 0)
+
+    def _watermark(self) -> datetime | None:
+        """The watermark; before the first epoch after a start it is the one before the stop."""
+        status = self._status()
+        known = status.watermark if status is not None else None
+        return known if known is not None else self.watermark_before
+
+    def _settled(self, check: Callable[[], Mismatch | None]) -> Mismatch | None:
+        """Ask until it fits, for a moment."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        found = check()
+        while found is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = check()
+        return found
+
+    def _check_dropped(self, step: ExpectDropped) -> None:
+        wanted = self.dropped_checked + step.count
+        found = self._settled(lambda: check_late_count(wanted, self._dropped()))
+        if found is not None:
+            raise found
+        self.dropped_checked = wanted
+
+    def _check_late(self) -> None:
+        if self.case.late_rows is None:
+            return
+        if self.declared.late_stream is not None:
+            check_late_rows(self.case, self.late)
+            return
+        wanted = len(self.case.late_rows)
+        found = self._settled(lambda: check_late_count(wanted, self._dropped()))
+        if found is not None:
+            raise found
