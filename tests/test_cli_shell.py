@@ -98,6 +98,11 @@ class TestPiped:
         assert result.stdout.splitlines() == did
         assert session.said == ["open .tidegate/shell", "close"]
 
+    def test_declarations_are_confirmed(self, session: FakeSession) -> None:
+        lines = sql(SQL + "DROP STREAM dear;").stdout.splitlines()
+        said = [line for line in lines if line.endswith(("declared", "dropped"))]
+        assert said == ["source bids declared", "stream dear declared", "stream dear dropped"]
+
     def test_the_last_semicolon_may_be_missing(self, session: FakeSession) -> None:
         assert sql("SHOW SINKS").stdout == "did SHOW SINKS\n"
 

@@ -13,6 +13,7 @@ from typing import cast
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
 from tidegate.catalog.declare import STREAM_OPTIONS, Declarer
+from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Column,
     Declared,
@@ -34,6 +35,7 @@ from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
 from tidegate.validate.checks.sink_changelog import sink_changelog
+from tidegate.validate.checks.sink_options import sink_options
 from tidegate.validate.validator import Mode, validate
 
 
@@ -89,6 +91,9 @@ class _Run:
         for statement in self.script.statements:
             if isinstance(statement, st.Declaration):
                 self.waiting.setdefault(statement.name.lower(), statement)
+        for statement in list(self.waiting.values()):
+            for name in _side_names(statement):
+                self.waiting.setdefault(name.lower(), statement)
         for statement in self.script.statements:
             self._statement(statement)
         self.errors.sort(key=lambda error: error.place.start if error.place else 0)
@@ -164,7 +169,7 @@ class _Run:
             self.in_progress.pop()
         if created is None:
             assert len(self.errors) > before or self.broken, "a refusal has a reason"
-            self.broken.add(key)
+            self.broken |= {key, *(name.lower() for name in _side_names(statement))}
             return
         self.done.append(statement)
         for item in created:
@@ -212,15 +217,18 @@ class _Run:
 
     def _require(self, name: str) -> bool:
         """Make sure a name that is declared further down is declared now; False on a cycle."""
-        if name.lower() in (item.lower() for item in self.in_progress):
-            return False
         later = self.waiting.get(name.lower())
+        target = later.name if later is not None else name
+        if target.lower() in (item.lower() for item in self.in_progress):
+            return False
         if later is not None and self.catalog.get(name) is None:
             self._declare(later)
         return True
 
     def _cycle(self, statement: st.Declaration, name: str) -> None:
-        start = [item.lower() for item in self.in_progress].index(name.lower())
+        later = self.waiting.get(name.lower())
+        around = [item.lower() for item in self.in_progress]
+        start = around.index((later.name if later is not None else name).lower())
         circle = " → ".join([*self.in_progress[start:], name])
         self._error(
             "TG-203",
@@ -396,21 +404,9 @@ class _Run:
         target = self._known(statement.target, statement.target_span)
         if target is None:
             return False
-        if not isinstance(target, Source) or not target.insertable:
-            self._error(
-                "TG-211",
-                f"rows cannot be inserted into {target.name}",
-                statement.target_span,
-                "INSERT writes into sources with connector = 'memory'.",
-            )
-            return False
-        known = {column.name.lower() for column in target.stored_columns}
-        unknown = [name for name in statement.columns if name.lower() not in known]
-        for name in unknown:
-            hint = did_you_mean(name, known, f"columns of {target.name}")
-            message = f"{target.name} has no column {name}"
-            self._error("TG-301", message, statement.target_span, hint)
-        return not unknown
+        found = list(insert_errors(statement, target, self.origin))
+        self.errors += found
+        return not found
 
     def _explain(self, statement: st.Explain) -> bool:
         if statement.query is not None:
@@ -432,8 +428,19 @@ class _Run:
                     "TG-201",
                     f"{stream.name} is not a stream with a query",
                     place=self._place(statement.stream_span),
+                    hint=f"EXPLAIN SELECT * FROM {stream.name};",
                 )
             )
             return False
         self.explained.append((statement, stream.plan))
         return True
+
+
+def _side_names(statement: st.Declaration) -> list[str]:
+    """The streams a declaration brings along: dead letters of a source, late rows of a stream."""
+    if isinstance(statement, st.CreateSource):
+        return [item.value for item in statement.options if item.name.lower() == "dead_letters"]
+    if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
+        late_to = statement.query.emit.late_to
+        return [late_to] if late_to is not None else []
+    return []

@@ -80,6 +80,8 @@ class SinkSpec:
     accepts: Callable[[Values], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
     changelog_hint: str | None = None
     check: Callable[[Values], str | None] | None = None
+    # The options that say where it writes, if only one sink may write there.
+    exclusive: tuple[str, ...] = ()
     built: bool = True
 
 

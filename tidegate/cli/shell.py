@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tidegate
+from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, Sink
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
@@ -33,7 +34,8 @@ def run(file: str | None, *, data: Path | None, master: str | None) -> int:
     interactive = report.is_terminal(sys.stdout) and report.is_terminal(sys.stdin)
     directory = data or data_directory.default_directory(script.stem if script else "shell")
     screen = open_screen()
-    with tidegate.open(directory, master=master, show=screen.rows) as session:
+    show = _rows_above_prompt() if interactive else screen.rows
+    with tidegate.open(directory, master=master, show=show) as session:
         shell = Shell(session, screen)
         if script is not None:
             shell.execute(script.text, script.name)
@@ -91,9 +93,12 @@ class Shell:
     def execute(self, text: str, file: str | None = None) -> None:
         """Run statements and show what they say."""
         with self._guarded():
+            before = self.session.catalog
             with self.screen.working("working…"):
                 results = self.session.execute(text, file)
             report.show(self.session.warnings, "warning")
+            for change in _changes(before, self.session.catalog):
+                self.screen.line(change)
             show_results(self.screen, results)
 
     def _command(self, text: str) -> None:
@@ -170,11 +175,29 @@ class Shell:
         self.screen.line("stopped")
 
 
+def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
+    """What was declared and dropped between two catalogs; declarations say nothing themselves."""
+    for old, new, word in ((before, after, "declared"), (after, before, "dropped")):
+        for name in new.names():
+            item = new.get(name)
+            if item is not None and old.get(name) is None:
+                yield f"{item.kind.value.lower()} {item.name} {word}"
+
+
 def _outline(item: Declared) -> str:
     """What an object is about, in a line."""
     if isinstance(item, Sink):
         return f"{item.connector}, from {item.source}"
     return ", ".join(columns_of(item))
+
+
+def _rows_above_prompt() -> Callable[[str, int, Any], None]:
+    """Prints rows through sys.stdout, which `patch_stdout` leads around the prompt."""
+    from rich.console import Console
+
+    from tidegate.cli.live import LiveScreen
+
+    return LiveScreen(Console(highlight=False)).rows
 
 
 def _talk(shell: Shell) -> None:

@@ -105,6 +105,11 @@ def _window(node: n.Node) -> str:
     return f"Window {node.spec} on {_text(node.time)}"
 
 
+def _hold(node: n.Node) -> str:
+    assert isinstance(node, n.Hold)
+    return f"Hold until {node.spec} closes"
+
+
 def _aggregate(node: n.Node) -> str:
     assert isinstance(node, n.Aggregate)
     keys = ", ".join(_text(key) for key in node.keys) or "()"
@@ -215,6 +220,7 @@ _DESCRIPTIONS = {
     n.Filter: _filter,
     n.Explode: _explode,
     n.Window: _window,
+    n.Hold: _hold,
     n.Aggregate: _aggregate,
     n.Join: _join,
     n.Over: _over,

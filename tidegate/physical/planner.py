@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tidegate.errors import Place, RunError
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import holds_back
 from tidegate.types import Span
 
 # The operators that can run; a plan that needs another one is refused when it is started.
@@ -62,8 +61,6 @@ def _leaves(node: n.Node) -> Iterator[n.Node]:
 
 def is_stateless(node: n.Node) -> bool:
     """Whether Spark SQL alone can run this node, epoch by epoch."""
-    if isinstance(node, n.Emit):
-        return not holds_back(node)
     if isinstance(node, n.Window):
         return not node.makes_sessions and not node.spec.processing_time
     if isinstance(node, n.SetOperation):
@@ -76,7 +73,7 @@ def is_stateless(node: n.Node) -> bool:
 def operator_name(node: n.Node) -> str:
     """The operator that runs a stateful node."""
     if isinstance(node, n.Aggregate):
-        if node.window is not None and node.window.kind is n.WindowKind.SESSION:
+        if node.makes_sessions:
             return "session_aggregate"
         return "window_aggregate" if node.windowed else "group_aggregate"
     if isinstance(node, n.Join):
@@ -85,9 +82,8 @@ def operator_name(node: n.Node) -> str:
         return "window_top_n" if node.windowed else "top_n"
     if isinstance(node, n.Window):
         return "session_window" if not node.spec.processing_time else "processing_time_window"
-    if isinstance(node, n.Emit):
-        return "hold_until_close"
     names = {
+        n.Hold: "hold_until_close",
         n.Over: "over",
         n.Distinct: "distinct",
         n.Normalize: "normalize_upserts",

@@ -105,6 +105,9 @@ class SqlWriter:
             f"FROM ({inner})"
         )
 
+    def _hold(self, node: n.Hold) -> str:
+        return self.write(node.input)
+
     def _aggregate(self, node: n.Aggregate) -> str:
         parts = [*node.keys, *node.aggregates]
         columns = [

@@ -33,6 +33,7 @@ class Grouping:
             aggregates=tuple(self.aggregates),
             window=spec,
             emit=self.context.emit,
+            ttl_us=self.context.ttl_us,
             span=span,
         )
 

@@ -235,6 +235,14 @@ class Window(Unary):
 
 
 @dataclass(frozen=True, eq=False)
+class Hold(Unary):
+    """Keeps rows until their window closes: EMIT ON WINDOW CLOSE without aggregates."""
+
+    spec: WindowSpec = field(kw_only=True)
+    end_id: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Aggregate(Unary):
     """GROUP BY: `keys` then `aggregates` make up the fields."""
 
@@ -242,10 +250,17 @@ class Aggregate(Unary):
     aggregates: tuple[exp.Expr, ...] = field(kw_only=True)
     window: WindowSpec | None = field(kw_only=True)
     emit: EmitClause | None = field(default=None, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
 
     @property
     def key_fields(self) -> tuple[Field, ...]:
         return self.fields[: len(self.keys)]
+
+    @property
+    def makes_sessions(self) -> bool:
+        """Whether it merges rows into sessions, each key its own."""
+        below = self.input
+        return isinstance(below, Window) and below.grouped and below.spec.kind is WindowKind.SESSION
 
     @property
     def windowed(self) -> bool:

@@ -201,25 +201,16 @@ def _emit(node: n.Emit, below: Properties) -> tuple[ChangelogKind, tuple[str, ..
     return below.changelog, below.key
 
 
-def holds_back(node: n.Emit) -> bool:
-    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
-    if _mode(node.clause) is not EmitMode.WINDOW_CLOSE:
-        return False
-    return not any(
-        isinstance(below, n.Aggregate | n.TopN | n.Over | n.Join) for below in n.walk(node)
-    )
-
-
 def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
     """What bounds the state of a node, in words; None if it keeps none."""
-    if isinstance(node, n.Emit) and holds_back(node):
-        return "rows until their window closes"
     if isinstance(node, (*n.STATELESS, n.LookupScan)):
         return None
     if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
         return None
     if isinstance(node, n.Window):
         return "rows of open sessions" if node.makes_sessions else None
+    if isinstance(node, n.Hold):
+        return "rows until their window closes"
     if isinstance(node, n.Normalize):
         return "the last row of each key"
     ttl = getattr(node, "ttl_us", None)
@@ -229,10 +220,10 @@ def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
         return _join_state(node, bounded)
     if isinstance(node, n.TopN):
         return _top_n_state(node, inputs[0])
-    if isinstance(node, n.Over):
+    if isinstance(node, n.Over) and (ttl is None or inputs[0].changelog is APPEND):
         return "rows until the watermark passes them, and what their frames still need"
     if ttl is not None:
-        return f"rows for {format_duration(ttl)} (state_ttl)"
+        return "rows" + _expiry(ttl)
     if any(item.closes for item in node.fields):
         return "rows until the watermark passes them"
     return "all input, which is bounded" if bounded else "without bound"
@@ -242,9 +233,9 @@ def _aggregate_state(node: n.Aggregate, below: Properties) -> str:
     late = node.emit.lateness_us if node.emit is not None else None
     clock = node.window is not None and node.window.processing_time
     if not node.windowed or not (below.has_watermark or below.bounded or clock):
-        return "one entry a group"
-    session = node.window is not None and node.window.kind is n.WindowKind.SESSION
-    text = "one entry a key and open session" if session else "one entry a group and open window"
+        return "one entry a group" + _expiry(node.ttl_us)
+    session, window = "one entry a key and open session", "one entry a group and open window"
+    text = session if node.makes_sessions else window
     if not clock and not below.has_watermark:
         return f"{text}, until the input ends"
     text += f", until the {'clock' if clock else 'watermark'} passes its end"
@@ -255,8 +246,13 @@ def _top_n_state(node: n.TopN, below: Properties) -> str:
     """Rows beyond the limit can move up if others are taken back or the limit is their own."""
     fixed = node.limit is not None and not node.limit.find(exp.Column)
     rows = "the first rows" if fixed and below.changelog is APPEND else "the rows"
-    scope = "window until it closes" if node.windowed else "partition"
-    return f"{rows} of each {scope}"
+    if node.windowed:
+        return f"{rows} of each window until it closes"
+    return f"{rows} of each partition" + _expiry(node.ttl_us)
+
+
+def _expiry(ttl_us: int | None) -> str:
+    return "" if ttl_us is None else f" for {format_duration(ttl_us)} (state_ttl)"
 
 
 def _join_state(node: n.Join, bounded: bool) -> str:
@@ -276,5 +272,5 @@ def _join_state(node: n.Join, bounded: bool) -> str:
             f"{format_duration(max(0, upper))} of event time"
         )
     if node.ttl_us is not None:
-        return f"rows of both sides for {format_duration(node.ttl_us)} (state_ttl)"
+        return "rows of both sides" + _expiry(node.ttl_us)
     return "all input, which is bounded" if bounded else "without bound"

@@ -171,6 +171,29 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
     )
 
 
+def hold_rows_of_open_windows(node: n.Node) -> n.Node:
+    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
+    if not isinstance(node, n.Emit) or node.clause is None:
+        return node
+    if node.clause.mode is not EmitMode.WINDOW_CLOSE:
+        return node
+    return replace(node, input=_held(node.input))
+
+
+def _held(node: n.Node) -> n.Node:
+    """A Hold over the first window on each way down through stateless steps."""
+    if isinstance(node, n.Window) and not node.makes_sessions:
+        end = node.fields[-2]
+        assert end.role is n.Role.WINDOW_END, "a window adds its start, end and time"
+        return n.Hold(node.fields, input=node, spec=node.spec, end_id=end.id, span=node.span)
+    through = isinstance(node, n.Filter | n.Project | n.Explode)
+    if through or (isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all):
+        return node.with_inputs(*(_held(child) for child in node.inputs))
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        return replace(node, left=_held(node.left))
+    return node
+
+
 def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
     """The columns that tell the window of a row; empty if they do not tell it."""
     starts = [item for item in fields if item.role is n.Role.WINDOW_START][:1]
@@ -215,4 +238,9 @@ def _normalized(node: n.Node) -> n.Node:
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 
-RULES: tuple[Rule, ...] = (top_n_from_rank_filter, top_n_from_window_limit, normalize_upserts)
+RULES: tuple[Rule, ...] = (
+    top_n_from_rank_filter,
+    top_n_from_window_limit,
+    hold_rows_of_open_windows,
+    normalize_upserts,
+)

@@ -480,8 +480,8 @@ def _several_groupings(group: exp.Group) -> list[str]:
     """What in a GROUP BY asks for more than one grouping, or leaves the keys to be guessed."""
     words = ("cube", "rollup", "grouping_sets", "all", "totals")
     found = [word.upper().replace("_", " ") for word in words if group.args.get(word)]
-    calls = [ex.call_name(part) for part in group.expressions]
-    return found + [name for name in calls if name in {"ROLLUP", "CUBE"}]
+    kinds = {exp.Rollup: "ROLLUP", exp.Cube: "CUBE", exp.GroupingSets: "GROUPING SETS"}
+    return found + [kinds[type(part)] for part in group.expressions if type(part) in kinds]
 
 
 def limited(tree: exp.Expr, node: n.Node) -> n.Node:

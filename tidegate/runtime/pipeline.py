@@ -46,8 +46,10 @@ class Counters:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, progress: dict[str, Any]) -> None:
-        """One progress report of Spark's."""
+        """One progress report of Spark's; it may come twice, from the listener and at the end."""
         with self.lock:
+            if self.epoch is not None and progress["batchId"] <= self.epoch:
+                return
             self.epoch = progress["batchId"]
             observed = progress.get("observedMetrics") or {}
             sources = {k: v or {} for k, v in observed.items() if k != "out"}

@@ -16,10 +16,15 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 class Cursor:
     """Walks tokens left to right; every error it raises has a place."""
 
-    def __init__(self, tokens: Sequence[Token], text: str, file: str | None) -> None:
+    def __init__(
+        self, tokens: Sequence[Token], text: str, file: str | None, own: str | None = None
+    ) -> None:
         assert tokens, "a statement has tokens"
+        assert own is None or len(own) == len(text), "places must fit both texts"
         self.tokens = list(tokens)
+        # What is shown in errors hides secrets; what a statement keeps of itself may not.
         self.text = text
+        self.own = own if own is not None else text
         self.file = file
         self.index = 0
 
@@ -29,7 +34,7 @@ class Cursor:
 
     @property
     def statement_text(self) -> str:
-        return self.text[self.tokens[0].start : self.tokens[-1].end + 1]
+        return self.own[self.tokens[0].start : self.tokens[-1].end + 1]
 
     @property
     def done(self) -> bool:

@@ -28,17 +28,8 @@ OWN_FUNCTIONS = WINDOW_FUNCTIONS | {"PROCTIME"}
 VOLATILE_FUNCTIONS = _words(
     """RAND RANDOM RANDN RANDSTR UNIFORM UUID NOW CURRENT_TIMESTAMP CURRENT_DATE CURDATE
     LOCALTIMESTAMP CURRENT_TIME MONOTONICALLY_INCREASING_ID SHUFFLE SPARK_PARTITION_ID
-    INPUT_FILE_NAME INPUT_FILE_BLOCK_START INPUT_FILE_BLOCK_LENGTH"""
-)
-
-AGGREGATE_FUNCTIONS = _words(
-    """ANY ANY_VALUE APPROX_COUNT_DISTINCT APPROX_PERCENTILE APPROX_TOP_K ARRAY_AGG AVG BIT_AND
-    BIT_OR BIT_XOR BOOL_AND BOOL_OR COLLECT_LIST COLLECT_SET CORR COUNT COUNT_IF COUNT_MIN_SKETCH
-    COVAR_POP COVAR_SAMP EVERY FIRST FIRST_VALUE GROUPING GROUPING_ID HISTOGRAM_NUMERIC
-    HLL_SKETCH_AGG HLL_UNION_AGG KURTOSIS LAST LAST_VALUE LISTAGG MAX MAX_BY MEAN MEDIAN MIN
-    MIN_BY MODE PERCENTILE PERCENTILE_APPROX PERCENTILE_CONT PERCENTILE_DISC REGR_AVGX REGR_AVGY
-    REGR_COUNT REGR_INTERCEPT REGR_R2 REGR_SLOPE REGR_SXX REGR_SXY REGR_SYY SKEWNESS SOME STD
-    STDDEV STDDEV_POP STDDEV_SAMP STRING_AGG SUM TRY_AVG TRY_SUM VAR_POP VAR_SAMP VARIANCE"""
+    JAVA_METHOD REFLECT TRY_REFLECT INPUT_FILE_NAME INPUT_FILE_BLOCK_START
+    INPUT_FILE_BLOCK_LENGTH"""
 )
 
 # Functions that make several rows out of one.
@@ -51,7 +42,17 @@ GENERATOR_FUNCTIONS = _words(
 @cache
 def spark_functions() -> frozenset[str]:
     """The names of Spark's built-in functions, in upper case; a data file, so without Spark."""
-    text = resources.files("tidegate.sql").joinpath("spark_functions.txt").read_text("utf-8")
+    return _listed("spark_functions.txt")
+
+
+@cache
+def aggregate_functions() -> frozenset[str]:
+    """Those of them that are aggregates."""
+    return _listed("spark_aggregates.txt")
+
+
+def _listed(file: str) -> frozenset[str]:
+    text = resources.files("tidegate.sql").joinpath(file).read_text("utf-8")
     return frozenset(text.upper().split())
 
 
@@ -96,7 +97,7 @@ def is_aggregate_call(node: exp.Expr) -> bool:
     """Whether this node is an aggregate as a whole (FILTER and WITHIN GROUP included)."""
     if isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         return is_aggregate_call(node.this)
-    return (call_name(node) or "") in AGGREGATE_FUNCTIONS
+    return (call_name(node) or "") in aggregate_functions()
 
 
 def has_aggregate(node: exp.Expr) -> bool:

@@ -20,6 +20,7 @@ from tidegate.sql.declarations import (
 )
 from tidegate.sql.dialect import DIALECT
 from tidegate.sql.query import parse_query, parse_rows
+from tidegate.sql.secrets import masked
 from tidegate.types import Span
 
 _STATEMENTS = (
@@ -31,15 +32,16 @@ _SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
 
 def parse_script(text: str, file: str | None = None) -> st.Script:
     """Read every statement of a text; what cannot be read is in `errors`, the rest stands."""
+    shown = masked(text)
     try:
         tokens = list(DIALECT.tokenize(text))
     except TokenError as error:
-        return st.Script(text, (), (_token_error(error, text, file),), file)
+        return st.Script(shown, (), (_token_error(error, shown, file),), file)
     statements: list[st.Statement] = []
     errors: list[Exception] = []
     broken: list[str] = []
     for chunk in _split(tokens):
-        cursor = Cursor(chunk, text, file)
+        cursor = Cursor(chunk, shown, file, text if _holds_query(chunk) else shown)
         try:
             statements.append(_statement(cursor))
         except TidegateError as error:
@@ -47,7 +49,13 @@ def parse_script(text: str, file: str | None = None) -> st.Script:
             name = _declared_name(chunk)
             if name is not None:
                 broken.append(name)
-    return st.Script(text, tuple(statements), tuple(errors), file, tuple(broken))
+    return st.Script(shown, tuple(statements), tuple(errors), file, tuple(broken))
+
+
+def _holds_query(chunk: list[Token]) -> bool:
+    """Whether a statement must keep its text to the letter: hiding part of a query changes it."""
+    words = [token.text.upper() for token in chunk[:2]]
+    return words == ["CREATE", "STREAM"] or words[0] in {"INSERT", "EXPLAIN"}
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:

@@ -55,7 +55,7 @@ class Option:
     """One `name = value` of a WITH clause, still as text."""
 
     name: str
-    value: str
+    value: str = field(repr=False)
     span: Span
     value_span: Span
 

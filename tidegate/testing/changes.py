@@ -99,9 +99,10 @@ def standing(changes: Sequence[Change]) -> tuple[list[Row], list[Row]]:
 
 
 def freeze(value: Any) -> Hashable:
-    """A value that can be a key: equal exactly if the values are, and NaN is itself."""
+    """A value that can be a key: equal if the values are, whatever the order of their fields."""
     if isinstance(value, Mapping):
-        return tuple((name, freeze(item)) for name, item in value.items())
+        pairs = ((freeze(name), freeze(item)) for name, item in value.items())
+        return tuple(sorted(pairs, key=repr))
     if isinstance(value, list | tuple):
         return tuple(freeze(item) for item in value)
     if isinstance(value, float) and value != value:

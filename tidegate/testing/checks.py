@@ -104,16 +104,14 @@ def check_late_rows(case: Case, late: Output) -> None:
     _require_none(compare(wanted, late.all_rows(), columns), "late_rows")
 
 
-def check_late_count(wanted: int, found: int) -> Mismatch | None:
+def check_late_count(wanted: int, found: int) -> None:
     """The number of rows that were too late."""
-    if wanted == found:
-        return None
-    return Mismatch(f"expected {wanted} rows to be too late so far, found {found}")
+    if wanted != found:
+        raise Mismatch(f"expected {wanted} rows to be too late, found {found}")
 
 
-def check_watermark(step: ExpectWatermark, found: datetime | None) -> Mismatch | None:
+def check_watermark(step: ExpectWatermark, found: datetime | None) -> None:
     """The watermark in whole milliseconds."""
     at = None if found is None else (found - _EPOCH) // timedelta(milliseconds=1)
-    if at == step.watermark_ms:
-        return None
-    return Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")
+    if at != step.watermark_ms:
+        raise Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")

@@ -153,7 +153,7 @@ def _without(rows: Sequence[Row], spare: Counter[Hashable]) -> list[Row]:
 def _rough(value: Any) -> Hashable:
     """Equal for values that can only differ in floats."""
     if isinstance(value, Mapping):
-        return tuple((name, _rough(item)) for name, item in value.items())
+        return frozenset((freeze(name), _rough(item)) for name, item in value.items())
     if isinstance(value, list | tuple):
         return tuple(_rough(item) for item in value)
     return "float" if isinstance(value, float) else freeze(value)

@@ -189,12 +189,13 @@ def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
     """PyYAML keeps the last of two equal keys and says nothing; a lost step would go unseen."""
-    keys = [key.value for key, _ in node.value]
+    seen: set[str] = set()
     for key, _ in node.value:
-        if keys.count(key.value) > 1 and key.value != "<<":
+        if isinstance(key.value, str) and key.value in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"{key.value} is given twice", key.start_mark
             )
+        seen |= {key.value} if isinstance(key.value, str) else set()
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
 

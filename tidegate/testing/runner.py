@@ -39,8 +39,8 @@ from tidegate.testing.outcome import Mismatch, Outcome, Verdict
 from tidegate.types import ChangelogKind
 
 TIMEOUT_SECONDS = 120.0
-# Spark reports what an epoch did a moment after the epoch: counters are asked again until then.
-_SETTLE_SECONDS = 3.0
+# Spark reports what an epoch did a moment after the epoch; counters are read after the report.
+_REPORT_SECONDS = 5.0
 
 
 class SessionLike(Protocol):
@@ -136,6 +136,8 @@ class _Run:
     session: SessionLike | None = None
     subscriptions: list[tuple[Any, Output]] = field(default_factory=list)
     running: bool = False
+    first_epoch: int = -1
+    last_epoch: int = -1
     checked: int = 0
     dropped_before: int = 0
     dropped_checked: int = 0
@@ -176,9 +178,8 @@ class _Run:
         elif isinstance(step, ExpectDropped):
             self._check_dropped(step)
         elif isinstance(step, ExpectWatermark):
-            check = self._settled(lambda: check_watermark(step, self._watermark()))
-            if check is not None:
-                raise check
+            self._settle()
+            check_watermark(step, self._watermark())
         else:
             self._collect()
             check_rows(step, self.output, self.checked, self.case.ordered)
@@ -252,6 +253,8 @@ class _Run:
 
     def _start(self, until_end: bool) -> None:
         if not self.running:
+            self._collect()
+            self.first_epoch = self.last_epoch
             self._live.start(until_end)
             self.running = True
 
@@ -263,6 +266,7 @@ class _Run:
         """Counters start at zero with each start, so what they say now is kept."""
         if not self.running:
             return
+        self._settle()
         self.dropped_before = self._dropped()
         self.watermark_before = self._watermark()
         self._live.stop()
@@ -296,6 +300,8 @@ class _Run:
         for subscription, output in self.subscriptions:
             for batch in subscription.take_all():
                 output.add(batch.table)
+                if output is self.output:
+                    self.last_epoch = max(self.last_epoch, batch.epoch)
 
     def _status(self) -> Any:
         name = self.declared.stream.lower()
@@ -311,21 +317,21 @@ class _Run:
         known = status.watermark if status is not None else None
         return known if known is not None else self.watermark_before
 
-    def _settled(self, check: Callable[[], Mismatch | None]) -> Mismatch | None:
-        """Ask until it fits, for a moment."""
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        found = check()
-        while found is not None and time.monotonic() < deadline:
-            time.sleep(0.05)
-            found = check()
-        return found
+    def _settle(self) -> None:
+        """Wait for the report of the last epoch, if this start has had one."""
+        self._collect()
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self.last_epoch > self.first_epoch and time.monotonic() < deadline:
+            status = self._status()
+            if status is None or (status.epoch is not None and status.epoch >= self.last_epoch):
+                return
+            time.sleep(0.01)
 
     def _check_dropped(self, step: ExpectDropped) -> None:
-        wanted = self.dropped_checked + step.count
-        found = self._settled(lambda: check_late_count(wanted, self._dropped()))
-        if found is not None:
-            raise found
-        self.dropped_checked = wanted
+        self._settle()
+        dropped = self._dropped()
+        check_late_count(step.count, dropped - self.dropped_checked)
+        self.dropped_checked = dropped
 
     def _check_late(self) -> None:
         if self.case.late_rows is None:
@@ -333,7 +339,5 @@ class _Run:
         if self.declared.late_stream is not None:
             check_late_rows(self.case, self.late)
             return
-        wanted = len(self.case.late_rows)
-        found = self._settled(lambda: check_late_count(wanted, self._dropped()))
-        if found is not None:
-            raise found
+        self._settle()
+        check_late_count(len(self.case.late_rows), self._dropped())

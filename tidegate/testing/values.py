@@ -11,14 +11,14 @@ import pyarrow as pa
 
 
 def actual(value: Any) -> Any:
-    """A value that came out of Arrow: times in UTC, maps as mappings in the order of their keys."""
+    """A value that came out of Arrow: times in UTC, maps as mappings."""
     if isinstance(value, datetime):
         return _utc(value)
     if isinstance(value, Mapping):
         return {name: actual(item) for name, item in value.items()}
     if isinstance(value, list):
         if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return _map({actual(key): actual(item) for key, item in value})
+            return {actual(key): actual(item) for key, item in value}
         return [actual(item) for item in value]
     return value
 
@@ -56,11 +56,7 @@ def _expected_map(value: Any, kind: pa.DataType) -> Any:
     if not _is_list(pairs) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
         return value
     read = {expected(key, kind.key_type): expected(item, kind.item_type) for key, item in pairs}
-    return _map(read) if read else []
-
-
-def _map(value: dict[Any, Any]) -> dict[Any, Any]:
-    return dict(sorted(value.items(), key=lambda pair: repr(pair[0])))
+    return read or []
 
 
 def _scalar(value: Any, kind: pa.DataType) -> Any:

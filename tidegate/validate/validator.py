@@ -20,8 +20,12 @@ class Mode(Enum):
 def validate(plan: n.Emit) -> list[Finding]:
     """All findings of a stream's plan."""
     subject = Subject(plan)
-    findings = [finding for check in CHECKS for finding in check(subject)]
-    return sorted(findings, key=_position)
+    findings = {
+        (finding.code, finding.message, _position(finding)): finding
+        for check in CHECKS
+        for finding in check(subject)
+    }
+    return sorted(findings.values(), key=_position)
 
 
 def _position(finding: Finding) -> int:

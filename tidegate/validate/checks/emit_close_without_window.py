@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import holds_back, properties
+from tidegate.plan.properties import properties
 from tidegate.sql.statements import Emit, EmitMode
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
@@ -41,31 +41,16 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
             node,
             hint,
         )
-    if not open_groups and not any(_closes(node) for node in n.walk(subject.plan)):
-        yield Finding(
-            "TG-404",
-            "EMIT ON WINDOW CLOSE: this query has no window that could close",
-            subject.plan,
-            "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
-            f"TUMBLE(my_source, {time_column(subject.plan)}, {example_interval()}).",
-            emit.span,
-        )
-    elif not open_groups:
+    if not open_groups:
         yield from _not_final(subject, emit)
 
 
 def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
-    """There is a window somewhere, but it is not what makes the rows final."""
     below = subject.plan.input
-    if holds_back(subject.plan) and not any(item.closes for item in below.fields):
-        yield Finding(
-            "TG-404",
-            "EMIT ON WINDOW CLOSE: the rows do not say which window they belong to",
-            subject.plan,
-            "add window_end to the columns.",
-            emit.span,
-        )
-    elif properties(below).changelog is not ChangelogKind.APPEND and not emit.lateness_us:
+    final = _final(below)
+    windows = any(isinstance(node, n.Window) for node in n.walk(below))
+    appended = properties(below).changelog is ChangelogKind.APPEND or bool(emit.lateness_us)
+    if not appended and (final or windows):
         yield Finding(
             "TG-404",
             "EMIT ON WINDOW CLOSE: rows of this query may be taken back, so no window makes "
@@ -75,12 +60,26 @@ def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
             "ranking, GROUP BY TUMBLE(…) in an aggregate.",
             emit.span,
         )
+    elif not final:
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: this query has no window that could close",
+            subject.plan,
+            "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
+            f"TUMBLE(my_source, {time_column(subject.plan)}, {example_interval()}).",
+            emit.span,
+        )
 
 
-def _closes(node: n.Node) -> bool:
-    """Whether the watermark is what makes this node's rows final."""
-    if isinstance(node, n.Window | n.Over):
+def _final(node: n.Node) -> bool:
+    """Whether the watermark, or the end of the input, makes every row of a node final."""
+    if isinstance(node, n.Hold | n.Window | n.Over):
         return True
-    if isinstance(node, n.Aggregate):
-        return node.windowed
-    return isinstance(node, n.Join) and node.kind in _CLOSED_JOINS
+    if isinstance(node, n.Aggregate | n.TopN):
+        return node.windowed or properties(node).bounded
+    if isinstance(node, n.Join) and node.kind in _CLOSED_JOINS:
+        return True
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        return _final(node.left)
+    bounded = properties(node).bounded
+    return bounded or (bool(node.inputs) and all(_final(child) for child in node.inputs))

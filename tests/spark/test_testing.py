@@ -1,0 +1,109 @@
+"""The test kit on Spark: our own cases, with and without restarts, and the conformance folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tidegate.testing import load_case, main, run_case
+from tidegate.testing.discover import find_cases
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "cases"
+CONFORMANCE = Path(os.environ.get("TIDEGATE_CONFORMANCE_DIR") or ROOT.parent / "shared/conformance")
+RUNS_TODAY = {"nexmark_q0", "nexmark_q1", "nexmark_q2", "nexmark_q22", "arroyo_union_all"}
+# What a restart loses today: the watermark of a stateless stream is counted from its start.
+NOT_OVER_A_RESTART = {"watermark"}
+
+
+@pytest.mark.parametrize("path", find_cases([CASES]), ids=lambda path: path.stem)
+@pytest.mark.parametrize("restart", [False, True], ids=["straight", "restarted"])
+def test_own_cases(path: Path, restart: bool, spark: SparkSession) -> None:
+    case = load_case(path)
+    if restart and case.name in NOT_OVER_A_RESTART:
+        pytest.skip("the status of a stream does not keep its watermark over a restart")
+    outcome = run_case(case, spark=spark, restart=restart)
+    assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
+
+
+WRONG = {
+    "projection": (
+        'doubled: "21.00"',
+        'doubled: "21.01"',
+        "expected_rows: 1 row missing, 1 row un",
+    ),
+    "steps_and_restart": (
+        "id: 3, state: SENT}, {id: 2",
+        "id: 3, state: SENT}, {id: 9",
+        "expect_new",
+    ),
+    "two_sources_one_epoch": ("[{who: eve, via: app}, ", "[", "expect_new: 1 row unexpected"),
+    "one_row_per_epoch": ("{n: 1}, {n: 10}, {n: 2}", "{n: 1}, {n: 2}, {n: 10}", "another order"),
+    "changelog": (
+        "expect_all: []",
+        "expect_all: [{item: tea, amount: 4}]",
+        "expect_all: 1 row miss",
+    ),
+    "dead_letters": ("ts is NULL", "ts is missing", "expect_new: 1 row missing, 1 row unexpected"),
+    "watermark": ("expect_watermark_ms: 8000", "expect_watermark_ms: 9000", "9000, found 8000"),
+    "script": ("product: tea", "product: coffee", "expected_rows: 1 row missing, 1 row unexpected"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_expectation_fails(name: str, tmp_path: Path, spark: SparkSession) -> None:
+    """Every case above can fail, too: one thing wrong in the file, and it does."""
+    right, wrong, reason = WRONG[name]
+    text = (CASES / f"{name}.yaml").read_text("utf-8")
+    assert right in text
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(text.replace(right, wrong, 1), "utf-8")
+    outcome = run_case(load_case(path), spark=spark)
+    assert not outcome.passed
+    assert reason in (outcome.reason or "")
+
+
+def test_main_counts_and_exit_codes(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(CASES / "windows.yaml", tmp_path)
+    assert main([tmp_path], spark=spark) == 0
+    assert capsys.readouterr().out == "1 passed, 0 failed, 0 skipped\n"
+    text = (CASES / "windows.yaml").read_text("utf-8")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace("{id: 3, window", "{id: 4, window"), "utf-8")
+    assert main([tmp_path], spark=spark) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "FAIL windows: expected_rows: 1 row missing, 1 row unexpected"
+    assert out[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance cases are not here")
+def test_conformance(spark: SparkSession) -> None:
+    """What runs today passes; everything else fails with a reason, before Spark does any work."""
+    passed = set()
+    for path in find_cases([CONFORMANCE / "cases"]):
+        outcome = run_case(load_case(path), spark=spark)
+        if outcome.passed:
+            passed.add(outcome.name)
+        else:
+            assert outcome.reason and outcome.reason.startswith(("TG-", "watermark_model per_key"))
+            assert outcome.seconds < 2
+    assert passed >= RUNS_TODAY
+
+
+@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance cases are not here")
+@pytest.mark.parametrize("name", sorted(RUNS_TODAY))
+def test_conformance_with_a_restart(name: str, spark: SparkSession) -> None:
+    case = load_case(CONFORMANCE / "cases" / "misc" / f"{name}.json")
+    outcome = run_case(case, spark=spark, restart=True)
+    assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"

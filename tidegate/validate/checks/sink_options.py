@@ -1,0 +1,45 @@
+"""Options of a sink that only make sense with its stream, or with the other sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tidegate.catalog.connector import SinkSpec
+from tidegate.catalog.objects import Sink
+from tidegate.catalog.options import OptionType
+from tidegate.errors import CatalogError, Place, did_you_mean
+from tidegate.plan import nodes as n
+from tidegate.types import Span
+
+
+def sink_options(
+    sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
+) -> Iterator[CatalogError]:
+    """Columns that the stream does not have, and places that another sink writes already."""
+    if plan is not None:
+        yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
+    place = [sink.options[name] for name in spec.exclusive]
+    for other in others:
+        if not place or other.connector != sink.connector:
+            continue
+        if [other.options[name] for name in spec.exclusive] == place:
+            message = f"the sink {other.name} already writes {', '.join(map(str, place))}"
+            hint = f"give {sink.name} another {spec.exclusive[0]}."
+            yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+
+
+def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator[CatalogError]:
+    known = {name.lower() for name in columns}
+    listing = {option.name for option in spec.options if option.type is OptionType.NAMES}
+    spans = {option.name.lower(): option.value_span for option in sink.statement.options}
+    for option in listing & set(spans):
+        for name in sink.options[option]:
+            if name.lower() not in known:
+                hint = did_you_mean(name, columns, f"columns of {sink.source}")
+                message = f"{option}: {sink.source} has no column {name}"
+                yield _error(sink, "TG-301", message, spans[option], hint)
+
+
+def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> CatalogError:
+    place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+    return CatalogError(code, message, place=place, hint=hint)
