@@ -31,6 +31,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.rules import rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
+from tidegate.sql import expressions as ex
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
@@ -210,8 +211,17 @@ class _Run:
         stored = tuple(n.Field(c.name, c.name, c.type) for c in source.stored_columns)
         resolver = Resolver(context, Scope([Relation(source.name, stored)]))
         for item in source.columns:
-            if item.computed is not None:
-                resolver.resolve(item.computed)
+            if item.computed is None:
+                continue
+            resolver.resolve(item.computed)
+            if not ex.is_scalar(item.computed):
+                context.report(
+                    "TG-305",
+                    f"the computed column {item.name} must be made of one row: no aggregate, "
+                    "OVER or explode",
+                    item.computed,
+                    "compute it in a stream over the source.",
+                )
         self.errors += context.errors
         return not context.errors
 
@@ -331,9 +341,7 @@ class _Run:
         return [sink] if self._sink_fits(sink, source) else None
 
     def _sink_fits(self, sink: Sink, source: Declared) -> bool:
-        if not isinstance(source, Stream):
-            if isinstance(source, SideStream):
-                return True
+        if not isinstance(source, Stream | SideStream):
             hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; then write it."
             if not isinstance(source, Source):
                 hint = f"join a stream with it, and write that: FROM my_stream JOIN {source.name}."
@@ -343,8 +351,13 @@ class _Run:
             return False
         spec = self.compiler.connectors[sink.connector].sink
         assert spec is not None, "a declared sink has a sink connector"
+        plan = source.plan if isinstance(source, Stream) else None
+        wrong = list(sink_options(sink, spec, plan, self.catalog.of(Sink)))
+        self.errors += wrong
+        if plan is None or wrong:
+            return not wrong
         mode = self._mode(source.options)
-        found = None if mode is Mode.OFF else sink_changelog(sink, spec, source.plan)
+        found = None if mode is Mode.OFF else sink_changelog(sink, spec, plan)
         if found is None:
             return True
         (self.warnings if mode is Mode.WARN else self.errors).append(found)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from tidegate.catalog.connector import (
     LOOKUP_OPTIONS,
     SINK_OPTIONS,
@@ -24,7 +26,7 @@ from tidegate.catalog.objects import (
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
 from tidegate.sql import statements as st
-from tidegate.sql.expressions import call_name
+from tidegate.sql.expressions import calls, is_volatile_call
 from tidegate.types import Span
 
 RESERVED = frozenset({"_op"})
@@ -59,6 +61,10 @@ DEAD_LETTER_COLUMNS = (
     Column("reason", "STRING"),
     Column("record", "STRING"),
 )
+
+
+def _is_volatile(tree: exp.Expr) -> bool:
+    return any(is_volatile_call(name, call) or name == "PROCTIME" for name, call in calls(tree))
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,10 @@ class Declarer:
         if not problems and spec.source.columns is not None:
             columns, found = self._fixed_columns(statement, columns, spec.source.columns(options))
             problems += found
-        problems += self._check_columns(statement, columns)
-        problems += self._check_watermark(statement, columns)
+        if columns or spec.source.columns is None or not problems:
+            problems += self._check_columns(statement, columns)
+            problems += self._check_watermark(statement, columns)
+        problems += self._check_time_options(statement)
         if problems:
             return None, [], problems
         watermark = statement.watermark
@@ -223,13 +231,31 @@ class Declarer:
                     message = f"the event time {column.name} must be a TIMESTAMP, not {column.type}"
                     hint = f"add a computed column: ts AS timestamp_millis({column.name})."
                     return [self._error("TG-210", message, watermark.column_span, hint)]
-                if column.computed is not None and call_name(column.computed) == "PROCTIME":
-                    message = "processing time has no watermark"
-                    return [self._error("TG-210", message, watermark.span)]
+                if column.computed is not None and _is_volatile(column.computed):
+                    message = f"the event time {column.name} would be another one on replay"
+                    hint = "take it from the data; for processing time use a window over "
+                    hint += "PROCTIME(), which needs no watermark."
+                    return [self._error("TG-210", message, watermark.span, hint)]
                 return []
         message = f"the watermark is for {watermark.column}, which is not a column"
         hint = did_you_mean(watermark.column, [c.name for c in columns], "columns")
         return [self._error("TG-210", message, watermark.column_span, hint)]
+
+    def _check_time_options(self, statement: st.CreateSource) -> list[TidegateError]:
+        """Options about the event time need one."""
+        if statement.watermark is not None:
+            return []
+        hint = "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND, or leave the option out."
+        return [
+            self._error(
+                "TG-210",
+                f"{option.name} is about the event time, and {statement.name} has no watermark",
+                option.span,
+                hint,
+            )
+            for option in statement.options
+            if option.name.lower() in ("idle_timeout", "max_future")
+        ]
 
     def _dead_letters(self, source: Source) -> list[SideStream]:
         name = source.options["dead_letters"]
@@ -261,7 +287,8 @@ class Declarer:
         for column, written in zip(columns, statement.columns, strict=True):
             if column.computed is not None:
                 message = "a lookup table has no computed columns"
-                problems.append(self._error("TG-210", message, written.span))
+                hint = "compute it in the stream that asks."
+                problems.append(self._error("TG-210", message, written.span, hint))
         if problems:
             return None, problems
         table = LookupTable(

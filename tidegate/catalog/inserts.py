@@ -13,9 +13,7 @@ from tidegate.sql.dialect import own_span
 from tidegate.types import Span
 
 
-def insert_errors(
-    statement: st.Insert, target: Declared, origin: Origin
-) -> Iterator[CatalogError]:
+def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Iterator[CatalogError]:
     """Everything wrong with an INSERT into this target."""
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:

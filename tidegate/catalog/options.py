@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tidegate.errors import CatalogError, Place, did_you_mean
+from tidegate.errors import CatalogError, Place, did_you_mean, nearest
 from tidegate.sql.statements import Option
 from tidegate.types import Span, parse_duration
 
@@ -148,10 +148,12 @@ class OptionReader:
                 errors.append(error)
             except ValueError as error:
                 errors.append(self._invalid(option, spec, error))
+        # A required option that was misspelt is not missing as well.
+        meant = {nearest(option.name, by_name) for option in options}
         errors += [
             self._missing(spec, at)
             for spec in self.specs
-            if spec.required and spec.name not in given
+            if spec.required and spec.name not in given and spec.name not in meant
         ]
         secret = {spec.name for spec in self.specs if spec.secret}
         return Options(values, given, secret), errors

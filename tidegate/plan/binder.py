@@ -38,7 +38,7 @@ def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | Non
         return _set_operation(tree, context, ctes, parent)
     if isinstance(tree, exp.Select):
         return SelectBinder(tree, context, ctes, parent, bind_query).bind()
-    context.report("TG-103", "this kind of query is not supported", tree)
+    context.report("TG-103", "this kind of query is not supported", tree, "SELECT … FROM …")
     return n.Values((), rows=())
 
 
@@ -47,10 +47,15 @@ def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:
     if clause is None:
         return ctes
     if clause.args.get("recursive"):
-        context.report("TG-103", "recursive queries are not supported on streams", clause)
+        context.report(
+            "TG-103",
+            "recursive queries are not supported on streams",
+            clause,
+            "remove RECURSIVE, and let each query read those before it.",
+        )
     visible = dict(ctes)
     for cte in clause.expressions:
-        visible[cte.alias.lower()] = CteEntry(cte.this, dict(visible))
+        visible[cte.alias.lower()] = CteEntry(cte, dict(visible))
     return visible
 
 
@@ -88,7 +93,12 @@ def _set_operation(
     kind = next(kind for kind in _OPERATIONS if isinstance(tree, kind))
     distinct = bool(tree.args.get("distinct"))
     if tree.args.get("by_name"):
-        context.report("TG-103", "UNION BY NAME is not supported", tree)
+        context.report(
+            "TG-103",
+            "UNION BY NAME is not supported",
+            tree,
+            "select the columns in the same order, and use UNION ALL.",
+        )
     trees = _sides(tree, kind, distinct)
     members = [bind_query(member, context, ctes, parent) for member in trees]
     first = members[0]
@@ -146,7 +156,8 @@ def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
     if not isinstance(target, exp.Literal) or not target.is_int:
         return key
     if not 1 <= int(target.name) <= len(node.fields):
-        context.report("TG-301", f"ORDER BY {target.name}: no such column", key)
+        hint = f"there are {len(node.fields)} columns."
+        context.report("TG-301", f"ORDER BY {target.name}: no such column", key, hint)
         return key
     named = exp.column(exp.to_identifier(node.fields[int(target.name) - 1].name, quoted=True))
     ordered = key.copy() if isinstance(key, exp.Ordered) else exp.Ordered(this=named)
@@ -156,16 +167,16 @@ def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:
 
 def _unique_names(context: Context, query: Query, node: n.Node) -> None:
     """The columns of a stream need names that differ."""
-    seen: set[str] = set()
-    for item in node.fields:
-        if item.name.lower() in seen and item.name != "?":
-            context.report(
-                "TG-308",
-                f"two columns of the result are named {item.name}",
-                query.tree,
-                f"rename one: {item.name} AS {item.name}_2.",
-            )
-        seen.add(item.name.lower())
+    names = [item.name for item in node.fields if item.name != "?"]
+    lower = [name.lower() for name in names]
+    twice = [name for index, name in enumerate(names) if name.lower() in lower[:index]]
+    if twice:
+        context.report(
+            "TG-308",
+            f"two columns of the result are named {', '.join(dict.fromkeys(twice))}",
+            query.tree,
+            f"rename one: {twice[0]} AS {twice[0]}_2.",
+        )
 
 
 __all__ = ["bind", "bind_query", "by_id", "column"]

@@ -121,7 +121,9 @@ class Resolver:
         if isinstance(node, exp.Query) or _holds_query(node):
             return self._subquery(node)
         if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
-            self.context.report("TG-103", "parameters in SQL are not supported", node)
+            self.context.report(
+                "TG-103", "parameters in SQL are not supported", node, "write the value."
+            )
         result = node.copy() if not node.args else type(node)()
         result._meta = dict(node.meta) if node.meta else None
         for key, value in node.args.items():
@@ -183,7 +185,9 @@ class Resolver:
     def _subquery(self, node: exp.Expr) -> exp.Expr:
         query = node if isinstance(node, exp.Query) else _query_in(node)
         if self.bind_subquery is None:
-            self.context.report("TG-103", "a subquery is not allowed here", query)
+            self.context.report(
+                "TG-103", "a subquery is not allowed here", query, "write it as a join in FROM."
+            )
         else:
             self.subqueries.append(self.bind_subquery(query, self.scope))
         result = node.copy()

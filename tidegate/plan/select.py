@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.grouping import Grouping
+from tidegate.plan.items import Item, select_items
 from tidegate.plan.scope import (
     Context,
     Relation,
@@ -22,7 +23,7 @@ from tidegate.plan.scope import (
 from tidegate.plan.tables import Ctes, TableBinder
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
-from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.dialect import own_span
 
 BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
 
@@ -31,13 +32,14 @@ _HANDLED = frozenset(
     | {"group", "having", "qualify", "order", "limit", "offset"}
 )
 
-
-@dataclass(frozen=True)
-class Item:
-    """One output column: its name and its expression, resolved."""
-
-    name: str
-    expression: exp.Expr
+# Clauses whose names differ from what sqlglot calls them.
+_CLAUSES = {
+    "sort": "SORT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "locks": "FOR UPDATE",
+    "windows": "WINDOW",
+}
 
 
 @dataclass
@@ -85,17 +87,13 @@ class SelectBinder:
     def _refuse_extras(self) -> None:
         for key, value in self.tree.args.items():
             if value and key not in _HANDLED:
-                what = (
-                    key.rstrip("_")
-                    .upper()
-                    .replace("SORT", "SORT BY")
-                    .replace("LOCKS", "FOR UPDATE")
-                )
+                what = _CLAUSES.get(key, key.rstrip("_").upper())
                 at = value[0] if isinstance(value, list) else value
                 self.context.report(
                     "TG-103",
                     f"{what} in a query is not supported on streams",
                     at if isinstance(at, exp.Expr) else self.tree,
+                    f"remove {what}.",
                 )
         distinct = self.tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
@@ -171,7 +169,7 @@ class SelectBinder:
     ) -> tuple[n.Node, list[Item], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
         """Apply GROUP BY; the expressions that come back are over what it leaves."""
         node, keys, key_trees = self._group_keys(node)
-        items = self._items()
+        items = select_items(self.tree.expressions, self.scope, self._resolver)
         aliases = {item.name.lower(): item.expression for item in items}
         having = self._clause("having", aliases)
         qualify = self._clause("qualify", aliases)
@@ -211,7 +209,12 @@ class SelectBinder:
             )
         windows = [part for part in group.expressions if window_call(part)]
         if len(windows) > 1:
-            self.context.report("TG-306", "GROUP BY can have one window function", windows[1])
+            self.context.report(
+                "TG-306",
+                "GROUP BY can have one window function",
+                windows[1],
+                "window one stream, and then that one again: CREATE STREAM … AS …",
+            )
         trees: list[exp.Expr] = []
         if windows:
             node, trees = self._window(node, windows[0])
@@ -249,7 +252,10 @@ class SelectBinder:
             position = int(part.name)
             if not 1 <= position <= len(select):
                 self.context.report(
-                    "TG-301", f"GROUP BY {position}: there are {len(select)} columns", part
+                    "TG-301",
+                    f"GROUP BY {position}: there are {len(select)} columns",
+                    part,
+                    f"a number from 1 to {len(select)}, or the name of a column.",
                 )
                 return part
             part = select[position - 1].unalias()
@@ -258,58 +264,13 @@ class SelectBinder:
             part = aliases[part.name.lower()]
         tree = self._resolver().resolve(part)
         if ex.has_aggregate(tree) or tree.find(exp.Window):
-            self.context.report("TG-305", "GROUP BY cannot hold an aggregate", part)
+            self.context.report(
+                "TG-305",
+                "GROUP BY cannot hold an aggregate",
+                part,
+                "group in a subquery first, and then group its result.",
+            )
         return tree
-
-    def _items(self) -> list[Item]:
-        """The SELECT list with stars expanded; later items may use earlier aliases."""
-        items: list[Item] = []
-        aliases: dict[str, exp.Expr] = {}
-        for tree in self.tree.expressions:
-            star = tree if isinstance(tree, exp.Star) else None
-            if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
-                star = tree.this
-            if star is not None:
-                items += self._star(tree, star)
-                continue
-            expression = self._resolver(aliases).resolve(tree.unalias())
-            name = tree.alias_or_name or to_sql(tree)
-            if isinstance(tree, exp.Aliases):
-                self.context.report("TG-103", "several aliases for one expression", tree)
-            items.append(Item(name, expression))
-            if isinstance(tree, exp.Alias):
-                aliases[tree.alias.lower()] = expression
-        return items
-
-    def _star(self, tree: exp.Expr, star: exp.Star) -> list[Item]:
-        excluded = {
-            part.name.lower()
-            for part in (star.args.get("except_") or star.args.get("except") or [])
-        }
-        if star.args.get("replace") or star.args.get("rename"):
-            self.context.report("TG-103", "* REPLACE and * RENAME are not supported", tree)
-        table = tree.args.get("table") if isinstance(tree, exp.Column) else None
-        relations = self.scope.relations
-        if table is not None:
-            relation = self.scope.named(table.name)
-            if relation is None:
-                self.context.report(
-                    "TG-301", f"{table.name}.*: there is no table {table.name}", tree
-                )
-                return []
-            relations = [relation]
-        items: list[Item] = []
-        merged = {} if table is not None else self.scope.merged
-        for name, expression in merged.items():
-            items.append(Item(name, expression.copy()))
-        for relation in relations:
-            for item in relation.fields:
-                if item.name.lower() not in merged:
-                    items.append(Item(item.name, column(item, tree)))
-        known = {item.name.lower() for item in items}
-        for name in excluded - known:
-            self.context.report("TG-301", f"* EXCEPT ({name}): there is no column {name}", tree)
-        return [item for item in items if item.name.lower() not in excluded]
 
     def _order(self, items: list[Item], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
         """ORDER BY keys: positions and aliases of the SELECT list are allowed."""
@@ -320,7 +281,8 @@ class SelectBinder:
             if isinstance(target, exp.Literal) and target.is_int:
                 position = int(target.name)
                 if not 1 <= position <= len(items):
-                    self.context.report("TG-301", f"ORDER BY {position}: no such column", key)
+                    message = f"ORDER BY {position}: no such column"
+                    self.context.report("TG-301", message, key, f"there are {len(items)} columns.")
                     continue
                 resolved = items[position - 1].expression.copy()
             elif _is_name(target) and target.name.lower() in aliases:
@@ -454,6 +416,7 @@ class SelectBinder:
                     "TG-305",
                     "with DISTINCT, ORDER BY can only use selected columns",
                     self.tree.args["order"],
+                    "select what you sort by.",
                 )
             node = n.Distinct(
                 node.fields,

@@ -31,8 +31,13 @@ from tidegate.types import Span
 class CteEntry:
     """A common table expression and the ones that were visible to it."""
 
-    tree: exp.Expr
+    definition: exp.CTE
     visible: Mapping[str, CteEntry]
+
+    @property
+    def tree(self) -> exp.Expr:
+        query: exp.Expr = self.definition.this
+        return query
 
 
 Ctes = Mapping[str, CteEntry]
@@ -214,7 +219,10 @@ class TableBinder:
             right = [item for item in relation.fields if item.name.lower() == name.lower()]
             if len(left) != 1 or len(right) != 1:
                 self.context.report(
-                    "TG-301", f"USING ({name}) needs one column {name} on each side", identifier
+                    "TG-301",
+                    f"USING ({name}) needs one column {name} on each side",
+                    identifier,
+                    "write the condition with ON.",
                 )
                 continue
             one, other = column(left[0], identifier), column(right[0], identifier)
@@ -237,10 +245,15 @@ class TableBinder:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
             return self._table_function(node, alias)
         if isinstance(node, exp.Table):
-            bound = self._named(node)
-            fields = _renamed(self.context, node, bound.fields)
+            bound, named = self._named(node)
+            fields = _renamed(self.context, node, named)
             return bound, Relation(alias or node.name, fields)
-        self.context.report("TG-103", "this kind of table is not supported", node)
+        self.context.report(
+            "TG-103",
+            "this kind of table is not supported",
+            node,
+            "for arrays and maps use LATERAL VIEW explode(…) t AS x.",
+        )
         return n.Values((), rows=()), Relation(alias, ())
 
     def _refuse_extras(self, node: exp.Expr) -> None:
@@ -250,12 +263,15 @@ class TableBinder:
             ("ordinality", "WITH ORDINALITY"),
         ):
             if node.args.get(key):
-                self.context.report("TG-103", f"{what} is not supported on streams", node)
+                self.context.report(
+                    "TG-103", f"{what} is not supported on streams", node, f"remove {what}."
+                )
 
     def _query(self, tree: exp.Expr, ctes: Ctes) -> n.Node:
         return self.bind_query(tree, self.context, ctes, self.parent)  # type: ignore[operator, no-any-return]
 
-    def _named(self, node: exp.Table) -> n.Node:
+    def _named(self, node: exp.Table) -> tuple[n.Node, tuple[n.Field, ...]]:
+        """What a name stands for, and its columns by the names they have there."""
         name = node.name
         if node.db:
             self.context.report(
@@ -263,8 +279,11 @@ class TableBinder:
             )
         entry = self.ctes.get(name.lower())
         if entry is not None and not node.db:
-            return self._query(entry.tree, entry.visible)
-        return scan(self.context, name, own_span(node.this) or own_span(node), self.bind_query)
+            inner = self._query(entry.tree, entry.visible)
+            return inner, _renamed(self.context, entry.definition, inner.fields)
+        at = own_span(node.this) or own_span(node)
+        bound = scan(self.context, name, at, self.bind_query)
+        return bound, bound.fields
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
         rows = tuple(tuple(row.expressions or [row]) for row in node.expressions)
@@ -273,7 +292,8 @@ class TableBinder:
         names = names or [f"col{index + 1}" for index in range(width)]
         fields = tuple(n.Field(self.context.fresh(name), name) for name in names)
         if len(names) != width:
-            self.context.report("TG-308", f"{len(names)} names for {width} columns", node)
+            message = f"{len(names)} names for {width} columns"
+            self.context.report("TG-308", message, node, "give each column a name.")
         bound = n.Values(fields, rows=rows, span=own_span(node))
         return bound, Relation(alias, fields)
 
@@ -300,15 +320,15 @@ class TableBinder:
             )
             return empty, Relation(alias, ())
         target = exp.Table(this=call.expressions[0].this)
-        bound = self._named(target)
-        scope = Scope([Relation(target.name, bound.fields)], parent=self.parent)
+        bound, named = self._named(target)
+        scope = Scope([Relation(target.name, named)], parent=self.parent)
         if isinstance(bound, n.LookupScan):
             _report_lookup(context, bound)
             return empty, Relation(alias, ())
         time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
-        result = window or bound
-        return result, Relation(alias or target.name, result.fields)
+        added = window.fields[-3:] if window is not None else ()
+        return window or bound, Relation(alias or target.name, named + added)
 
 
 def _how(join: exp.Join) -> str:
@@ -325,7 +345,9 @@ def _renamed(context: Context, node: exp.Expr, fields: tuple[n.Field, ...]) -> t
     if not names:
         return fields
     if len(names) != len(fields):
-        context.report("TG-308", f"{len(names)} names for {len(fields)} columns", node)
+        columns = ", ".join(item.name for item in fields)
+        message = f"{len(names)} names for {len(fields)} columns"
+        context.report("TG-308", message, node, f"the columns: {columns}.")
         return fields
     return tuple(item.renamed(name) for item, name in zip(fields, names, strict=True))
 

@@ -9,6 +9,7 @@ from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpe
 from tidegate.plan.scope import Context, Resolver, by_id
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
+from tidegate.types import format_duration
 
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 SHAPES = {
@@ -55,7 +56,9 @@ def _checked(
     slide, size = (sizes[0], sizes[1]) if two else (sizes[0], sizes[0])
     offset = sizes[2 if two else 1] if len(sizes) > (2 if two else 1) else 0
     if size <= 0 or slide <= 0:
-        context.report("TG-306", f"the sizes of {kind.value} must be above zero", call)
+        shape = f"{kind.value}{SHAPES[kind.value][0]}"
+        message = f"the sizes of {kind.value} must be above zero"
+        context.report("TG-306", message, call, f"write {shape} with intervals such as '1' MINUTE.")
         return None
     if two and slide > size:
         context.report(
@@ -67,7 +70,13 @@ def _checked(
         )
         return None
     if kind is WindowKind.CUMULATE and size % slide:
-        context.report("TG-306", "the size of CUMULATE must be a multiple of its step", call)
+        context.report(
+            "TG-306",
+            "the size of CUMULATE must be a multiple of its step",
+            call,
+            f"for example a step of {format_duration(slide)} and a size of "
+            f"{format_duration(size // slide * slide)}.",
+        )
         return None
     return WindowSpec(kind, size, slide, offset, processing_time)
 

@@ -126,7 +126,7 @@ def _options(cursor: Cursor) -> tuple[st.Option, ...]:
         cursor.expect("=", hint=f"{name} = 'value'")
         value, value_span = cursor.option_value()
         if any(option.name.lower() == name.lower() for option in options):
-            raise cursor.error(f"the option {name} is given twice", span=span)
+            raise cursor.error(f"the option {name} is given twice", "remove one.", span)
         options.append(st.Option(name, value, span.cover(value_span), value_span))
     return tuple(options)
 
@@ -190,11 +190,13 @@ def _watermark_delay(tree: exp.Expr, column: str) -> int | None:
 def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
     name, span = cursor.name("a column")
     if any(column.name.lower() == name.lower() for column in body.columns):
-        raise cursor.error(f"the column {name} is declared twice", span=span)
+        raise cursor.error(f"the column {name} is declared twice", "remove one.", span)
     if cursor.match("AS"):
         tokens = cursor.until_comma(in_type=False)
         if not tokens:
-            raise cursor.error(f"the computed column {name} needs an expression")
+            raise cursor.error(
+                f"the computed column {name} needs an expression", f"{name} AS price * 2"
+            )
         computed = parse_expression(tokens, cursor)
         return st.ColumnDef(name, None, span.cover(_tokens_span(tokens)), computed=computed)
     tokens = cursor.until_comma(in_type=True)

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidegate.errors import Place, SqlError
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.types import Span, unit_micros
+from tidegate.types import Span, parse_duration, unit_micros
 
 
 def _words(text: str) -> frozenset[str]:
@@ -79,6 +79,11 @@ def calls(node: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
 def has_generator(node: exp.Expr) -> bool:
     """Whether an expression makes several rows out of one."""
     return any(name in GENERATOR_FUNCTIONS for name, _ in calls(node))
+
+
+def is_scalar(node: exp.Expr) -> bool:
+    """Whether it makes one value out of one row: no aggregate, no OVER, no generator."""
+    return not (has_aggregate(node) or node.find(exp.Window) or has_generator(node))
 
 
 def is_volatile_call(name: str, node: exp.Expr) -> bool:
@@ -151,6 +156,8 @@ def interval_micros(node: exp.Expr) -> int | None:
     if not isinstance(node, exp.Interval) or node.this is None:
         return None
     unit = node.args.get("unit")
+    if unit is None and isinstance(node.this, exp.Literal):
+        return _duration(node.this.name)
     if unit is None or isinstance(unit, exp.IntervalSpan):
         return None
     micros = unit_micros(unit.name)
@@ -162,6 +169,14 @@ def interval_micros(node: exp.Expr) -> int | None:
         return None
     try:
         return sign * round(float(value.name) * micros)
+    except ValueError:
+        return None
+
+
+def _duration(text: str) -> int | None:
+    """INTERVAL '1 hour 30 minutes': the units are in the text."""
+    try:
+        return parse_duration(text)
     except ValueError:
         return None
 

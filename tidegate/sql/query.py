@@ -175,7 +175,11 @@ def _parse_emit(cursor: Cursor) -> st.Emit:
                 "after EMIT: ALLOW LATENESS INTERVAL '30' SECOND, LATE DATA TO late_stream.",
             )
     if lateness is not None and lateness < 0:
-        raise cursor.error("the allowed lateness cannot be negative", span=lateness_span)
+        raise cursor.error(
+            "the allowed lateness cannot be negative",
+            "ALLOW LATENESS INTERVAL '30' SECOND",
+            lateness_span,
+        )
     return st.Emit(
         mode, cursor.statement_span, every, lateness, lateness_span, late_to, late_to_span
     )
@@ -196,7 +200,9 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
         every = _interval(cursor, "EMIT EVERY")
         if every <= 0:
             raise cursor.error(
-                "EMIT EVERY needs an interval above zero", span=cursor.statement_span
+                "EMIT EVERY needs an interval above zero",
+                "EMIT EVERY INTERVAL '10' SECOND",
+                cursor.statement_span,
             )
         return st.EmitMode.EVERY, every
     raise cursor.error(f"{cursor.peek()} does not say when to emit", EMIT_FORMS)

@@ -79,7 +79,12 @@ def declare(case: Case) -> Declared:
 
 
 def _compile(draft: _Draft, case: Case) -> Compiled:
-    return Compiler(CONNECTORS).compile(draft.text, str(case.path.name))
+    return Compiler(CONNECTORS).compile(draft.text, sql_name(case))
+
+
+def sql_name(case: Case) -> str:
+    """What errors call the SQL of a case: their lines are not those of its file."""
+    return f"{case.path.name} as SQL"
 
 
 def _declared(draft: _Draft, compiled: Compiled) -> Declared:

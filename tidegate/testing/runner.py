@@ -33,7 +33,7 @@ from tidegate.testing.checks import (
     check_rows,
     check_watermark,
 )
-from tidegate.testing.declare import Declared, declare
+from tidegate.testing.declare import Declared, declare, sql_name
 from tidegate.testing.epochs import epochs_of
 from tidegate.testing.outcome import Mismatch, Outcome, Verdict
 from tidegate.types import ChangelogKind
@@ -194,7 +194,7 @@ class _Run:
 
     def _open(self, script: str) -> None:
         self.session = self.opener(self.directory)
-        self.session.execute(script, self.case.path.name)
+        self.session.execute(script, sql_name(self.case))
         pairs = [(self.declared.stream, self.output)]
         if self.declared.late_stream is not None and self.case.late_rows is not None:
             pairs.append((self.declared.late_stream, self.late))

@@ -1,0 +1,91 @@
+"""The reference pages are made from the code, and hold what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from tidegate.catalog.declare import STREAM_OPTIONS
+from tidegate.catalog.options import OptionSpec
+from tidegate.catalog.settings import SETTINGS
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import TITLES
+from tidegate.types import format_duration
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def errors_page() -> str:
+    lines = [
+        "# Error codes",
+        "",
+        "Every error has a code, the place in your SQL and a hint. Exit code 2 means that you can",
+        "mend it; `--debug` shows the stack trace.",
+        "",
+        "| code | what it is about |",
+        "| --- | --- |",
+    ]
+    return "\n".join([*lines, *(f"| {code} | {title} |" for code, title in TITLES.items())]) + "\n"
+
+
+def _default(spec: OptionSpec) -> str:
+    if spec.required:
+        return "**required**"
+    if spec.default is None:
+        return ""
+    if spec.type.value == "duration":
+        return f"`{format_duration(spec.default)}`"
+    return f"`{str(spec.default).lower() if isinstance(spec.default, bool) else spec.default}`"
+
+
+def _table(specs: tuple[OptionSpec, ...]) -> list[str]:
+    lines = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+    for spec in specs:
+        kind = ", ".join(spec.choices) if spec.choices else spec.type.value
+        secret = " (secret)" if spec.secret else ""
+        lines.append(f"| `{spec.name}` | {kind} | {_default(spec)} | {spec.description}{secret} |")
+    return [*lines, ""]
+
+
+def options_page() -> str:
+    lines = [
+        "# Options",
+        "",
+        "Values are texts, numbers or true/false; durations are written `'30 s'` or `'10 min'`.",
+        "`${NAME}` is replaced by the environment variable of that name. Secrets are shown as `***`.",
+        "",
+    ]
+    for title, specs in (
+        ("Every source", SOURCE_OPTIONS),
+        ("Every lookup table", LOOKUP_OPTIONS),
+        ("Every sink", SINK_OPTIONS),
+        ("Streams: CREATE STREAM … WITH (…)", STREAM_OPTIONS),
+        ("Settings: SET name = value", SETTINGS),
+    ):
+        lines += [f"## {title}", "", *_table(specs)]
+    for connector in CONNECTORS.values():
+        lines += [f"## Connector `{connector.name}`: {connector.description}", ""]
+        for role, spec in (
+            ("source", connector.source),
+            ("lookup table", connector.lookup),
+            ("sink", connector.sink),
+        ):
+            if spec is None:
+                continue
+            note = "" if spec.built else " (checked and explained; cannot run yet)"
+            lines += [f"As a {role}{note}:", ""]
+            lines += _table(spec.options) if spec.options else ["No options of its own.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "page"), [("ERRORS.md", errors_page), ("OPTIONS.md", options_page)]
+)
+def test_page_is_true(name: str, page: object, request: pytest.FixtureRequest) -> None:
+    assert callable(page)
+    path = DOCS / name
+    if request.config.getoption("--regenerate"):
+        path.write_text(page(), encoding="utf-8")
+    assert path.read_text("utf-8") == page(), "run make goldens and read the diff"
