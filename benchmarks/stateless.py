@@ -68,9 +68,8 @@ def ours(spark: SparkSession, query: str, bids: Path, work: Path, sink: str, per
         target = f"connector = 'files', path = '{work / 'out'}'"
     with tidegate.open(work / "data", spark=spark) as session:
         session.execute(
-            f"CREATE SOURCE bid ({COLUMNS}, "
-            "WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND) WITH (connector = 'files', "
-            f"path = '{bids}', files_per_epoch = {per}); "
+            f"CREATE SOURCE bid ({COLUMNS}, WATERMARK FOR date_time AS date_time - INTERVAL '4' "
+            f"SECOND) WITH (connector = 'files', path = '{bids}', files_per_epoch = {per}); "
             f"CREATE STREAM q AS {query}; CREATE SINK s FROM q WITH ({target});"
         )
         started = time.perf_counter()

@@ -117,7 +117,7 @@ def test_every_step(tmp_path: Path) -> None:
         ({"sources": [SOURCE, SOURCE]}, "sources[1].name: t is the name of two", ""),
         ({"stream": "x"}, "stream: there is no such field", ""),
         ({"steps": []}, "steps: expected at least one step", ""),
-        ({"steps": [{}]}, "steps[0].: expected one action, found none", ""),
+        ({"steps": [{}]}, "steps[0]: expected one action, found none", ""),
         ({"steps": [{"adds": []}]}, "steps[0].adds: there is no such field", "did you mean add"),
         ({"steps": [{"restart": False}]}, "steps[0].restart: expected true", ""),
         ({"steps": [{"add": {"u": []}}]}, "steps[0].add[0].source: there is no source u", "t"),

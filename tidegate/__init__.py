@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = ["RunError", "ScriptError", "Session", "TidegateError", "__version__", "open"]
 
 
-def open(  # noqa: A001
+def open(
     path: str | PathLike[str],
     spark: SparkSession | None = None,
     master: str | None = None,

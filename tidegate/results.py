@@ -47,8 +47,10 @@ def describe(item: Declared) -> Result:
     if isinstance(item, Sink):
         return Result(item.name, ("option", "value"), list(item.options.shown()))
     if isinstance(item, Stream):
-        rows = [(f.name, f.type or "?", f.role.value if f.role.value != "plain" else "")
-                for f in item.plan.fields]
+        rows = [
+            (f.name, f.type or "?", f.role.value if f.role.value != "plain" else "")
+            for f in item.plan.fields
+        ]
         return Result(item.name, ("column", "type", "meaning"), rows)
     columns: tuple[Column, ...] = getattr(item, "columns", ())
     rows = [(column.name, column.type or "?", _meaning(item, column)) for column in columns]
@@ -57,9 +59,9 @@ def describe(item: Declared) -> Result:
 
 def _meaning(item: Declared, column: Column) -> str:
     facts = []
-    if isinstance(item, Source) and item.watermark is not None:
-        if item.watermark.column.lower() == column.name.lower():
-            facts.append("event time")
+    time = item.watermark if isinstance(item, Source) else None
+    if time is not None and time.column.lower() == column.name.lower():
+        facts.append("event time")
     key = {name.lower() for name in getattr(item, "primary_key", ())}
     if column.name.lower() in key:
         facts.append("primary key")

@@ -154,18 +154,14 @@ class Session:
                 if isinstance(known, Source):
                     compiled.catalog.replace(analyse_source(self.spark, known))
                 elif isinstance(known, Stream):
-                    compiled.catalog.replace(
-                        analyse_stream(self.spark, known, compiled.catalog)
-                    )
+                    compiled.catalog.replace(analyse_stream(self.spark, known, compiled.catalog))
             except TidegateError as error:
                 errors.append(error)
         if errors:
             raise ScriptError(errors)
         return compiled.catalog
 
-    def _effect(
-        self, statement: st.Statement, before: Catalog, compiled: Compiled
-    ) -> list[Result]:
+    def _effect(self, statement: st.Statement, before: Catalog, compiled: Compiled) -> list[Result]:
         if isinstance(statement, st.Insert):
             return [self._insert_statement(statement)]
         if isinstance(statement, st.Drop):
@@ -239,7 +235,8 @@ class Session:
         target = self._insertable(statement.target)
         table = rows_of_insert(self.spark, target, statement.columns, statement.tree)
         memory.append(self.directory.source(target.name), table)
-        return Result.of_text(f"{table.num_rows} rows inserted into {target.name}")
+        rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
+        return Result.of_text(f"{rows} inserted into {target.name}")
 
     # Running
 
@@ -318,7 +315,13 @@ class Session:
             plan, trigger, refuse, text = side_plan(declared), None, False, declared.name
         spark = self.spark
         context = PipelineContext(
-            spark, self.catalog, self.settings, self.directory, READERS, self._listener
+            spark,
+            self.catalog,
+            self.settings,
+            self.directory,
+            CONNECTORS,
+            READERS,
+            self._listener,
         )
         pipeline = SparkPipeline(context, declared.name, plan)
         identities = [self._identity(scan) for scan in scans_of(plan)]
@@ -332,6 +335,7 @@ class Session:
 
     def _identity(self, scan: Any) -> SourceIdentity:
         source = getattr(scan, "source", None) or self._declared(scan.side.parent)
+        assert isinstance(source, Source), "what is scanned is a source"
         spec = CONNECTORS[source.connector].source
         names = spec.identity if spec is not None else ()
         options = tuple((name, str(source.options[name])) for name in names)
@@ -349,7 +353,7 @@ class Session:
         return factory(self.spark, context)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until all rows available so far are processed (after `until_end`: until all has ended)."""
+        """Until all rows that are there now are done; with `until_end`, until all has ended."""
         done = True
         for pipeline in list(self._pipelines.values()):
             done = pipeline.wait(timeout) and done
@@ -394,7 +398,9 @@ class Session:
     def add_console_sinks(self) -> list[str]:
         """Show the streams that nobody else consumes; returns their names."""
         read = {
-            table.lower() for stream in self.catalog.of(Stream) for table in tables_in(stream.query.tree)
+            table.lower()
+            for stream in self.catalog.of(Stream)
+            for table in tables_in(stream.query.tree)
         }
         read |= {sink.source.lower() for sink in self._sinks()}
         added = []

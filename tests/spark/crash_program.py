@@ -1,6 +1,6 @@
 """Runs a pipeline to its end, or kills itself at a given point of a given epoch.
 
-    python crash_program.py DATA_DIR OUT_DIR [POINT EPOCH]
+python crash_program.py DATA_DIR OUT_DIR [POINT EPOCH]
 """
 
 from __future__ import annotations

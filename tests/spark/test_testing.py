@@ -101,7 +101,7 @@ def test_the_examples_of_the_docs(number: int, tmp_path: Path, spark: SparkSessi
 
 @pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance cases are not here")
 def test_conformance(spark: SparkSession) -> None:
-    """What runs today passes; what is not built fails with the reason before Spark does any work."""
+    """What runs today passes; what is not built fails, before Spark does any work."""
     passed = set()
     for path in find_cases([CONFORMANCE / "cases"]):
         outcome = run_case(load_case(path), spark=spark)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import tidegate
@@ -16,7 +17,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, Sink
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
-from tidegate.cli.guard import INTERRUPTED, show_exception
+from tidegate.cli.guard import show_exception
 from tidegate.cli.inputs import META_COMMANDS, SqlCompleter, columns_of, is_complete
 from tidegate.cli.screen import Screen, open_screen, show_results
 from tidegate.errors import TidegateError
@@ -36,7 +37,7 @@ def run(file: str | None, *, data: Path | None, master: str | None) -> int:
     screen = open_screen()
     show = _rows_above_prompt() if interactive else screen.rows
     with tidegate.open(directory, master=master, show=show) as session:
-        shell = Shell(session, screen)
+        shell = Shell(session, screen, interactive)
         if script is not None:
             shell.execute(script.text, script.name)
         if interactive:
@@ -49,9 +50,10 @@ def run(file: str | None, *, data: Path | None, master: str | None) -> int:
 class Shell:
     """One session and what was said to it."""
 
-    def __init__(self, session: Session, screen: Screen) -> None:
+    def __init__(self, session: Session, screen: Screen, interactive: bool = False) -> None:
         self.session = session
         self.screen = screen
+        self.interactive = interactive
         self.exit_code = 0
         self._started = False
         self._meta: dict[str, Callable[[str], None]] = {
@@ -113,19 +115,22 @@ class Shell:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         """Errors are shown and the shell goes on; Ctrl-C ends what is being done, no more."""
-        if threading.current_thread() is threading.main_thread():
-            # Spark's own handler would cancel the jobs of all running streams.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Spark's own handler would cancel the jobs of all running streams.
+        _on_interrupt(signal.default_int_handler)
         try:
             yield
-        except KeyboardInterrupt:
-            self.screen.line("interrupted")
-            self.exit_code = self.exit_code or INTERRUPTED
         except BrokenPipeError:
             raise
+        except KeyboardInterrupt:
+            if not self.interactive:
+                raise
+            self.screen.line("interrupted")
         except Exception as error:
             code = show_exception(error)
             self.exit_code = self.exit_code or code
+        finally:
+            if self.interactive:
+                _on_interrupt(_ignore)
 
     # Meta commands
 
@@ -175,6 +180,15 @@ class Shell:
         self.screen.line("stopped")
 
 
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """The prompt reads Ctrl-C as a key; a signal just before or after must not tear it apart."""
+
+
+def _on_interrupt(handler: Callable[[int, FrameType | None], object]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
 def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
     """What was declared and dropped between two catalogs; declarations say nothing themselves."""
     for old, new, word in ((before, after, "declared"), (after, before, "dropped")):
@@ -204,13 +218,14 @@ def _talk(shell: Shell) -> None:
     """Prompt until the user leaves."""
     from prompt_toolkit.patch_stdout import patch_stdout
 
+    _on_interrupt(_ignore)
     prompt = _prompt(shell)
     shell.screen.line(f"Tidegate {tidegate.__version__}. \\h for help, \\q to leave.")
     # Rows of running streams are printed above the prompt, not into it.
     with patch_stdout(raw=True):
         while True:
             try:
-                text = prompt.prompt()
+                text = prompt.prompt(handle_sigint=False)
             except KeyboardInterrupt:
                 continue
             except EOFError:
@@ -223,7 +238,7 @@ def _prompt(shell: Shell) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.lexers import PygmentsLexer
-    from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
+    from pygments.lexers.sql import SqlLexer
 
     session: PromptSession[str] = PromptSession(
         "tidegate> ",

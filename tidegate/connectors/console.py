@@ -20,11 +20,7 @@ SPEC = ConnectorSpec(
     "console",
     "shows rows in the terminal",
     sink=SinkSpec(
-        (
-            OptionSpec(
-                "rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1
-            ),
-        )
+        (OptionSpec("rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1),)
     ),
 )
 

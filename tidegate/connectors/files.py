@@ -77,6 +77,7 @@ SPEC = ConnectorSpec(
             ),
         ),
         accepts=_accepts,
+        exclusive=("path",),
         changelog_hint="let the stream EMIT ON WINDOW CLOSE, or keep _op as a column: changelog = "
         "'column'.",
     ),
@@ -224,7 +225,7 @@ class _HadoopDirectory:
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
-        hadoop = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        hadoop = spark._jsc.hadoopConfiguration()
         self._fs = self._path(path).getFileSystem(hadoop)
         self._io = jvm.org.apache.commons.io.IOUtils
         self._utf8 = jvm.java.nio.charset.StandardCharsets.UTF_8

@@ -111,9 +111,10 @@ class MemoryWriter:
         import pyarrow as pa
 
         table = frame.toArrow()
-        with pa.OSFile(str(self._aside(epoch)), "wb") as sink, pa.ipc.new_file(
-            sink, table.schema
-        ) as writer:
+        with (
+            pa.OSFile(str(self._aside(epoch)), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
 
     def commit(self, epoch: int) -> None:

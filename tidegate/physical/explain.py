@@ -28,8 +28,10 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
 
 def _key_text(plan: n.Emit) -> str:
     key = properties(plan).key
-    if not key:
+    if key is None:
         return ""
+    if not key:
+        return " of one row"
     return " by " + ", ".join(plan.field(column).name for column in key)
 
 
@@ -194,7 +196,8 @@ def _side(node: n.Node) -> str:
 
 def _explode(node: n.Node) -> str:
     assert isinstance(node, n.Explode)
-    return f"Explode {_text(node.generator)}"
+    added = ", ".join(node.field(column).name for column in node.generated)
+    return f"Explode {'outer ' if node.outer else ''}{_text(node.generator)} AS {added}"
 
 
 def _normalize(node: n.Node) -> str:

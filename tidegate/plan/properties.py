@@ -93,8 +93,9 @@ def _changelog(
     if isinstance(node, n.Emit):
         return _emit(node, inputs[0])
     if isinstance(node, n.SetOperation):
-        append = all(item.changelog is APPEND for item in inputs) and node.operation == "UNION"
-        return (APPEND if append else CHANGELOG), None
+        append = all(item.changelog is APPEND for item in inputs)
+        final = node.operation == "UNION" or all(item.bounded for item in inputs)
+        return (APPEND if append and final else CHANGELOG), None
     return inputs[0].changelog, inputs[0].key
 
 

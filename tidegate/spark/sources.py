@@ -1,4 +1,4 @@
-"""Declared sources as streaming frames: computed columns, bad rows kept apart, event time observed."""
+"""Declared sources as streaming frames, with bad rows kept apart and event time observed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ class SourceFrame:
     counted_by_spark: bool = True
 
     def good(self, needed: set[str]) -> DataFrame:
-        """The usable rows; what is dropped and the event time are counted on the way."""
+        """The usable rows; what is dropped and the event time are counted on the way.
+
+        Where Spark counts the rows of the source itself, the good ones are counted behind the
+        filter and the rest follows; the generator's rows are counted before it.
+        """
         reason = bad_reason(self.source, self.everything)
         frame = self._narrowed(needed)
-        if reason is not None or not self.counted_by_spark:
-            frame = frame.observe(self.metric, *self._metrics(reason))
+        if not self.counted_by_spark:
+            frame = frame.observe(self.metric, *self._counts_before(reason))
         if reason is not None:
             frame = frame.where(f"({reason}) IS NULL")
+            if self.counted_by_spark:
+                frame = frame.observe(self.metric, *self._counts_behind())
         # Columns nobody reads are there as NULLs, so that the SQL of the stage need not know.
         columns = [
             quoted(c.name) if c.name in needed else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
@@ -51,17 +57,25 @@ class SourceFrame:
         kept += [name for name in (OP, BAD_RECORD) if name in self.everything.columns]
         return self.everything.selectExpr(*(kept or ["1 AS one"]))
 
-    def _metrics(self, reason: str | None) -> list[Column]:
-        metrics = [F.count(F.lit(1)).alias("rows")]
-        if reason is not None:
-            metrics.append(F.expr(f"count({reason})").alias("bad"))
+    def _counts_behind(self) -> list[Column]:
+        return [F.count(F.lit(1)).alias("good"), *self._time("true")]
+
+    def _counts_before(self, reason: str | None) -> list[Column]:
+        is_good = f"({reason}) IS NULL" if reason is not None else "true"
+        return [
+            F.count(F.lit(1)).alias("rows"),
+            F.expr(f"count_if({is_good})").alias("good"),
+            *self._time(is_good),
+        ]
+
+    def _time(self, is_good: str) -> list[Column]:
         watermark = self.source.watermark
-        if watermark is not None:
-            time = quoted(watermark.column)
-            if self.source.options["max_future"] is not None:
-                time = f"CASE WHEN ({reason}) IS NULL THEN {time} END"
-            metrics.append(F.expr(f"max({time})").alias("time"))
-        return metrics
+        if watermark is None:
+            return []
+        time = quoted(watermark.column)
+        if self.source.options["max_future"] is not None and is_good != "true":
+            time = f"CASE WHEN {is_good} THEN {time} END"
+        return [F.expr(f"max({time})").alias("time")]
 
     def bad(self) -> DataFrame:
         """The dead letters: source, reason, record."""
@@ -94,7 +108,7 @@ def source_frame(
 
 
 def bad_reason(source: Source, frame: DataFrame) -> str | None:
-    """An expression that says why a row cannot be used, NULL for a good one; None if none can be."""
+    """An expression: why a row cannot be used, NULL for a good one; None if all are good."""
     cases = []
     if BAD_RECORD in frame.columns:
         cases.append((f"{BAD_RECORD} IS NOT NULL", "not a readable record"))

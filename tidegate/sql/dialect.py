@@ -22,9 +22,9 @@ Node = TypeVar("Node")
 _SPECIAL_CALLS = frozenset(
     {"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY"}
 )
-# Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, and
-# SESSION is a window function.
-_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION"})
+# Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, SESSION
+# is a window function, and window(…) is Spark's, which is refused with a hint.
+_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"})
 
 
 class TidegateParser(SparkParser):
@@ -62,6 +62,17 @@ class TidegateParser(SparkParser):
 
     def _parse_table(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
+
+    def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_interval(*args, **kwargs))
+
+    def _parse_placeholder(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(
+            lambda: super(TidegateParser, self)._parse_placeholder(*args, **kwargs)
+        )
+
+    def _parse_select(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_select(*args, **kwargs))
 
     def _parse_expression(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_expression(*args, **kwargs))

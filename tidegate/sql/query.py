@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,7 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
     detail = error.errors[0] if error.errors else {}
     line, column = detail.get("line"), detail.get("col")
     message = str(detail.get("description") or error).strip().rstrip(".")
+    message = re.sub(r"<Token .*?text: (.*?), line: .*>", r"\1", message)
     message = message.replace("Invalid expression / Unexpected token", "unexpected")
     width = len(detail.get("highlight") or " ")
     place = Place(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
@@ -122,11 +124,15 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"{found} is not expected here"
     elif message.startswith("Expecting"):
         message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
-    return SqlError("TG-101", message, place=place)
+    return SqlError("TG-101", message[:1].lower() + message[1:], place=place)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
     """Where the EMIT clause starts, or the number of tokens."""
+    kinds = [token.token_type for token in tokens]
+    if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
+        # What is wrong then is a parenthesis, and sqlglot says where.
+        return len(tokens)
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type == TokenType.L_PAREN:

@@ -127,7 +127,7 @@ def as_rows(file: Path, where: str, raw: object) -> tuple[Row, ...]:
 
 
 def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+    return ".".join(part for part in (where, name) if part)
 
 
 def shown(value: object) -> str:

@@ -44,14 +44,8 @@ class Subject:
         return self.plan.clause
 
     def nodes(self) -> list[n.Node]:
-        """Every node of this query, subqueries in expressions included."""
-        found: list[n.Node] = []
-        for node in n.walk(self.plan, into_inlined=False):
-            found.append(node)
-            if isinstance(node, n.Filter | n.Project):
-                for subquery in node.subqueries:
-                    found += n.walk(subquery, into_inlined=False)
-        return found
+        """Every node of this query; subqueries in expressions have a check of their own."""
+        return n.walk(self.plan, into_inlined=False)
 
 
 Check = Callable[[Subject], Iterable[Finding]]
@@ -89,6 +83,26 @@ def written(tree: exp.Expr, node: n.Node) -> str:
 
 def example_interval() -> str:
     return "INTERVAL '1' MINUTE"
+
+
+def window_advice(node: n.Aggregate) -> str:
+    """How this aggregate would get a window that closes; '' where it cannot have one."""
+    times = [item for item in node.input.fields if item.on_time]
+    if not times:
+        return ""
+    ends = [item.name for item in times if item.role is n.Role.WINDOW_END]
+    wanted = ends[0] if ends else f"TUMBLE({times[0].name}, {example_interval()})"
+    return f"add {wanted} to GROUP BY, or " if node.keys else f"add GROUP BY {wanted}, or "
+
+
+def table_name(node: n.Node) -> str:
+    """The first table below a node, for hints that can be pasted."""
+    for below in n.walk(node, into_inlined=False):
+        if isinstance(below, n.Scan):
+            return below.source.name
+        if isinstance(below, n.Inlined):
+            return below.name
+    return "my_source"
 
 
 def time_column(node: n.Node) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
+from tidegate.validate.finding import Finding, Subject, unbounded, window_advice
 
 
 def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
@@ -18,6 +18,5 @@ def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
                 "this aggregate never ends: its groups have no window, and nothing says when to "
                 "emit them",
                 node,
-                f"add GROUP BY TUMBLE({time_column(node)}, {example_interval()}), or end the "
-                "statement with EMIT CHANGES or EMIT ON UPDATE.",
+                f"{window_advice(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
             )

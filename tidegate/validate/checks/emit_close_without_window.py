@@ -8,7 +8,15 @@ from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.sql.statements import Emit, EmitMode
 from tidegate.types import ChangelogKind
-from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
+from tidegate.validate.finding import (
+    Finding,
+    Subject,
+    example_interval,
+    table_name,
+    time_column,
+    unbounded,
+    window_advice,
+)
 
 _CLOSED_JOINS = (
     n.JoinKind.INTERVAL,
@@ -29,17 +37,13 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
         for node in subject.nodes()
         if isinstance(node, n.Aggregate) and not node.windowed and unbounded(node)
     ]
-    hint = (
-        f"add GROUP BY TUMBLE({time_column(subject.plan)}, {example_interval()}), or end the "
-        "statement with EMIT CHANGES."
-    )
     for node in open_groups:
         yield Finding(
             "TG-404",
             "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never "
             "close",
             node,
-            hint,
+            f"{window_advice(node)}end the statement with EMIT CHANGES.",
         )
     if not open_groups:
         yield from _not_final(subject, emit)
@@ -66,7 +70,7 @@ def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
             "EMIT ON WINDOW CLOSE: this query has no window that could close",
             subject.plan,
             "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
-            f"TUMBLE(my_source, {time_column(subject.plan)}, {example_interval()}).",
+            f"TUMBLE({table_name(below)}, {time_column(below)}, {example_interval()}).",
             emit.span,
         )
 

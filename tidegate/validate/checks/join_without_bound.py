@@ -23,16 +23,17 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
             "this join has no time bound, so it would have to remember every row of both sides "
             "forever",
             node,
-            _bound(*node.times) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') "
-            "AS …",
+            _bound(node) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
 
 
-def _bound(left: str | None, right: str | None) -> str:
+def _bound(node: n.Join) -> str:
     """The condition that would bound the join, where both sides have an event time."""
+    left, right = node.times
     if left is None or right is None:
         return ""
+    word = "AND" if node.condition is not None else "JOIN … ON"
     return (
-        f"bound it: AND {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "
+        f"bound it: {word} {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "
         "INTERVAL '10' MINUTE, or "
     )

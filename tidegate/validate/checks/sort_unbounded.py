@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.validate.finding import Finding, Subject, example_interval, time_column, unbounded
+from tidegate.validate.finding import (
+    Finding,
+    Subject,
+    example_interval,
+    table_name,
+    time_column,
+    unbounded,
+)
 
 
 def sort_unbounded(subject: Subject) -> Iterable[Finding]:
@@ -16,7 +23,6 @@ def sort_unbounded(subject: Subject) -> Iterable[Finding]:
                 "ORDER BY must see the last row before it can emit the first, and a stream has "
                 "no last row",
                 node,
-                "remove ORDER BY, or sort inside windows: SELECT … FROM TUMBLE(my_source, "
-                f"{time_column(node)}, {example_interval()}) ORDER BY … LIMIT 10 "
-                "with window_end among the columns.",
+                "remove ORDER BY, or sort inside windows: SELECT …, window_end FROM "
+                f"TUMBLE({table_name(node)}, {time_column(node)}, {example_interval()}) ORDER BY …",
             )

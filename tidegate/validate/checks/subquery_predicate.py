@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sqlglot import exp
+
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.validate.finding import Finding, Subject
+
+_SEMI_JOIN = (
+    "write the join: FROM a SEMI JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND "
+    "a.ts + INTERVAL '1' HOUR (ANTI JOIN for NOT IN and NOT EXISTS)."
+)
+_JOIN = "make it a stream of its own, aggregated in windows, and join that by window_end."
 
 
 def subquery_predicate(subject: Subject) -> Iterable[Finding]:
@@ -16,13 +24,16 @@ def subquery_predicate(subject: Subject) -> Iterable[Finding]:
         for subquery in node.subqueries:
             if properties(subquery).bounded and properties(node.input).bounded:
                 continue
-            what = "condition" if isinstance(node, n.Filter) else "column"
             yield Finding(
                 "TG-410",
                 "this subquery is asked for every row, but its answer keeps changing: a "
-                f"{what} cannot depend on it",
+                f"{'condition' if isinstance(node, n.Filter) else 'column'} cannot depend on it",
                 node,
-                "write the join: FROM a SEMI JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL "
-                "'1' HOUR AND a.ts + INTERVAL '1' HOUR (ANTI JOIN for NOT IN).",
+                _SEMI_JOIN if _is_predicate(node) else _JOIN,
                 subquery.span,
             )
+
+
+def _is_predicate(node: n.Filter | n.Project) -> bool:
+    """Whether it asks if there is a row (IN, EXISTS), not what its value is."""
+    return isinstance(node, n.Filter) and node.condition.find(exp.In, exp.Exists) is not None

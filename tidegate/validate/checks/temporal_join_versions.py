@@ -58,11 +58,12 @@ def _whole_key(node: n.Join) -> Iterable[Finding]:
     }
     missing = [key for key in scan.source.primary_key if key.lower() not in joined]
     if missing:
+        alias = (node.times[1] or "").rpartition(".")[0] or scan.source.name
         yield _finding(
             node,
             f"the primary key of {scan.source.name} has {', '.join(missing)} too, which the join "
             "does not fix",
-            f"add AND … = {scan.source.name}.{missing[0]}.",
+            f"add AND … = {alias}.{missing[0]}.",
         )
 
 

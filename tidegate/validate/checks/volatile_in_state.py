@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sqlglot import exp
+
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.plan.scope import by_id, volatile
-from tidegate.types import ChangelogKind
+from tidegate.sql.dialect import own_span
+from tidegate.types import ChangelogKind, Span
 from tidegate.validate.finding import Finding, Subject, unbounded
 
 _KEPT = "{} gets another value when an epoch is replayed, and it would be kept in state"
@@ -17,11 +20,13 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if not unbounded(node):
             continue
-        if _breaks_changes(node):
+        changing = _breaks_changes(node)
+        if changing is not None:
             yield _finding(
                 node,
                 "a row that is taken back must equal the row that was given, but an expression "
                 "here gets another value each time",
+                own_span(changing),
             )
         if isinstance(node, (*n.STATELESS, n.Window)):
             continue
@@ -34,18 +39,17 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
             yield _finding(node, _KEPT.format("a condition below"))
 
 
-def _breaks_changes(node: n.Node) -> bool:
-    """Whether a stateless step over a changelog would change a row between + and -."""
+def _breaks_changes(node: n.Node) -> exp.Expr | None:
+    """What in a stateless step over a changelog would change a row between + and -."""
     if not isinstance(node, n.Filter | n.Project | n.Explode):
-        return False
+        return None
     if properties(node.input).changelog is ChangelogKind.APPEND:
-        return False
-    known = by_id(node.input.fields)
+        return None
     if isinstance(node, n.Filter):
-        return volatile(node.condition, known)
-    if isinstance(node, n.Explode):
-        return volatile(node.generator, known)
-    return any(volatile(part, {}) for part in node.expressions)
+        parts: tuple[exp.Expr, ...] = (node.condition,)
+    else:
+        parts = (node.generator,) if isinstance(node, n.Explode) else node.expressions
+    return next((part for part in parts if volatile(part, {})), None)
 
 
 def _volatile_fields(node: n.Node) -> list[n.Field]:
@@ -76,11 +80,12 @@ def _volatile_filter(node: n.Node) -> bool:
     return False
 
 
-def _finding(node: n.Node, message: str) -> Finding:
+def _finding(node: n.Node, message: str, span: Span | None = None) -> Finding:
     return Finding(
         "TG-414",
         message,
         node,
         "use a column of the source, such as its event time; for processing time use a window over "
         "PROCTIME(), whose value is logged with the epoch.",
+        span,
     )

@@ -1,0 +1,77 @@
+"""Short ways to compile SQL in tests; no Spark anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.catalog.objects import Stream
+from tidegate.compiler import Compiled, Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import TidegateError
+from tidegate.physical.explain import explain
+from tidegate.plan import nodes as n
+
+TESTS = Path(__file__).parent
+
+SOURCES = """
+CREATE SOURCE bids (auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING,
+    ts TIMESTAMP, other TIMESTAMP, info STRUCT<a: INT, b: STRING>, tags ARRAY<STRING>,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND) WITH (connector = 'memory');
+CREATE SOURCE asks (auction BIGINT, seller BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+CREATE SOURCE rates (currency STRING, rate DOUBLE, ts TIMESTAMP, PRIMARY KEY (currency),
+    WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+CREATE SOURCE orders (id BIGINT, state STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
+    WITH (connector = 'memory', changelog = true);
+CREATE SOURCE plain (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (connector = 'memory');
+CREATE SOURCE history (k BIGINT, v BIGINT, ts TIMESTAMP)
+    WITH (connector = 'files', path = 'x', bounded = true);
+CREATE LOOKUP TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id))
+    WITH (connector = 'memory');
+"""
+
+
+def compile_text(text: str, file: str | None = None) -> Compiled:
+    return Compiler(CONNECTORS).compile(text, file)
+
+
+def compile_with_sources(text: str) -> Compiled:
+    """A script over the sources above."""
+    return compile_text(SOURCES + text)
+
+
+def as_stream(query: str, options: str = "") -> str:
+    return f"CREATE STREAM s {f'WITH ({options}) ' if options else ''}AS {query};"
+
+
+def accepted(query: str, options: str = "") -> n.Emit:
+    """The plan of a query over the sources above, which must be accepted."""
+    compiled = compile_with_sources(as_stream(query, options))
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    return plan_of(compiled, "s")
+
+
+def refused(query: str, options: str = "") -> list[TidegateError]:
+    """The errors of a query over the sources above, which must be refused."""
+    compiled = compile_with_sources(as_stream(query, options))
+    assert compiled.errors, f"accepted: {query}"
+    return list(compiled.errors)
+
+
+def plan_of(compiled: Compiled, name: str) -> n.Emit:
+    stream = compiled.catalog.get(name)
+    assert isinstance(stream, Stream)
+    assert isinstance(stream.plan, n.Emit)
+    return stream.plan
+
+
+def explained(compiled: Compiled) -> str:
+    """The plans of all streams of a script."""
+    streams = [item for item in compiled.declared if isinstance(item, Stream)]
+    return "\n\n".join(explain(item.plan, item.name) for item in streams) + "\n"
+
+
+def find(plan: n.Node, kind: type[n.Node]) -> n.Node:
+    """The only node of a kind in a plan."""
+    (found,) = [node for node in n.walk(plan) if type(node) is kind]
+    return found

@@ -1,0 +1,29 @@
+"""What all tests share. Goldens are written anew with `pytest --regenerate`: read the diff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate", action="store_true", help="write the golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares a text with a file, or writes the file with --regenerate."""
+
+    def check(path: Path, text: str) -> None:
+        if request.config.getoption("--regenerate"):
+            path.write_text(text, "utf-8")
+        assert path.exists(), f"{path.name} is missing: pytest --regenerate writes it"
+        assert text == path.read_text("utf-8")
+
+    return check

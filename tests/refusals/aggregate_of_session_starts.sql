@@ -1,0 +1,7 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS
+SELECT window_start, count(*) AS n FROM SESSION(bids, ts, INTERVAL '1' MINUTE) GROUP BY window_start;

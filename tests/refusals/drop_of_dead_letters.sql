@@ -1,0 +1,2 @@
+CREATE SOURCE s (k BIGINT) WITH (connector = 'memory', dead_letters = 'bad');
+DROP STREAM bad;

@@ -1,0 +1,9 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS
+SELECT auction, price FROM TUMBLE(bids, ts, INTERVAL '1' MINUTE)
+QUALIFY row_number() OVER (PARTITION BY auction ORDER BY price DESC) <= 3
+EMIT ON WINDOW CLOSE;

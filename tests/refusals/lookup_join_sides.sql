@@ -1,0 +1,18 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE LOOKUP TABLE customers (
+    id BIGINT, name STRING, country STRING, PRIMARY KEY (id)
+) WITH (connector = 'memory');
+
+CREATE SOURCE rates (
+    currency STRING, rate DOUBLE, ts TIMESTAMP,
+    PRIMARY KEY (currency), WATERMARK FOR ts AS ts
+) WITH (connector = 'memory');
+
+CREATE STREAM a AS SELECT c.name FROM customers AS c JOIN bids AS b ON b.bidder = c.id;
+CREATE STREAM b AS SELECT c.name FROM bids AS b RIGHT JOIN customers AS c ON b.bidder = c.id;
+CREATE STREAM c AS SELECT c.name FROM bids AS b JOIN customers AS c ON b.bidder > c.id;
+CREATE STREAM d AS SELECT r.rate FROM bids AS b JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS r ON b.channel = r.currency;

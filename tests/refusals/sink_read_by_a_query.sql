@@ -1,0 +1,8 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS SELECT price FROM bids;
+CREATE SINK out FROM s WITH (connector = 'console');
+CREATE STREAM t AS SELECT price FROM out;

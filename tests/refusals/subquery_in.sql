@@ -1,0 +1,11 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE SOURCE asks (
+    auction BIGINT, seller BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '2' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS SELECT price FROM bids WHERE auction IN (SELECT auction FROM asks);

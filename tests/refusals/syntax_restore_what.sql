@@ -1,0 +1,1 @@
+RESTORE FROM CHECKPOINT yesterday;

@@ -1,0 +1,1 @@
+CREATE SOURCE s (k BIGINT) WITH (connector = 'memory);

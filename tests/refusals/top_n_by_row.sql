@@ -1,0 +1,7 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS
+SELECT auction, price FROM bids QUALIFY row_number() OVER (PARTITION BY auction ORDER BY ts) <= price;

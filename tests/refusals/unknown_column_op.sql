@@ -1,0 +1,6 @@
+CREATE SOURCE orders (
+    id BIGINT, state STRING, amount DECIMAL(10, 2), ts TIMESTAMP,
+    PRIMARY KEY (id), WATERMARK FOR ts AS ts
+) WITH (connector = 'memory', changelog = true);
+
+CREATE STREAM s AS SELECT id, _op FROM orders;

@@ -1,0 +1,1 @@
+UPDATE bids SET price = 1;

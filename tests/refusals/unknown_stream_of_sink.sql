@@ -1,0 +1,7 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM cheap AS SELECT price FROM bids;
+CREATE SINK out FROM cheep WITH (connector = 'console');

@@ -1,0 +1,8 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM a AS SELECT TUMBLE(ts, INTERVAL '1' MINUTE) AS w FROM bids;
+CREATE STREAM b AS SELECT * FROM TUMBLE(ts, INTERVAL '1' MINUTE);
+CREATE STREAM c AS SELECT count(*) AS n FROM bids GROUP BY window(ts, '1 minute');

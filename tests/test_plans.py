@@ -1,0 +1,58 @@
+"""Golden plans: tests/plans/*.sql and the NEXMark queries, each with its plan beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compiling import TESTS, compile_text, explained
+from tests.conftest import Golden
+from tidegate import nexmark
+from tidegate.plan import nodes as n
+
+PLANS = TESTS / "plans"
+SCRIPTS = sorted(PLANS.glob("*.sql"))
+
+
+def rendered(text: str, name: str) -> str:
+    compiled = compile_text(text, name)
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    assert not compiled.warnings
+    return explained(compiled)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_plan(script: Path, golden: Golden) -> None:
+    text = rendered(script.read_text("utf-8"), script.name)
+    golden(script.with_suffix(".plan"), text)
+
+
+@pytest.mark.parametrize("name", nexmark.names())
+def test_nexmark_plan(name: str, golden: Golden) -> None:
+    golden(PLANS / f"nexmark_{name}.plan", rendered(nexmark.query(name), f"{name}.sql"))
+
+
+def test_nexmark_queries_are_those_of_the_issue() -> None:
+    assert nexmark.names() == ["q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q11", "q12"]
+    with pytest.raises(KeyError, match="there is no query q9; there are q0"):
+        nexmark.query("q9")
+
+
+def test_every_plan_has_its_script() -> None:
+    scripts = {path.stem for path in SCRIPTS} | {f"nexmark_{name}" for name in nexmark.names()}
+    assert {path.stem for path in PLANS.glob("*.plan")} == scripts
+
+
+def test_the_plans_cover_every_node() -> None:
+    seen: set[type[n.Node]] = set()
+    for script in SCRIPTS:
+        for declared in compile_text(script.read_text("utf-8")).declared:
+            plan = getattr(declared, "plan", None)
+            seen |= {type(node) for node in n.walk(plan)} if plan is not None else set()
+    kinds = {
+        kind
+        for kind in vars(n).values()
+        if isinstance(kind, type) and issubclass(kind, n.Node) and kind not in (n.Node, n.Unary)
+    }
+    assert kinds - seen == set()

@@ -1,0 +1,143 @@
+"""Golden refusals: tests/refusals/*.sql, each with the errors a person sees beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.compiling import TESTS, compile_text
+from tests.conftest import Golden
+from tidegate.errors import TITLES
+
+REFUSALS = TESTS / "refusals"
+SCRIPTS = sorted(REFUSALS.glob("*.sql"))
+# Only Spark can tell a type error, so no SQL text alone can cause it.
+NEEDS_SPARK = {"TG-307"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_refusal(script: Path, golden: Golden) -> None:
+    compiled = compile_text(script.read_text("utf-8"), script.name)
+    assert compiled.errors, f"{script.name} is accepted"
+    for error in compiled.errors:
+        assert error.place is not None, error.message
+        assert error.code.startswith("TG-1") or error.hint, f"no hint: {error.message}"
+    text = "\n\n".join(error.render() for error in compiled.errors) + "\n"
+    assert "hunter2" not in text
+    golden(script.with_suffix(".txt"), text)
+
+
+def test_every_refusal_has_its_script() -> None:
+    assert {path.stem for path in REFUSALS.glob("*.txt")} == {path.stem for path in SCRIPTS}
+
+
+def test_the_refusals_cover_every_code_that_sql_can_cause() -> None:
+    seen = set()
+    for path in REFUSALS.glob("*.txt"):
+        seen |= set(re.findall(r"error\[(TG-\d+)\]", path.read_text("utf-8")))
+    expected = {code for code in TITLES if code[3] in "1234"} - NEEDS_SPARK
+    assert expected - seen == set()
+
+
+def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
+    script = REFUSALS / "five_errors_at_once.sql"
+    errors = compile_text(script.read_text("utf-8")).errors
+    codes = [error.code for error in errors]
+    assert codes == ["TG-301", "TG-101", "TG-205", "TG-407", "TG-303", "TG-212"]
+    starts = [error.place.start for error in errors if error.place]
+    assert starts == sorted(starts)
+
+
+TTL = "WITH (state_ttl = '1 day')"
+IN_MINUTES = "TUMBLE(bids, ts, INTERVAL '1' MINUTE)"
+WITHIN = "b.ts BETWEEN a.ts - INTERVAL '10' MINUTE AND a.ts + INTERVAL '10' MINUTE"
+# A refused script, what its hint says, and the change to the script that follows the hint.
+FIXES: list[tuple[str, str, str, str]] = [
+    (
+        "aggregate_without_emit",
+        "add TUMBLE(ts, INTERVAL '1' MINUTE) to GROUP BY",
+        "GROUP BY auction",
+        "GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)",
+    ),
+    ("aggregate_without_emit", "EMIT CHANGES", "GROUP BY auction", "GROUP BY auction EMIT CHANGES"),
+    (
+        "aggregate_of_session_starts",
+        "add window_end to GROUP BY",
+        "GROUP BY window_start",
+        "GROUP BY window_start, window_end",
+    ),
+    (
+        "sort_unbounded",
+        f"…, window_end FROM {IN_MINUTES}",
+        "price FROM bids",
+        f"price, window_end FROM {IN_MINUTES}",
+    ),
+    ("emit_close_without_window", f"FROM {IN_MINUTES}", "FROM bids", f"FROM {IN_MINUTES}"),
+    (
+        "emit_close_without_watermark",
+        "WATERMARK FOR at AS at - INTERVAL '5' SECOND",
+        "at TIMESTAMP",
+        "at TIMESTAMP, WATERMARK FOR at AS at - INTERVAL '5' SECOND",
+    ),
+    ("window_not_event_time", "use the event time ts", "TUMBLE(other", "TUMBLE(ts"),
+    (
+        "window_over_window_start",
+        "use window_time",
+        "SELECT window_start, count(*) AS n FROM bids",
+        "SELECT window_time AS window_start, count(*) AS n FROM bids",
+    ),
+    (
+        "join_without_bound",
+        f"AND {WITHIN}",
+        "a.auction = b.auction",
+        f"a.auction = b.auction AND {WITHIN}",
+    ),
+    ("join_without_bound", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    ("join_bounded_on_one_side", f"AND {WITHIN}", "a.ts > b.ts", f"a.ts > b.ts AND {WITHIN}"),
+    ("join_cross", f"ON {WITHIN}", "CROSS JOIN asks AS a", f"JOIN asks AS a ON {WITHIN}"),
+    ("distinct_without_bound", "SELECT DISTINCT …, ts", "DISTINCT auction", "DISTINCT auction, ts"),
+    ("distinct_without_bound", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    ("union_without_bound", "use UNION ALL", "UNION SELECT", "UNION ALL SELECT"),
+    (
+        "subquery_in",
+        "AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR",
+        "SELECT price FROM bids WHERE auction IN (SELECT auction FROM asks)",
+        "SELECT a.price FROM bids AS a SEMI JOIN asks AS b ON a.auction = b.auction "
+        "AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR",
+    ),
+    ("over_of_a_changelog", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),
+    ("sink_of_a_changelog", "changelog = 'column'", "'files'", "'files', changelog = 'column'"),
+    ("emit_update_without_key", "EMIT CHANGES", "EMIT EVERY INTERVAL '10' SECOND", "EMIT CHANGES"),
+    (
+        "emit_close_of_rows_taken_back",
+        "PARTITION BY window_end",
+        "PARTITION BY auction",
+        "PARTITION BY window_end",
+    ),
+    ("column_not_grouped", "max(price)", "auction, price", "auction, max(price) AS price"),
+    ("ambiguous_column", "write b.price", "SELECT price", "SELECT b.price"),
+    ("unknown_column_of_alias", "did you mean seller?", "sellr", "seller"),
+    ("unknown_table", "did you mean bids?", "bidz", "bids"),
+    ("unknown_setting", "did you mean validator?", "validater", "validator"),
+    ("misplaced_proctime", "current_timestamp()", "PROCTIME()", "current_timestamp()"),
+    (
+        "unsupported_distinct_in_over",
+        "size(collect_set(x) OVER (…))",
+        "count(DISTINCT bidder) OVER (PARTITION BY auction ORDER BY ts)",
+        "size(collect_set(bidder) OVER (PARTITION BY auction ORDER BY ts))",
+    ),
+    ("table_with_schema", "write bids", "shop.bids", "bids"),
+]
+
+
+@pytest.mark.parametrize(("name", "advice", "old", "new"), FIXES)
+def test_following_the_hint_is_accepted(name: str, advice: str, old: str, new: str) -> None:
+    text = (REFUSALS / f"{name}.sql").read_text("utf-8")
+    assert any(advice in (error.hint or "") for error in compile_text(text).errors)
+    assert text.count(old) == 1, f"{old} is not unique in {name}.sql"
+    compiled = compile_text(text.replace(old, new))
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
