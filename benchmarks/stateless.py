@@ -1,11 +1,15 @@
 """q0, q1 and q2 of NEXMark in Tidegate and in plain PySpark, side by side in one run.
 
-    python benchmarks/stateless.py [--events 5000000] [--rounds 5] [--sink blackhole|files]
+    python benchmarks/stateless.py [--events 10000000] [--rounds 5]
 
-Both read the same parquet files in the same epochs on the same Spark with the same settings, and
-write to Spark's noop sink (or to parquet files). The rounds alternate, so that a slow moment of the
-machine hits both. What counts is the last column: Tidegate's time over plain PySpark's, median of
-the rounds.
+Both read the same parquet files in the same epochs on the same Spark with the same settings, from
+building the query to its end. The rounds alternate, so that a slow moment of the machine hits both.
+What counts is the last column: Tidegate's time over plain PySpark's, median of the rounds.
+
+Three comparisons: into Spark's noop sink, into parquet files, and into the noop sink with an event
+time declared. In the last one the plain query has withWatermark, and the two are not quite the same
+work: Tidegate sets rows without an event time apart, counts them, and looks at every row for its
+watermark; Spark filters first and looks at what is left.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -33,97 +38,120 @@ QUERIES = {
 }
 
 
+@dataclass(frozen=True)
+class Setting:
+    """One comparison: where rows go, and whether the source has an event time."""
+
+    title: str
+    files: bool
+    event_time: bool
+
+
+SETTINGS = (
+    Setting("noop sink", files=False, event_time=False),
+    Setting("parquet files", files=True, event_time=False),
+    Setting("noop sink, event time", files=False, event_time=True),
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The input that all runs share."""
+
+    spark: SparkSession
+    bids: Path
+    rows: int
+    files_per_epoch: int
+
+    def plain(self, query: str, work: Path, setting: Setting) -> float:
+        """The query as a PySpark user would write it."""
+        started = time.perf_counter()
+        frame = self.spark.readStream.schema(COLUMNS)
+        frame = frame.option("maxFilesPerTrigger", self.files_per_epoch).parquet(str(self.bids))
+        if setting.event_time:
+            frame = frame.withWatermark("date_time", "4 seconds")
+        frame.createOrReplaceTempView("bid")
+        writer = self.spark.sql(query).writeStream
+        writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+        if setting.files:
+            writer = writer.format("parquet").option("path", str(work / "out"))
+        else:
+            writer = writer.format("noop")
+        run = writer.trigger(availableNow=True).start()
+        run.awaitTermination()
+        return time.perf_counter() - started
+
+    def ours(self, query: str, work: Path, setting: Setting) -> float:
+        """The query in Tidegate."""
+        target = "connector = 'blackhole'"
+        if setting.files:
+            target = f"connector = 'files', path = '{work / 'out'}'"
+        columns = COLUMNS
+        if setting.event_time:
+            columns += ", WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
+        with tidegate.open(work / "data", spark=self.spark) as session:
+            session.execute(
+                f"CREATE SOURCE bid ({columns}) WITH (connector = 'files', path = '{self.bids}', "
+                f"files_per_epoch = {self.files_per_epoch}); "
+                f"CREATE STREAM q AS {query}; CREATE SINK s FROM q WITH ({target});"
+            )
+            started = time.perf_counter()
+            session.start(until_end=True)
+            session.wait()
+            return time.perf_counter() - started
+
+
 def write_bids(spark: SparkSession, events: int, files: int, folder: Path) -> int:
-    options = {"kind": "nexmark", "table": "bid", "rows": events, "seed": 1}
-    defaults = {
+    options = {
+        "kind": "nexmark",
+        "table": "bid",
+        "rows": events,
+        "seed": 1,
         "events_per_second": 10_000,
         "start": "2015-07-15 00:00:00",
         "out_of_order_ms": 0,
         "keys": 10,
     }
-    frame = generator.read_batch(spark, {**defaults, **options}).repartition(files)
-    frame.write.parquet(str(folder))
+    generator.read_batch(spark, options).repartition(files).write.parquet(str(folder))
     return int(spark.read.parquet(str(folder)).count())
 
 
-def plain(spark: SparkSession, query: str, bids: Path, work: Path, sink: str, per: int) -> float:
-    """The same query as a PySpark user would write it."""
-    frame = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", per).parquet(str(bids))
-    frame.createOrReplaceTempView("bid")
-    writer = spark.sql(query).writeStream.option("checkpointLocation", str(work / "checkpoint"))
-    if sink == "files":
-        writer = writer.format("parquet").option("path", str(work / "out"))
-    else:
-        writer = writer.format("noop")
-    started = time.perf_counter()
-    run = writer.trigger(availableNow=True).start()
-    run.awaitTermination()
-    return time.perf_counter() - started
-
-
-def ours(spark: SparkSession, query: str, bids: Path, work: Path, sink: str, per: int) -> float:
-    """The same query in Tidegate, declared up front as the plain one is."""
-    target = "connector = 'blackhole'"
-    if sink == "files":
-        target = f"connector = 'files', path = '{work / 'out'}'"
-    with tidegate.open(work / "data", spark=spark) as session:
-        session.execute(
-            f"CREATE SOURCE bid ({COLUMNS}, WATERMARK FOR date_time AS date_time - INTERVAL '4' "
-            f"SECOND) WITH (connector = 'files', path = '{bids}', files_per_epoch = {per}); "
-            f"CREATE STREAM q AS {query}; CREATE SINK s FROM q WITH ({target});"
-        )
-        started = time.perf_counter()
-        session.start(until_end=True)
-        session.wait()
-        return time.perf_counter() - started
+def compare(bench: Bench, base: Path, name: str, setting: Setting, rounds: int) -> None:
+    """Alternate the two, leave the first round out, print one line."""
+    times: dict[str, list[float]] = {"plain": [], "ours": []}
+    for round_ in range(rounds + 1):
+        order = (("plain", bench.plain), ("ours", bench.ours))
+        for label, run in order if round_ % 2 else order[::-1]:
+            work = base / f"{name}-{round_}-{label}"
+            took = run(QUERIES[name], work, setting)
+            shutil.rmtree(work, ignore_errors=True)
+            if round_:
+                times[label].append(took)
+    ratio = statistics.median(b / a for a, b in zip(times["plain"], times["ours"], strict=True))
+    plain, ours = (bench.rows / statistics.median(times[key]) / 1e6 for key in ("plain", "ours"))
+    print(f"{setting.title:24}{name:6}{plain:>16.2f}{ours:>20.2f}{ratio:>12.2f}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=5_000_000)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sink", choices=("blackhole", "files"), default="blackhole")
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    per = arguments.files // arguments.epochs
     try:
         with tidegate.open(base / "spark") as session:
-            spark = session.spark
-            bids = base / "bids"
-            rows = write_bids(spark, arguments.events, arguments.files, bids)
-            print(f"{rows:,} bids, {arguments.epochs} epochs, sink {arguments.sink}")
-            print(f"{'query':6}{'plain M rows/s':>16}{'tidegate M rows/s':>20}{'time ratio':>12}")
-            for name, query in QUERIES.items():
-                report(spark, name, query, bids, base, arguments, per, rows)
+            rows = write_bids(session.spark, arguments.events, arguments.files, base / "bids")
+            per = max(1, arguments.files // arguments.epochs)
+            bench = Bench(session.spark, base / "bids", rows, per)
+            print(f"{rows:,} bids in {arguments.epochs} epochs, {arguments.rounds} rounds")
+            print(f"{'':30}{'plain M rows/s':>16}{'tidegate M rows/s':>20}{'time ratio':>12}")
+            for setting in SETTINGS:
+                for name in QUERIES:
+                    compare(bench, base, name, setting, arguments.rounds)
     finally:
         shutil.rmtree(base, ignore_errors=True)
-
-
-def report(
-    spark: SparkSession,
-    name: str,
-    query: str,
-    bids: Path,
-    base: Path,
-    arguments: argparse.Namespace,
-    per: int,
-    rows: int,
-) -> None:
-    times: dict[str, list[float]] = {"plain": [], "ours": []}
-    for round_ in range(arguments.rounds + 1):
-        order = (("plain", plain), ("ours", ours))
-        for label, run in order if round_ % 2 else order[::-1]:
-            work = base / f"{name}-{round_}-{label}"
-            took = run(spark, query, bids, work, arguments.sink, per)
-            shutil.rmtree(work, ignore_errors=True)
-            if round_:  # The first round warms both up.
-                times[label].append(took)
-    ratios = [b / a for a, b in zip(times["plain"], times["ours"], strict=True)]
-    speed = {label: rows / statistics.median(values) / 1e6 for label, values in times.items()}
-    ratio = statistics.median(ratios)
-    print(f"{name:6}{speed['plain']:>16.2f}{speed['ours']:>20.2f}{ratio:>12.2f}", flush=True)
 
 
 if __name__ == "__main__":

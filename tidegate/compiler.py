@@ -96,7 +96,11 @@ class _Run:
             for name in _side_names(statement):
                 self.waiting.setdefault(name.lower(), statement)
         for statement in self.script.statements:
-            self._statement(statement)
+            try:
+                self._statement(statement)
+            except RecursionError:
+                hint = "split it: a subquery can be a stream of its own."
+                self._error("TG-103", "this is nested too deeply", statement.span, hint)
         self.errors.sort(key=lambda error: error.place.start if error.place else 0)
         return Compiled(
             self.script,

@@ -12,6 +12,7 @@ from typing import Any
 
 import tidegate
 from tidegate.connectors import files
+from tidegate.connectors.filesystem import LocalDirectory
 
 SCRIPT = """
 CREATE SOURCE bid (WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND)
@@ -28,7 +29,7 @@ def die() -> None:
 def arm(point: str, fatal_epoch: int) -> None:
     """Put a kill before or after one step of the files sink."""
     stage, commit = files.FilesWriter.stage, files.FilesWriter.commit
-    rename = files._HadoopDirectory.rename
+    rename = LocalDirectory.rename
     renamed: list[int] = []
     armed = {"rename": False}
 
@@ -54,7 +55,7 @@ def arm(point: str, fatal_epoch: int) -> None:
 
     files.FilesWriter.stage = fatal_stage
     files.FilesWriter.commit = fatal_commit
-    files._HadoopDirectory.rename = fatal_rename
+    LocalDirectory.rename = fatal_rename
 
 
 def main() -> None:

@@ -22,16 +22,12 @@ ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
 CONFORMANCE = Path(os.environ.get("TIDEGATE_CONFORMANCE_DIR") or ROOT.parent / "shared/conformance")
 RUNS_TODAY = {"nexmark_q0", "nexmark_q1", "nexmark_q2", "nexmark_q22", "arroyo_union_all"}
-# What a restart loses today: the watermark of a stateless stream is counted from its start.
-NOT_OVER_A_RESTART = {"watermark"}
 
 
 @pytest.mark.parametrize("path", find_cases([CASES]), ids=lambda path: path.stem)
 @pytest.mark.parametrize("restart", [False, True], ids=["straight", "restarted"])
 def test_own_cases(path: Path, restart: bool, spark: SparkSession) -> None:
     case = load_case(path)
-    if restart and case.name in NOT_OVER_A_RESTART:
-        pytest.skip("the status of a stream does not keep its watermark over a restart")
     outcome = run_case(case, spark=spark, restart=restart)
     assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
 

@@ -133,15 +133,27 @@ class Sink(Declared):
         return st.ObjectKind.SINK
 
 
-def tables_in(tree: exp.Expr) -> Iterator[str]:
-    """The names of the tables a query reads, CTEs excluded, window table functions included."""
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for table in tree.find_all(exp.Table):
-        target = table.this
-        if isinstance(target, exp.Anonymous) and target.expressions:
-            first = target.expressions[0]
-            name = first.name if isinstance(first, exp.Column) else ""
-        else:
-            name = table.name
-        if name and name.lower() not in local:
+def tables_in(tree: exp.Expr, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names of the tables a query reads, window table functions included.
+
+    A common table expression hides a table of its name, but not from itself.
+    """
+    clause = tree.args.get("with_")
+    for cte in clause.expressions if clause is not None else []:
+        yield from tables_in(cte.this, hidden)
+        hidden |= {cte.alias.lower()}
+    if isinstance(tree, exp.Table):
+        name = _table_name(tree)
+        if name and name.lower() not in hidden:
             yield name
+    for child in tree.iter_expressions():
+        if child is not clause:
+            yield from tables_in(child, hidden)
+
+
+def _table_name(table: exp.Table) -> str:
+    target = table.this
+    if isinstance(target, exp.Anonymous) and target.expressions:
+        first = target.expressions[0]
+        return first.name if isinstance(first, exp.Column) else ""
+    return table.name

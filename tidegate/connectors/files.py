@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.catalog.connector import (
     ANY_KIND,
@@ -20,6 +20,7 @@ from tidegate.catalog.connector import (
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.filesystem import open_directory
 from tidegate.errors import RunError
 from tidegate.types import ChangelogKind
 
@@ -111,14 +112,14 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
 
 def _existing_directory(spark: SparkSession, path: str, name: str) -> str:
     """Spark starts silently on a directory that is not there; a typo should not."""
-    target = _HadoopDirectory(spark, path)
+    target = open_directory(spark, path)
     if not target.exists(target.root):
         raise RunError(
             "TG-504",
             f"the source {name} reads the directory {path}, which does not exist",
             hint=f"mkdir -p {path}, or correct the option path.",
         )
-    return path
+    return target.root
 
 
 @dataclass
@@ -129,17 +130,20 @@ class FilesWriter:
     context: SinkContext
 
     def __post_init__(self) -> None:
-        options = self.context.sink.options
-        self.target = _HadoopDirectory(self.spark, options["path"])
-        self.aside = self.target.child(
-            "_tidegate", f"{self.context.sink.name.lower()}-{self.context.pipeline_id}"
-        )
+        sink = self.context.sink
+        self.target = open_directory(self.spark, sink.options["path"])
+        self.prefix = f"{self.context.pipeline_id}-{sink.name.lower()}-"
+        self.aside = f"{self.target.root}/_tidegate/{self.prefix}"
         self.last = -1
 
     def prepare(self) -> None:
-        """Read the marker, drop what was only staged."""
+        """Read the marker and remove what an earlier run staged or left half-committed."""
         try:
             self.target.make(self.aside)
+            marker = self.target.read_text(self.aside + "/committed.json")
+            self.last = int(json.loads(marker)["epoch"]) if marker else -1
+            self.target.delete(self.aside + "/staging")
+            self._remove_uncommitted()
         except Exception as error:
             raise RunError(
                 "TG-504",
@@ -147,55 +151,48 @@ class FilesWriter:
                 f"{self.context.sink.options['path']}: {_reason(error)}",
                 hint="create the directory, or correct the option path.",
             ) from None
-        marker = self.target.read_text(self.aside + "/committed.json")
-        self.last = int(json.loads(marker)["epoch"]) if marker else -1
-        self.target.delete(self.aside + "/staging")
+
+    def _remove_uncommitted(self) -> None:
+        """A run that died while renaming left files of an epoch that will be written again."""
+        for path in list(self.target.files(self.target.root)):
+            name = path.rpartition("/")[2]
+            if name.startswith(self.prefix):
+                epoch = name.removeprefix(self.prefix).partition("-")[0]
+                if epoch.isdigit() and int(epoch) > self.last:
+                    self.target.delete(path)
 
     def committed(self) -> int:
         return self.last
 
     def stage(self, epoch: int, frame: DataFrame) -> None:
         options = self.context.sink.options
-        staging = self._staging(epoch)
-        self.target.delete(staging)
         writer = frame.write.format(options["format"]).mode("overwrite")
         writer = writer.option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         if options["format"] == "csv":
             writer = writer.option("header", str(options["header"]).lower())
             writer = writer.option("sep", options["delimiter"])
         if options["partition_by"]:
             writer = writer.partitionBy(*options["partition_by"])
-        writer.save(staging)
+        writer.save(self._staging(epoch))
 
     def commit(self, epoch: int) -> None:
-        """Move the files of the epoch into place, replacing what an earlier try left."""
+        """Move the files of the epoch into place, then say so."""
         staging = self._staging(epoch)
-        prefix = f"{self.context.pipeline_id}-{self.context.sink.name.lower()}-{epoch:012d}-"
-        moves = []
-        for path in self.target.files(staging):
+        made: set[str] = set()
+        for path in list(self.target.files(staging)):
             relative = path[len(staging) :].strip("/")
             folder, _, name = relative.rpartition("/")
             if name.startswith(("_", ".")):
                 continue
-            moves.append((path, folder, prefix + _short_name(name)))
-        self._remove_leftovers(prefix)
-        for path, folder, name in moves:
-            goal = self.target.child(folder) if folder else self.target.root
-            self.target.make(goal)
-            self.target.rename(path, f"{goal}/{name}")
+            goal = f"{self.target.root}/{folder}" if folder else self.target.root
+            if goal not in made:
+                self.target.make(goal)
+                made.add(goal)
+            self.target.rename(path, f"{goal}/{self.prefix}{epoch:012d}-{_short_name(name)}")
         self.target.write_text(self.aside + "/committed.json", json.dumps({"epoch": epoch}))
         self.target.delete(staging)
         self.last = epoch
-
-    def _remove_leftovers(self, prefix: str) -> None:
-        """A try that died while renaming may have left files that this one would not replace."""
-        begun = self.aside + "/renaming.json"
-        earlier = self.target.read_text(begun)
-        if earlier is not None and json.loads(earlier)["prefix"] == prefix:
-            for path in self.target.files(self.target.root):
-                if path.rpartition("/")[2].startswith(prefix):
-                    self.target.delete(path)
-        self.target.write_text(begun, json.dumps({"prefix": prefix}))
 
     def _staging(self, epoch: int) -> str:
         return f"{self.aside}/staging/{epoch:012d}"
@@ -217,61 +214,3 @@ def _reason(error: Exception) -> str:
 
 def write(spark: SparkSession, context: SinkContext) -> FilesWriter:
     return FilesWriter(spark, context)
-
-
-class _HadoopDirectory:
-    """A directory on any file system Spark knows, by the few calls a sink needs."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        hadoop = spark._jsc.hadoopConfiguration()
-        self._fs = self._path(path).getFileSystem(hadoop)
-        self._io = jvm.org.apache.commons.io.IOUtils
-        self._utf8 = jvm.java.nio.charset.StandardCharsets.UTF_8
-        self.root = str(self._fs.makeQualified(self._path(path)).toString())
-
-    def child(self, *names: str) -> str:
-        return "/".join([self.root, *names])
-
-    def exists(self, path: str) -> bool:
-        return bool(self._fs.exists(self._path(path)))
-
-    def make(self, path: str) -> None:
-        if not self._fs.exists(self._path(path)):
-            self._fs.mkdirs(self._path(path))
-
-    def delete(self, path: str) -> None:
-        self._fs.delete(self._path(path), True)
-
-    def rename(self, source: str, goal: str) -> None:
-        """Rename, replacing the goal: a replay writes the same names again."""
-        self.delete(goal)
-        if not self._fs.rename(self._path(source), self._path(goal)):
-            raise RunError("TG-503", f"{source} could not be renamed to {goal}")
-
-    def files(self, path: str) -> list[str]:
-        """Every file below a path."""
-        if not self._fs.exists(self._path(path)):
-            return []
-        found = []
-        iterator = self._fs.listFiles(self._path(path), True)
-        while iterator.hasNext():
-            found.append(str(iterator.next().getPath().toString()))
-        return found
-
-    def read_text(self, path: str) -> str | None:
-        if not self._fs.exists(self._path(path)):
-            return None
-        stream = self._fs.open(self._path(path))
-        try:
-            return str(self._io.toString(stream, self._utf8))
-        finally:
-            stream.close()
-
-    def write_text(self, path: str, text: str) -> None:
-        aside = path + ".tmp"
-        stream = self._fs.create(self._path(aside), True)
-        stream.write(bytearray(text.encode()))
-        stream.close()
-        self.rename(aside, path)

@@ -176,7 +176,8 @@ def _order(node: n.Node) -> str:
 
 def _limit(node: n.Node) -> str:
     assert isinstance(node, n.Limit)
-    return f"Limit {_text(node.count) if node.count is not None else 'none'}"
+    count = _text(node.count) if node.count is not None else "all"
+    return f"Limit {count}" + (f" offset {_text(node.offset)}" if node.offset is not None else "")
 
 
 def _lookup(node: n.Node) -> str:

@@ -97,7 +97,7 @@ class SqlWriter:
         at = "current_timestamp()" if spec.processing_time else to_sql(node.time)
         below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS _us'])} "
         below += f"FROM {self._child(node.input)}"
-        bounds = _window_bounds(spec)
+        bounds = window_bounds(spec)
         inner = f"SELECT {', '.join([*kept, f'{bounds} AS _window'])} FROM ({below})"
         return (
             f"SELECT {', '.join(kept)}, timestamp_micros(_window.s) AS {start}, "
@@ -205,7 +205,7 @@ def output_sql(node: n.Node, leaf: Leaf) -> str:
     return f"SELECT {', '.join(columns)} FROM ({inner})"
 
 
-def _window_bounds(spec: n.WindowSpec) -> str:
+def window_bounds(spec: n.WindowSpec) -> str:
     """An expression over _us that gives struct(s, e), exploded where a row has several windows."""
     size, slide, offset = spec.size_us, spec.slide_us, spec.offset_us
     if spec.kind is n.WindowKind.TUMBLE:

@@ -147,7 +147,7 @@ def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:
     if order is not None:
         keys = tuple(resolver.resolve(_positioned(key, node, context)) for key in order.expressions)
         node = n.Sort(node.fields, input=node, order=keys, span=own_span(order))
-    return limited(tree, node)
+    return limited(context, tree, node)
 
 
 def _positioned(key: exp.Expr, node: n.Node, context: Context) -> exp.Expr:

@@ -26,6 +26,8 @@ def select_items(
     """The SELECT list with stars expanded; later items may use earlier aliases."""
     items: list[Item] = []
     aliases: dict[str, exp.Expr] = {}
+    if not trees:
+        resolver({}).context.report("TG-101", "SELECT needs a column", None, "SELECT * FROM …")
     for tree in trees:
         resolving = resolver(aliases)
         star = tree if isinstance(tree, exp.Star) else None

@@ -222,7 +222,8 @@ class SelectBinder:
         for part in group.expressions:
             if window_call(part):
                 continue
-            trees.append(self._group_key(part, select))
+            key = self._group_key(part, select)
+            trees += [key] if key not in trees else []
         if windows:
             self.scope.grouped = self.scope.relations[-1].fields
         fields = by_id(node.fields)
@@ -278,6 +279,10 @@ class SelectBinder:
         keys: list[exp.Expr] = []
         for key in clause.expressions if clause is not None else []:
             target = key.this if isinstance(key, exp.Ordered) else key
+            if isinstance(target, exp.Var):
+                message = f"ORDER BY {target.name} is not supported"
+                self.context.report("TG-103", message, clause, "name the columns to sort by.")
+                continue
             if isinstance(target, exp.Literal) and target.is_int:
                 position = int(target.name)
                 if not 1 <= position <= len(items):
@@ -422,12 +427,12 @@ class SelectBinder:
                 node.fields,
                 input=node,
                 ttl_us=self.context.ttl_us,
-                span=own_span(distinct) or own_span(self.tree.expressions[0]),
+                span=own_span(distinct) or node.span,
             )
         if sort_keys:
             clause = self.tree.args["order"]
             node = n.Sort(node.fields, input=node, order=tuple(sort_keys), span=own_span(clause))
-        node = limited(self.tree, node)
+        node = limited(self.context, self.tree, node)
         if hidden:
             shown = tuple(column(item) for item in fields)
             node = n.Project(fields, input=node, expressions=shown, span=node.span)
@@ -447,12 +452,14 @@ def _several_groupings(group: exp.Group) -> list[str]:
     return found + [kinds[type(part)] for part in group.expressions if type(part) in kinds]
 
 
-def limited(tree: exp.Expr, node: n.Node) -> n.Node:
+def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
     """LIMIT and OFFSET of a query, if it has them."""
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
     clause = limit if limit is not None else offset
     if clause is None:
         return node
+    if limit is not None and (not isinstance(limit, exp.Limit) or limit.args.get("limit_options")):
+        context.report("TG-103", "only LIMIT with a number of rows is supported", limit, "LIMIT 10")
     return n.Limit(
         node.fields,
         input=node,

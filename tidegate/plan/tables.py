@@ -140,6 +140,13 @@ class TableBinder:
             values = n.Values((), rows=((),))
             return FromClause(values, Scope(parent=self.parent))
         first, relation = self.table(source.this)
+        if source.this.args.get("version") is not None:
+            self.context.report(
+                "TG-103",
+                "FOR SYSTEM_TIME AS OF belongs to the right side of a join",
+                source.this,
+                "FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON …",
+            )
         clause = FromClause(first, Scope([relation], parent=self.parent))
         for join in self._joins(source.this, select):
             self._join(clause, join)
@@ -151,10 +158,14 @@ class TableBinder:
     def _join(self, clause: FromClause, join: exp.Join) -> None:
         context = self.context
         method = (join.args.get("method") or "").upper()
+        side, kind = (join.args.get("side") or "").upper(), (join.args.get("kind") or "").upper()
         if method not in ("", "ASOF"):
             context.report(
                 "TG-103", f"{method} joins are not supported", join, "write the columns with ON."
             )
+        if side in ("RIGHT", "FULL") and kind in ("SEMI", "ANTI"):
+            message = f"a {side} {kind} join is not supported"
+            context.report("TG-103", message, join, f"swap the tables: … {kind} JOIN …")
         node, relation = self.table(join.this)
         if relation.alias and clause.scope.named(relation.alias):
             context.report(
@@ -173,7 +184,7 @@ class TableBinder:
         version = join.this.args.get("version")
         as_of = None
         if version is not None:
-            as_of = resolved_time(version.expression, Resolver(context, clause.scope))
+            as_of = self._as_of(version, join, clause.scope)
         match = join.args.get("match_condition")
         clause.steps.append(
             JoinStep(
@@ -189,6 +200,19 @@ class TableBinder:
         )
         if how in ("SEMI", "ANTI"):
             clause.scope.relations.pop()
+
+    def _as_of(self, version: exp.Expr, join: exp.Join, scope: Scope) -> exp.Expr | None:
+        """The moment of FOR SYSTEM_TIME AS OF; other kinds of versions are refused."""
+        kinds = (str(version.args.get("this")), str(version.args.get("kind")))
+        if kinds != ("TIMESTAMP", "AS OF") or version.expression is None:
+            self.context.report(
+                "TG-103",
+                "the version of a table is picked by FOR SYSTEM_TIME AS OF, and by nothing else",
+                join,
+                "JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON …",
+            )
+            return None
+        return resolved_time(version.expression, Resolver(self.context, scope))
 
     def _refuse_aggregates(self, join: exp.Join) -> None:
         for key in ("on", "match_condition"):
@@ -217,7 +241,8 @@ class TableBinder:
             name = identifier.name
             left = [item for item in before if item.name.lower() == name.lower()]
             right = [item for item in relation.fields if item.name.lower() == name.lower()]
-            if len(left) != 1 or len(right) != 1:
+            known = scope.merged.get(name.lower())
+            if (known is None and len(left) != 1) or len(right) != 1:
                 self.context.report(
                     "TG-301",
                     f"USING ({name}) needs one column {name} on each side",
@@ -225,7 +250,8 @@ class TableBinder:
                     "write the condition with ON.",
                 )
                 continue
-            one, other = column(left[0], identifier), column(right[0], identifier)
+            one = known.copy() if known is not None else column(left[0], identifier)
+            other = column(right[0], identifier)
             conditions.append(exp.EQ(this=one, expression=other))
             merged: exp.Expr = other if how == "RIGHT" else one
             if how == "FULL":

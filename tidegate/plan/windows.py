@@ -11,6 +11,8 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.types import format_duration
 
+# A row is copied into each of its windows, so a slip in a unit could fill the memory.
+MOST_WINDOWS = 10_000
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 SHAPES = {
     "TUMBLE": ("(ts, size [, offset])", 1),
@@ -67,6 +69,14 @@ def _checked(
             "its size, so rows in between would belong to no window",
             call,
             f"the order is {kind.value}{SHAPES[kind.value][0]}.",
+        )
+        return None
+    if two and size // slide > MOST_WINDOWS:
+        context.report(
+            "TG-306",
+            f"every row would be in {size // slide} windows of this {kind.value}",
+            call,
+            f"at most {MOST_WINDOWS} are allowed: make the first interval longer.",
         )
         return None
     if kind is WindowKind.CUMULATE and size % slide:

@@ -31,6 +31,8 @@ class SourceFrame:
         filter and the rest follows; the generator's rows are counted before it.
         """
         reason = bad_reason(self.source, self.everything)
+        if reason is None and self.counted_by_spark:
+            return self.everything
         frame = self._narrowed(needed)
         if not self.counted_by_spark:
             frame = frame.observe(self.metric, *self._counts_before(reason))
@@ -104,6 +106,8 @@ def source_frame(
         columns.append(OP)
     if BAD_RECORD in raw.columns:
         columns.append(BAD_RECORD)
+    if columns == [quoted(name) for name in raw.columns]:
+        return SourceFrame(source, raw, metric, counted_by_spark)
     return SourceFrame(source, raw.selectExpr(*columns), metric, counted_by_spark)
 
 

@@ -111,6 +111,8 @@ class Cursor:
         """A quoted text, a number or a word, as text."""
         token = self.take("a value")
         span = Span(token.start, token.end + 1)
+        if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            return token.text, span
         if token.text == "-" and not self.done:
             number = self.take("a number")
             return f"-{number.text}", span.cover(Span(number.start, number.end + 1))

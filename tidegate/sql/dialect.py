@@ -6,6 +6,7 @@ by name and printed back as it was. Spark, not sqlglot, decides what a function 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +18,9 @@ from sqlglot.tokenizer_core import TokenType
 from tidegate.types import Span
 
 Node = TypeVar("Node")
+
+# What sqlglot logs, our errors say.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 # Calls with a syntax of their own, such as CAST(x AS INT); all others are plain calls.
 _SPECIAL_CALLS = frozenset(

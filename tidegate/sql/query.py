@@ -95,6 +95,8 @@ def _parse_tokens(
             trees = parser._parse(into, tokens, cursor.text)
     except ParseError as error:
         raise _syntax_error(error, tokens, cursor) from None
+    except RecursionError:
+        raise cursor.error("this is nested too deeply to be read", span=_span(tokens)) from None
     if len(trees) != 1 or trees[0] is None or isinstance(trees[0], exp.Command):
         raise cursor.error("this is not SQL that can be read", span=_span(tokens))
     return trees[0]
@@ -124,7 +126,9 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"{found} is not expected here"
     elif message.startswith("Expecting"):
         message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
-    return SqlError("TG-101", message[:1].lower() + message[1:], place=place)
+    if message.startswith("Expected"):
+        message = f"expected{message.removeprefix('Expected')}"
+    return SqlError("TG-101", message, place=place)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:

@@ -1,0 +1,492 @@
+"""The language: statements, spans, every form of DESIGN section 3; nothing makes it crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as some
+from sqlglot import exp
+
+from tests.compiling import TESTS, compile_text
+from tidegate import nexmark
+from tidegate.errors import TidegateError
+from tidegate.sql import statements as st
+from tidegate.sql.dialect import to_sql
+from tidegate.sql.expressions import spark_functions
+from tidegate.sql.parser import parse_script
+from tidegate.types import Span
+
+
+def parsed(text: str) -> st.Statement:
+    """The only statement of a text."""
+    script = parse_script(text)
+    assert not script.errors, script.errors[0]
+    (statement,) = script.statements
+    return statement
+
+
+def broken(text: str) -> TidegateError:
+    """The only error of a text."""
+    (error,) = parse_script(text).errors
+    assert isinstance(error, TidegateError)
+    return error
+
+
+def at(text: str, span: Span | None) -> str:
+    assert span is not None
+    return text[span.start : span.end]
+
+
+SOURCE = """CREATE SOURCE IF NOT EXISTS bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price DECIMAL(18, 2), channel STRING,
+    tags ARRAY<STRUCT<name: STRING, weights: MAP<STRING, DOUBLE>>>,
+    ms BIGINT, ts AS timestamp_millis(ms),   -- computed column
+    PRIMARY KEY (auction, bidder),
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'kafka', topic = 'bids', format = json, idle_timeout = '30 s', kafka.group.id = x,
+        rows = 10, offset = -3);"""
+
+
+def test_create_source() -> None:
+    source = parsed(SOURCE)
+    assert isinstance(source, st.CreateSource)
+    assert (source.name, source.if_not_exists) == ("bids", True)
+    names = [column.name for column in source.columns]
+    assert names == ["auction", "bidder", "price", "channel", "tags", "ms", "ts"]
+    types = [column.type for column in source.columns]
+    assert types[:4] == ["BIGINT", "BIGINT", "DECIMAL(18, 2)", "STRING"]
+    assert types[4] == "ARRAY<STRUCT<name: STRING, weights: MAP<STRING, DOUBLE>>>"
+    assert [column.not_null for column in source.columns] == [True] + [False] * 6
+    assert source.columns[-1].computed is not None
+    assert to_sql(source.columns[-1].computed) == "TIMESTAMP_MILLIS(ms)"
+    assert source.primary_key == ("auction", "bidder")
+    assert source.watermark is not None
+    assert (source.watermark.column, source.watermark.delay_us) == ("ts", 5_000_000)
+    options = {option.name: option.value for option in source.options}
+    assert options == {
+        "connector": "kafka",
+        "topic": "bids",
+        "format": "json",
+        "idle_timeout": "30 s",
+        "kafka.group.id": "x",
+        "rows": "10",
+        "offset": "-3",
+    }
+
+
+def test_spans_of_a_source() -> None:
+    source = parsed(SOURCE)
+    assert isinstance(source, st.CreateSource)
+    assert at(SOURCE, source.span) == SOURCE.rstrip(";") == source.text
+    assert at(SOURCE, source.name_span) == "bids"
+    assert at(SOURCE, source.columns[0].span) == "auction BIGINT"
+    assert at(SOURCE, source.columns[-1].span) == "ts AS timestamp_millis(ms)"
+    assert at(SOURCE, source.primary_key_span) == "PRIMARY KEY (auction, bidder)"
+    assert source.watermark is not None
+    assert at(SOURCE, source.watermark.span) == "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
+    assert at(SOURCE, source.options[-1].span) == "offset = -3"
+    assert at(SOURCE, source.options[0].value_span) == "'kafka'"
+
+
+@pytest.mark.parametrize(
+    ("column", "key"),
+    [("id BIGINT PRIMARY KEY NOT NULL", ("id",)), ("id BIGINT NOT NULL PRIMARY KEY", ("id",))],
+)
+def test_a_column_can_be_the_key(column: str, key: tuple[str, ...]) -> None:
+    source = parsed(f"CREATE SOURCE s ({column}) WITH (connector = 'memory')")
+    assert isinstance(source, st.CreateSource)
+    assert source.primary_key == key
+    assert source.columns[0].not_null
+
+
+@pytest.mark.parametrize(
+    ("watermark", "delay_us"),
+    [
+        ("ts", 0),
+        ("(ts)", 0),
+        ("TS - INTERVAL 3 MINUTES", 180_000_000),
+        ("ts - INTERVAL '1 hour 30 minutes'", 5_400_000_000),
+        ("ts - INTERVAL '250' MILLISECOND", 250_000),
+    ],
+)
+def test_watermark_delays(watermark: str, delay_us: int) -> None:
+    text = f"CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS {watermark}) WITH (connector = 'm')"
+    source = parsed(text)
+    assert isinstance(source, st.CreateSource)
+    assert source.watermark is not None
+    assert source.watermark.delay_us == delay_us
+
+
+STREAM = """CREATE STREAM per_minute WITH (state_ttl = '1 day') AS
+SELECT auction, window_start, window_end, count(*) AS n, max(price) AS top
+FROM bids
+GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
+EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND LATE DATA TO late_bids"""
+
+
+def test_create_stream() -> None:
+    stream = parsed(STREAM)
+    assert isinstance(stream, st.CreateStream)
+    assert stream.name == "per_minute"
+    assert stream.options[0].name == "state_ttl"
+    assert isinstance(stream.query.tree, exp.Select)
+    emit = stream.query.emit
+    assert emit is not None
+    assert emit.mode is st.EmitMode.WINDOW_CLOSE
+    assert (emit.lateness_us, emit.late_to) == (30_000_000, "late_bids")
+    assert at(STREAM, emit.span).startswith("EMIT ON WINDOW CLOSE")
+    assert at(STREAM, emit.lateness_span) == "ALLOW LATENESS INTERVAL '30' SECOND"
+    assert at(STREAM, emit.late_to_span) == "late_bids"
+    assert at(STREAM, stream.query.span).startswith("SELECT auction")
+
+
+@pytest.mark.parametrize(
+    ("clause", "mode", "every_us"),
+    [
+        ("EMIT ON WINDOW CLOSE", st.EmitMode.WINDOW_CLOSE, None),
+        ("EMIT FINAL", st.EmitMode.WINDOW_CLOSE, None),
+        ("emit after watermark", st.EmitMode.WINDOW_CLOSE, None),
+        ("EMIT ON UPDATE", st.EmitMode.UPDATE, None),
+        ("Emit Changes", st.EmitMode.CHANGES, None),
+        ("EMIT EVERY INTERVAL '10' SECOND", st.EmitMode.EVERY, 10_000_000),
+        ("EMIT EVERY INTERVAL 2 minutes LATE DATA TO x", st.EmitMode.EVERY, 120_000_000),
+    ],
+)
+def test_emit_and_its_synonyms(clause: str, mode: st.EmitMode, every_us: int | None) -> None:
+    stream = parsed(f"CREATE STREAM s AS SELECT a FROM t {clause}")
+    assert isinstance(stream, st.CreateStream)
+    assert stream.query.emit is not None
+    assert (stream.query.emit.mode, stream.query.emit.every_us) == (mode, every_us)
+
+
+def test_late_data_before_lateness() -> None:
+    stream = parsed(
+        "CREATE STREAM s AS SELECT a FROM t EMIT FINAL LATE DATA TO l ALLOW LATENESS INTERVAL '1' DAY"
+    )
+    assert isinstance(stream, st.CreateStream)
+    assert stream.query.emit is not None
+    assert (stream.query.emit.late_to, stream.query.emit.lateness_us) == ("l", 86_400_000_000)
+
+
+@pytest.mark.parametrize(
+    "select", ["emit", "a AS emit, b", "t.emit", "`emit` AS x", "'EMIT FINAL'"]
+)
+def test_emit_is_no_reserved_word(select: str) -> None:
+    stream = parsed(f"CREATE STREAM s AS SELECT {select} FROM t")
+    assert isinstance(stream, st.CreateStream)
+    assert stream.query.emit is None
+
+
+def test_create_sink_and_lookup_table() -> None:
+    sink = parsed("CREATE SINK out FROM per_minute WITH (connector = 'kafka')")
+    assert isinstance(sink, st.CreateSink)
+    assert (sink.name, sink.source) == ("out", "per_minute")
+    table = parsed(
+        "CREATE LOOKUP TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id)) "
+        "WITH (connector = 'postgres', cache_rows = 100000, cache_ttl = '10 min')"
+    )
+    assert isinstance(table, st.CreateLookupTable)
+    assert table.primary_key == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DROP SOURCE a", (st.ObjectKind.SOURCE, "a", False)),
+        ("drop stream if exists `b c`", (st.ObjectKind.STREAM, "b c", True)),
+        ("DROP SINK c", (st.ObjectKind.SINK, "c", False)),
+        ("DROP LOOKUP TABLE d", (st.ObjectKind.LOOKUP_TABLE, "d", False)),
+    ],
+)
+def test_drop(text: str, expected: tuple[st.ObjectKind, str, bool]) -> None:
+    drop = parsed(text)
+    assert isinstance(drop, st.Drop)
+    assert (drop.kind, drop.name, drop.if_exists) == expected
+
+
+@pytest.mark.parametrize("what", ["SOURCES", "STREAMS", "SINKS", "LOOKUP TABLES", "CHECKPOINTS"])
+def test_show(what: str) -> None:
+    show = parsed(f"show {what.lower()}")
+    assert isinstance(show, st.Show)
+    assert show.what == what
+
+
+def test_other_statements() -> None:
+    assert isinstance(parsed("SHOW CREATE bids"), st.ShowCreate)
+    assert isinstance(parsed("DESCRIBE bids"), st.Describe)
+    assert isinstance(parsed("desc bids"), st.Describe)
+    assert isinstance(parsed("CHECKPOINT"), st.Checkpoint)
+    restore = parsed("RESTORE FROM CHECKPOINT 17")
+    assert isinstance(restore, st.Restore)
+    assert restore.epoch == 17
+    setting = parsed("SET validator = 'warn'")
+    assert isinstance(setting, st.Set)
+    assert (setting.key, setting.value) == ("validator", "warn")
+    by_name = parsed("EXPLAIN STREAM s")
+    assert isinstance(by_name, st.Explain)
+    assert (by_name.stream, by_name.query) == ("s", None)
+    by_query = parsed("EXPLAIN SELECT a FROM t EMIT CHANGES")
+    assert isinstance(by_query, st.Explain)
+    assert by_query.query is not None
+    assert by_query.query.emit is not None
+
+
+def test_insert() -> None:
+    insert = parsed("INSERT INTO trades (id, name) VALUES (1, 'a'), (2, 'it''s')")
+    assert isinstance(insert, st.Insert)
+    assert (insert.target, insert.columns) == ("trades", ("id", "name"))
+    assert isinstance(insert.tree, exp.Values)
+    assert len(insert.tree.expressions) == 2
+    assert isinstance(parsed("INSERT INTO trades SELECT 1, 'a'"), st.Insert)
+
+
+QUERIES = """
+SELECT a, count(*) FROM t GROUP BY a, TUMBLE(ts, INTERVAL '1' MINUTE)
+SELECT a FROM t GROUP BY a, TUMBLE(ts, INTERVAL '1' DAY, INTERVAL '-8' HOUR)
+SELECT a FROM t GROUP BY a, HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE)
+SELECT a FROM t GROUP BY a, SESSION(ts, INTERVAL '10' MINUTE)
+SELECT a FROM t GROUP BY a, CUMULATE(ts, INTERVAL '1' HOUR, INTERVAL '1' DAY)
+SELECT a, session FROM TUMBLE(bids, ts, INTERVAL '1' MINUTE) AS b
+SELECT a FROM SESSION(bids, ts, INTERVAL '1' MINUTE) AS b
+SELECT a.x FROM a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1' MINUTE AND a.ts
+SELECT a.x FROM TUMBLE(a, ts, INTERVAL '1' DAY) AS a JOIN TUMBLE(b, ts, INTERVAL '1' DAY) AS b ON a.window_start = b.window_start
+SELECT r.x FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON o.currency = r.currency
+SELECT r.x FROM o JOIN (SELECT * FROM rates) FOR SYSTEM_TIME AS OF o.ts AS r ON o.c = r.c
+SELECT q.x FROM t ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol
+SELECT q.x FROM t ASOF LEFT JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol
+SELECT c.name FROM orders AS o LEFT JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.id = c.id
+SELECT a.x FROM a LEFT JOIN b ON true RIGHT JOIN c ON true FULL OUTER JOIN d ON true
+SELECT a.x FROM a SEMI JOIN b ON a.k = b.k LEFT ANTI JOIN c ON a.k = c.k
+SELECT x FROM a JOIN b USING (k), c CROSS JOIN d
+SELECT x FROM t QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) <= 3
+SELECT x FROM (SELECT x, rank() OVER (PARTITION BY k ORDER BY ts) AS r FROM t) WHERE r <= 3
+SELECT sum(x) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 5 PRECEDING AND CURRENT ROW) FROM t
+SELECT sum(x) OVER (ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW) FROM t
+SELECT DISTINCT a, b FROM t
+SELECT a FROM t UNION ALL SELECT a FROM u UNION SELECT a FROM v
+SELECT a FROM t INTERSECT SELECT a FROM u EXCEPT SELECT a FROM v
+WITH x AS (SELECT * FROM t), y (a, b) AS (SELECT * FROM x) SELECT a FROM y
+SELECT x FROM t LATERAL VIEW OUTER explode(xs) e AS x
+SELECT a FROM t WHERE a IN (SELECT b FROM u) AND EXISTS (SELECT 1 FROM v) AND c > (SELECT max(d) FROM w)
+SELECT a, window_end FROM TUMBLE(t, ts, INTERVAL '1' MINUTE) ORDER BY a DESC NULLS LAST LIMIT 3
+SELECT * EXCEPT (a), t.*, s.field.inner, arr[0], map['k'], 1 + 2 AS three FROM t
+SELECT count(*) FILTER (WHERE a > 1), count(DISTINCT b), percentile_cont(0.5) WITHIN GROUP (ORDER BY c) FROM t
+SELECT CASE WHEN a THEN 1 ELSE 2 END, CAST(b AS DECIMAL(10, 2)), c :: STRING, d <=> e, NOT f FROM t
+SELECT transform(xs, x -> x + 1), aggregate(xs, 0, (acc, x) -> acc + x), `quoted name`, r'raw\\n' FROM t
+SELECT a FROM VALUES (1, 'x'), (2, 'y') AS v (a, b)
+SELECT 1 AS one
+(SELECT a FROM t)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_that_the_language_has(query: str) -> None:
+    stream = parsed(f"CREATE STREAM s AS {query} EMIT CHANGES;")
+    assert isinstance(stream, st.CreateStream)
+    printed = to_sql(stream.query.tree)
+    again = parsed(f"EXPLAIN {printed}")
+    assert isinstance(again, st.Explain)
+    assert again.query is not None
+    assert to_sql(again.query.tree) == printed
+
+
+def test_statements_are_frozen() -> None:
+    statement = parsed("CHECKPOINT")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        statement.text = "x"  # type: ignore[misc]
+
+
+def test_several_statements_with_comments_between() -> None:
+    text = """
+    -- one; not two
+    CHECKPOINT; /* SHOW
+    SINKS; */ SHOW STREAMS;;
+    SET validator = 'a;b' -- the end
+    """
+    script = parse_script(text)
+    assert not script.errors
+    assert [type(item) for item in script.statements] == [st.Checkpoint, st.Show, st.Set]
+    assert [at(text, item.span) for item in script.statements] == [
+        "CHECKPOINT",
+        "SHOW STREAMS",
+        "SET validator = 'a;b'",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "   \n", ";;;", "-- nothing", "/* nothing */"])
+def test_nothing_is_no_statement(text: str) -> None:
+    script = parse_script(text)
+    assert (script.statements, script.errors) == ((), ())
+
+
+def test_keywords_in_any_case_and_names_in_backquotes() -> None:
+    text = "create Source `my source` (`a b` bigint not null, primary key (`a b`)) With (Connector = 'm')"
+    source = parsed(text)
+    assert isinstance(source, st.CreateSource)
+    assert (source.name, source.columns[0].name, source.primary_key) == (
+        "my source",
+        "a b",
+        ("a b",),
+    )
+    assert source.columns[0].not_null
+    assert at(text, source.name_span) == "`my source`"
+
+
+def test_words_of_ours_are_names_elsewhere() -> None:
+    text = "SELECT session, watermark, source, stream, sink, lookup, checkpoint, late, data FROM t"
+    assert isinstance(parsed(f"CREATE STREAM stream AS {text}"), st.CreateStream)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("CREATE STREAM s SELECT 1", "expected AS, found SELECT", "SELECT"),
+        ("CREATE STREAM s AS", "the statement ends where a query should be", "S"),
+        ("CREATE SOURCE s (k BIGINT)", "expected WITH, found the end of the statement", ")"),
+        (
+            "CREATE SOURCE 1 (k BIGINT) WITH (a = 1)",
+            "expected the name of the source, found 1",
+            "1",
+        ),
+        ("CREATE SOURCE a.b WITH (a = 1)", "a.b: names have no schema in front", "."),
+        (
+            "CREATE SOURCE s (k BIGINT WITH (a = 1)",
+            "BIGINT WITH (a = 1) is not a type",
+            "BIGINT WITH (a = 1)",
+        ),
+        ("CREATE SOURCE s (k) WITH (a = 1)", "the column k needs a type", "k"),
+        ("CREATE SOURCE s (k INT) WITH (a 1)", "expected =, found 1", "1"),
+        ("CREATE SOURCE s (k INT) WITH (a = )", "expected a value, found )", ")"),
+        ("CREATE SOURCE s (k INT) WITH (a = 1) x", "the statement should end before x", "x"),
+        ("CREATE TABLE s (k INT)", "CREATE does not begin a statement", "CREATE"),
+        ("CREATE STREAM s AS DELETE FROM t", "expected a query", "D"),
+        ("DROP", "DROP needs what to drop, not the end of the statement", "P"),
+        ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),
+        ("SHOW", "SHOW does not know what to show", "W"),
+        ("EXPLAIN STREAM", "the statement ends where a stream should be", "M"),
+        ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "ON does not say when to emit", "ON"),
+        ("CREATE STREAM s AS SELECT a FROM t EMIT FINAL SOON", "SOON does not belong", "SOON"),
+        ("CREATE STREAM s AS SELECT a FROM t EMIT EVERY", "EMIT EVERY needs an interval", "Y"),
+        ("CREATE STREAM s AS SELECT (a FROM t", "expected )", "FROM"),
+        ("CREATE STREAM s AS SELECT 'a FROM t", "a quote or comment is opened", "t"),
+    ],
+)
+def test_what_cannot_be_read_says_why_and_where(text: str, message: str, place: str) -> None:
+    error = broken(text)
+    assert message in error.message
+    assert error.place is not None
+    assert text[error.place.start : error.place.end] == place
+
+
+def test_one_broken_statement_does_not_hide_the_others() -> None:
+    script = parse_script("CHECKPOINT; CREATE SOURCE bad (k) WITH (a = 1); NONSENSE; SHOW SINKS")
+    assert [type(item) for item in script.statements] == [st.Checkpoint, st.Show]
+    codes = [error.code for error in script.errors if isinstance(error, TidegateError)]
+    assert codes == ["TG-101", "TG-102"]
+    assert script.broken == ("bad",)
+
+
+# Names with a syntax of their own in SQL, which a plain call cannot have.
+NOT_CALLS = {"BETWEEN", "CASE", "CAST", "IN", "NOT", "WHEN", "EXTRACT", "OVERLAY", "POSITION"}
+
+
+def test_every_spark_function_can_be_called() -> None:
+    wrong = []
+    for name in sorted(spark_functions() - NOT_CALLS):
+        if not re.fullmatch(r"[A-Z_0-9]+", name):
+            continue
+        script = parse_script(f"EXPLAIN SELECT {name.lower()}(a, b) FROM t")
+        if script.errors:
+            wrong.append(name)
+            continue
+        statement = script.statements[0]
+        assert isinstance(statement, st.Explain)
+        assert statement.query is not None
+        printed = to_sql(statement.query.tree).upper()
+        if printed not in (f"SELECT {name}(A, B) FROM T", f"SELECT {name} (A, B) FROM T"):
+            wrong.append(name)
+    # trim(a, b) is printed as TRIM(a FROM b), substr as SUBSTRING: the same to Spark.
+    assert wrong == ["SUBSTR", "TRIM"]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("'it''s'", "it's"), (r"'it\'s'", "it's"), ('"a""b"', 'a"b'), (r"'a\\b'", r"a\b"), ("''", "")],
+)
+def test_quotes_in_texts_as_spark_reads_them(written: str, value: str) -> None:
+    statement = parsed(f"EXPLAIN SELECT {written} AS x")
+    assert isinstance(statement, st.Explain)
+    assert statement.query is not None
+    literal = statement.query.tree.find(exp.Literal)
+    assert literal is not None
+    assert literal.this == value
+    again = parsed(f"EXPLAIN {to_sql(statement.query.tree)}")
+    assert isinstance(again, st.Explain)
+    assert again.query is not None
+    assert again.query.tree == statement.query.tree
+
+
+SCRIPTS = [path.read_text("utf-8") for path in sorted(TESTS.glob("plans/*.sql"))]
+SCRIPTS += [path.read_text("utf-8") for path in sorted(TESTS.glob("refusals/*.sql"))]
+SCRIPTS += [nexmark.query(name) for name in nexmark.names()]
+PIECES = [re.findall(r"\s+|\w+|'[^']*'|.", script) for script in SCRIPTS]
+WORDS = sorted({piece for pieces in PIECES for piece in pieces if not piece.isspace()})
+
+
+@some.composite
+def mutated_scripts(draw: some.DrawFn) -> str:
+    """A valid script with some of its words deleted, replaced, added or cut off."""
+    pieces = list(draw(some.sampled_from(PIECES)))
+    for _ in range(draw(some.integers(1, 4))):
+        index = draw(some.integers(0, max(len(pieces) - 1, 0)))
+        change = draw(some.sampled_from(["delete", "replace", "add", "cut"]))
+        word = draw(some.sampled_from(WORDS))
+        if change == "delete":
+            del pieces[index : index + 1]
+        elif change == "replace":
+            pieces[index : index + 1] = [word]
+        elif change == "add":
+            pieces.insert(index, f" {word} ")
+        else:
+            del pieces[index:]
+    return "".join(pieces)
+
+
+def survives(text: str) -> None:
+    """Compiling returns errors with places that fit; it never raises."""
+    script = parse_script(text)
+    assert len(script.text) == len(text)
+    compiled = compile_text(text)
+    for error in (*compiled.errors, *compiled.warnings):
+        assert error.place is not None
+        assert 0 <= error.place.start <= error.place.end
+        assert error.render()
+
+
+@given(some.text())
+@example("'")
+@example("CREATE STREAM s AS SELECT")
+@example("CREATE SOURCE s (")
+@example("EMIT")
+@example("SELECT " + "(" * 500)
+@example("CREATE STREAM s AS SELECT " + "(" * 300 + "1" + ")" * 300 + " AS x")
+@example("CREATE STREAM s AS SELECT " + " + ".join(["1"] * 2000) + " AS x")
+@settings(max_examples=150, deadline=None)
+def test_arbitrary_text_never_raises(text: str) -> None:
+    survives(text)
+
+
+@given(some.lists(some.sampled_from(WORDS), max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_arbitrary_words_never_raise(words: list[str]) -> None:
+    survives(" ".join(words))
+    survives("CREATE STREAM s AS SELECT " + " ".join(words))
+
+
+@given(mutated_scripts())
+@settings(max_examples=250, deadline=None)
+def test_mutated_scripts_never_raise(text: str) -> None:
+    survives(text)
