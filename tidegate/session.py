@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -69,6 +70,7 @@ class Session:
         self._pipelines: dict[str, SparkPipeline] = {}
         self._running: bool | None = None
         self._subscribed: dict[str, Sink] = {}
+        self._ended: set[str] = set()
 
     def __enter__(self) -> Session:
         return self
@@ -332,6 +334,7 @@ class Session:
         interval = trigger if trigger is not None else self.settings["trigger_interval"]
         pipeline.start(self._running, interval)
         self._pipelines[name.lower()] = pipeline
+        self._ended.discard(name.lower())
 
     def _identity(self, scan: Any) -> SourceIdentity:
         source = getattr(scan, "source", None) or self._declared(scan.side.parent)
@@ -354,15 +357,18 @@ class Session:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         done = True
         for pipeline in list(self._pipelines.values()):
-            done = pipeline.wait(timeout) and done
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            done = pipeline.wait(left) and done
         return done
 
     def stop(self) -> None:
         """Stop every stream. Nothing is flushed; the next start goes on from here."""
-        for pipeline in self._pipelines.values():
+        for name, pipeline in self._pipelines.items():
             pipeline.stop()
+            self._ended.add(name)
         self._pipelines.clear()
         self._running = None
 
@@ -388,7 +394,15 @@ class Session:
             elif self._running is not None:
                 self._check_runnable(self.catalog, self._running)
                 self._start_pipeline(declared.name)
-        return Subscription(self.directory.pipeline(declared.name) / "out", from_epoch)
+        folder = self.directory.pipeline(declared.name) / "out"
+        return Subscription(folder, from_epoch, lambda: self._may_come(key))
+
+    def _may_come(self, name: str) -> bool:
+        """Whether a stream may still give out epochs; raises the error of one that failed."""
+        if not self.directory.is_open or name in self._ended:
+            return False
+        pipeline = self._pipelines.get(name)
+        return pipeline is None or pipeline.is_alive()
 
     def _memory_sink(self, stream: Declared) -> Sink:
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())

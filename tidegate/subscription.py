@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,20 @@ class Batch:
 
 
 class Subscription:
-    """Iterate to get every epoch, old and new; it blocks until the next one is there."""
+    """Iterate to get every epoch, old and new.
 
-    def __init__(self, directory: Path, from_epoch: int | None = None) -> None:
+    It waits for the next one and ends when the stream has ended or was stopped; if the stream
+    failed, it raises that error.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        from_epoch: int | None = None,
+        may_come: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._directory = directory
+        self._may_come = may_come
         self._next = from_epoch or 0
         self._closed = False
 
@@ -39,8 +49,11 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Batch]:
         while not self._closed:
+            more = self._may_come()
             batches = self.take_all()
             yield from batches
+            if not batches and not more:
+                return
             if not batches:
                 time.sleep(_POLL_SECONDS)
 

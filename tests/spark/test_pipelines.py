@@ -328,3 +328,63 @@ def test_changed_sources_are_refused_and_a_changed_query_goes_on(spark: Any, dat
         session.start(until_end=True)
         session.wait()
         assert [row["id"] for row in rows_of(out.take_all())] == [1, 20]
+
+
+def test_iterating_a_subscription_ends_with_the_stream_and_raises_its_error(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    generated = (
+        "CREATE SOURCE g WITH (connector = 'generator', kind = 'series', rows = 50);"
+        "CREATE STREAM s AS SELECT n FROM g;"
+    )
+    with open_with(data, spark, generated, rows_per_epoch=20) as session:
+        subscription = session.subscribe("s")
+        session.start(until_end=True)
+        rows = [row["n"] for batch in subscription for row in batch.table.to_pylist()]
+        assert sorted(rows) == list(range(50))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(b"not parquet")
+    script = (
+        f"CREATE SOURCE f (id BIGINT) WITH (connector = 'files', path = '{folder}');"
+        "CREATE STREAM t AS SELECT id FROM f;"
+    )
+    with open_with(data / "failing", spark, script) as session:
+        subscription = session.subscribe("t")
+        session.start()
+        with pytest.raises(TidegateError) as caught:
+            list(subscription)
+        assert caught.value.code == "TG-504"
+
+
+def test_an_event_time_without_zone(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id INT, ts TIMESTAMP_NTZ, WATERMARK FOR ts AS ts - INTERVAL '1' MINUTE) "
+        "WITH (connector = 'memory');"
+        "CREATE STREAM w AS SELECT id, ts, window_end FROM TUMBLE(s, ts, INTERVAL '1' HOUR);"
+    )
+    with open_with(data, spark, script) as session:
+        windows = session.subscribe("w")
+        session.insert("s", [{"id": 1, "ts": "2026-01-01T10:20:30.000001"}])
+        session.start(until_end=True)
+        session.wait()
+        (row,) = rows_of(windows.take_all())
+        assert row["ts"] == datetime(2026, 1, 1, 10, 20, 30, 1)
+        assert row["window_end"] == datetime(2026, 1, 1, 11, tzinfo=UTC)
+        (status,) = session.status()
+        assert status.watermark == datetime(2026, 1, 1, 10, 19, 30, 1, tzinfo=UTC)
+
+
+def test_subqueries_over_bounded_input_are_declared_and_refused_when_started(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    script = (
+        f"CREATE SOURCE f (id BIGINT, v STRING) WITH (connector = 'files', path = '{tmp_path}', "
+        "bounded = true); CREATE STREAM s AS SELECT id, (SELECT max(id) FROM f) AS m FROM f "
+        "WHERE id IN (SELECT id FROM f WHERE v = 'a') AND EXISTS (SELECT 1 FROM f);"
+    )
+    with open_with(data, spark, script) as session:
+        session.subscribe("s")
+        with pytest.raises(RunError) as caught:
+            session.start(until_end=True)
+        assert caught.value.code == "TG-501"

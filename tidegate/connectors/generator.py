@@ -152,7 +152,12 @@ def _series(keys: int) -> Table:
 
 def _microseconds(timestamp: str) -> int:
     """Microseconds since 1970 of an ISO timestamp, in UTC unless it names its zone."""
-    moment = datetime.fromisoformat(timestamp)
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        raise ValueError(
+            f"the option start: {timestamp!r} is not a timestamp such as '2015-07-15 00:00:00'"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

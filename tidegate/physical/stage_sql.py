@@ -67,12 +67,12 @@ class SqlWriter:
 
     def _filter(self, node: n.Filter) -> str:
         columns = ", ".join(self._ids(node))
-        condition = to_sql(node.condition)
+        condition = _printed(node.condition)
         return f"SELECT {columns} FROM {self._child(node.input)} WHERE {condition}"
 
     def _project(self, node: n.Project) -> str:
         columns = [
-            f"{to_sql(expression)} AS {quoted(item.id)}"
+            f"{_printed(expression)} AS {quoted(item.id)}"
             for item, expression in zip(node.fields, node.expressions, strict=True)
         ]
         if carries_op(node):
@@ -194,6 +194,17 @@ class SqlWriter:
             return self.write(inner)
         columns = [quoted(item.id) for item in node.fields]
         return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self._child(inner)}"
+
+
+def _printed(tree: exp.Expr) -> str:
+    """An expression as SQL. Subqueries in it only matter for types: such plans do not run yet."""
+
+    def swap(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Exists) or (isinstance(part, exp.In) and part.args.get("query")):
+            return exp.true()
+        return exp.null() if isinstance(part, exp.Query) else part
+
+    return to_sql(tree.copy().transform(swap) if tree.find(exp.Query) else tree)
 
 
 def output_sql(node: n.Node, leaf: Leaf) -> str:

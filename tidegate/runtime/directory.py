@@ -44,6 +44,10 @@ class DataDirectory:
         lock.flush()
         self._lock = lock
 
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()

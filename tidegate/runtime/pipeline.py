@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Counters:
     rows_out_per_second: float = 0.0
     dead_letters: int = 0
     state_bytes: int = 0
-    times: dict[str, datetime] = field(default_factory=dict)
+    times_us: dict[str, int] = field(default_factory=dict)
     file: Path | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,36 +69,27 @@ class Counters:
                 int(item.get("memoryUsedBytes") or 0) for item in progress.get("stateOperators", [])
             )
             for source, metrics in observed.items():
-                self._time(source, (metrics or {}).get("time"))
+                seen = (metrics or {}).get("time_us")
+                if seen is not None:
+                    self.times_us[source] = max(int(seen), self.times_us.get(source, int(seen)))
             self._save()
 
     def restore(self, file: Path) -> None:
         """Go on from the event times of an earlier run: a watermark never goes back."""
         self.file = file
         if file.exists():
-            stored = json.loads(file.read_text("utf-8"))
-            self.times = {key: datetime.fromisoformat(value) for key, value in stored.items()}
+            self.times_us = dict(json.loads(file.read_text("utf-8")))
 
     def _save(self) -> None:
-        if self.file is not None and self.times:
-            content = {key: value.isoformat() for key, value in self.times.items()}
-            write_json(self.file, content)
-
-    def _time(self, source: str, seen: object) -> None:
-        if seen is None:
-            return
-        at = datetime.fromisoformat(str(seen))
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-        self.times[source] = max(at, self.times.get(source, at))
+        if self.file is not None and self.times_us:
+            write_json(self.file, self.times_us)
 
     def watermark(self) -> datetime | None:
         """The smallest watermark of the sources, once all of them have one."""
-        if not self.delays_us or set(self.times) != set(self.delays_us):
+        if not self.delays_us or not set(self.delays_us) <= set(self.times_us):
             return None
-        return min(
-            datetime.fromtimestamp(at.timestamp() - self.delays_us[source] / 1e6, UTC)
-            for source, at in self.times.items()
-        )
+        smallest = min(self.times_us[name] - delay for name, delay in self.delays_us.items())
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=smallest)
 
     def status(self) -> StreamStatus:
         with self.lock:

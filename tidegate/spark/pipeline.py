@@ -219,6 +219,14 @@ class SparkPipeline:
         self.counters.error = error.message
         raise error
 
+    def is_alive(self) -> bool:
+        """Whether more epochs may come; raises the error of a query that failed."""
+        query = self.query
+        if query is None:
+            return False
+        self._check(query)
+        return bool(query.isActive)
+
     def stop(self) -> None:
         query = self.query
         if query is None:

@@ -77,7 +77,7 @@ class SourceFrame:
         time = quoted(watermark.column)
         if self.source.options["max_future"] is not None and is_good != "true":
             time = f"CASE WHEN {is_good} THEN {time} END"
-        return [F.expr(f"max({time})").alias("time")]
+        return [F.expr(f"unix_micros(CAST(max({time}) AS TIMESTAMP))").alias("time_us")]
 
     def bad(self) -> DataFrame:
         """The dead letters: source, reason, record."""

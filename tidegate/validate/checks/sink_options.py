@@ -15,10 +15,11 @@ from tidegate.types import Span
 def sink_options(
     sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
 ) -> Iterator[CatalogError]:
-    """Columns that the stream does not have, and places that another sink writes already."""
+    """Columns that the stream does not have, and places that are written or read already."""
+    place = [sink.options[name] for name in spec.exclusive]
     if plan is not None:
         yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
-    place = [sink.options[name] for name in spec.exclusive]
+        yield from _own_input(sink, spec, plan, place)
     for other in others:
         if not place or other.connector != sink.connector:
             continue
@@ -26,6 +27,21 @@ def sink_options(
             message = f"the sink {other.name} already writes {', '.join(map(str, place))}"
             hint = f"give {sink.name} another {spec.exclusive[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+
+
+def _own_input(
+    sink: Sink, spec: SinkSpec, plan: n.Node, place: list[object]
+) -> Iterator[CatalogError]:
+    """A stream that reads what it writes never ends."""
+    for node in n.walk(plan):
+        if not place or not isinstance(node, n.Scan) or node.source.connector != sink.connector:
+            continue
+        if [node.source.options[name] for name in spec.exclusive] == place:
+            message = f"the stream {sink.source} reads {place[0]} through the source "
+            message += f"{node.source.name}: written there, its rows would come back in"
+            hint = f"give {sink.name} another {spec.exclusive[0]}."
+            yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+            return
 
 
 def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator[CatalogError]:
