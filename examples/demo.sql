@@ -1,3 +1,5 @@
+SET rows_per_epoch = 500000;
+
 -- Two million auction events, made up on the spot and the same on every machine.
 CREATE SOURCE bid (
     WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND

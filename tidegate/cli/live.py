@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import text
-from tidegate.cli.screen import cells
+from tidegate.cli.screen import cells, shown_of
 from tidegate.observe.status import State, StreamStatus
 
 _STATE_COLOURS = {
@@ -59,7 +59,7 @@ class LiveScreen:
         self.console.print(pretty_table(title, columns, rows))
 
     def rows(self, stream: str, epoch: int, rows: Any) -> None:
-        self.table(f"{stream} · epoch {epoch}", *cells(rows))
+        self.table(f"{stream} · epoch {epoch}{shown_of(rows)}", *cells(rows))
 
     def progress(self, statuses: Sequence[StreamStatus]) -> None:
         self._statuses = statuses

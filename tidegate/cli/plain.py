@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidegate.cli import text
-from tidegate.cli.screen import cells
+from tidegate.cli.screen import cells, shown_of
 from tidegate.observe.status import StreamStatus
 
 # A stream may finish many epochs a second; a log that says so each time is no use.
@@ -37,7 +37,7 @@ class PlainScreen:
     def rows(self, stream: str, epoch: int, rows: Any) -> None:
         columns, values = cells(rows)
         try:
-            self.table(f"{stream}, epoch {epoch}", columns, values)
+            self.table(f"{stream}, epoch {epoch}{shown_of(rows)}", columns, values)
         except BrokenPipeError:
             # Raised here it would fail the pipeline; raised by `progress` it ends the command.
             self._broken = True

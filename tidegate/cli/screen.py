@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.cli.report import is_terminal
+from tidegate.connectors.console import TOTAL_ROWS
 from tidegate.observe.status import StreamStatus
 
 if TYPE_CHECKING:
@@ -63,3 +64,10 @@ def cells(rows: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The column names and Python rows of a pyarrow.Table."""
     columns = [column.to_pylist() for column in rows.columns]
     return list(rows.column_names), list(zip(*columns, strict=True))
+
+
+def shown_of(rows: Any) -> str:
+    """ ", 6 of 245 rows" if the console sink shows only the first rows of an epoch."""
+    metadata = getattr(rows.schema, "metadata", None) or {}
+    total = int(metadata.get(TOTAL_ROWS.encode(), rows.num_rows))
+    return f", {rows.num_rows:,} of {total:,} rows" if total > rows.num_rows else ""

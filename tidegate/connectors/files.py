@@ -138,13 +138,15 @@ class FilesWriter:
 
     def prepare(self) -> None:
         """Read the marker and remove what an earlier run staged or left half-committed."""
+        from py4j.protocol import Py4JError
+
         try:
             self.target.make(self.aside)
             marker = self.target.read_text(self.aside + "/committed.json")
             self.last = int(json.loads(marker)["epoch"]) if marker else -1
             self.target.delete(self.aside + "/staging")
             self._remove_uncommitted()
-        except Exception as error:
+        except (OSError, ValueError, Py4JError) as error:
             raise RunError(
                 "TG-504",
                 f"the sink {self.context.sink.name} cannot write to "
