@@ -202,6 +202,11 @@ class Session:
             return
         if isinstance(dropped, Stream):
             self._stop_pipeline(dropped.name)
+            self._subscribed = {
+                key: sink
+                for key, sink in self._subscribed.items()
+                if sink.source.lower() != dropped.name.lower()
+            }
             shutil.rmtree(self.directory.pipeline(dropped.name), ignore_errors=True)
         elif isinstance(dropped, Source):
             shutil.rmtree(self.directory.source(dropped.name), ignore_errors=True)
@@ -297,9 +302,22 @@ class Session:
         return [*self.catalog.of(Sink), *self._subscribed.values()]
 
     def _start_missing(self) -> None:
+        """Start what does not run yet, and let new sinks join what does."""
         for name in self._runnable(self.catalog):
-            if name.lower() not in self._pipelines:
+            pipeline = self._pipelines.get(name.lower())
+            if pipeline is None:
                 self._start_pipeline(name)
+                continue
+            missing = [sink for sink in self._sinks_of(name) if sink.name not in pipeline.sinks]
+            if missing and not pipeline.takes_writers:
+                self._stop_pipeline(name)
+                self._start_pipeline(name)
+                continue
+            for sink in missing:
+                pipeline.add_writer(sink.name, self._writer(sink, pipeline))
+
+    def _sinks_of(self, stream: str) -> list[Sink]:
+        return [sink for sink in self._sinks() if sink.source.lower() == stream.lower()]
 
     def _start_pipeline(self, name: str) -> None:
         from tidegate.spark.pipeline import PipelineContext, SparkPipeline, scans_of
@@ -328,9 +346,9 @@ class Session:
         pipeline = SparkPipeline(context, declared.name, plan)
         identities = [self._identity(scan) for scan in scans_of(plan)]
         record = open_record(pipeline.folder, declared.name, identities, text, refuse)
-        for sink in self._sinks():
-            if sink.source.lower() == name.lower():
-                pipeline.add_writer(self._writer(sink, pipeline, record.id))
+        pipeline.id = record.id
+        for sink in self._sinks_of(name):
+            pipeline.add_writer(sink.name, self._writer(sink, pipeline))
         interval = trigger if trigger is not None else self.settings["trigger_interval"]
         pipeline.start(self._running, interval)
         self._pipelines[name.lower()] = pipeline
@@ -344,7 +362,7 @@ class Session:
         options = tuple((name, str(source.options[name])) for name in names)
         return SourceIdentity(source.name, source.connector, options)
 
-    def _writer(self, sink: Sink, pipeline: SparkPipeline, pipeline_id: str) -> Any:
+    def _writer(self, sink: Sink, pipeline: SparkPipeline) -> Any:
         factory = WRITERS.get(sink.connector)
         if factory is None:
             raise RunError(
@@ -352,7 +370,7 @@ class Session:
                 f"the connector {sink.connector} of the sink {sink.name} cannot be written yet",
                 hint=f"connectors that can be written: {', '.join(sorted(WRITERS))}.",
             )
-        context = SinkContext(sink, pipeline.folder, pipeline_id, self._show)
+        context = SinkContext(sink, pipeline.folder, pipeline.id, self._show)
         return factory(self.spark, context)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -385,15 +403,11 @@ class Session:
         if not isinstance(declared, Stream | SideStream):
             raise RunError("TG-506", f"{stream} is not a stream")
         key = declared.name.lower()
-        sinks = [s for s in self._sinks() if s.source.lower() == key and s.connector == "memory"]
-        if not sinks:
+        if not any(sink.connector == "memory" for sink in self._sinks_of(key)):
             self._subscribed[key] = self._memory_sink(declared)
-            pipeline = self._pipelines.get(key)
-            if pipeline is not None:
-                pipeline.add_writer(self._writer(self._subscribed[key], pipeline, ""))
-            elif self._running is not None:
+            if self._running is not None:
                 self._check_runnable(self.catalog, self._running)
-                self._start_pipeline(declared.name)
+                self._start_missing()
         folder = self.directory.pipeline(declared.name) / "out"
         return Subscription(folder, from_epoch, lambda: self._may_come(key))
 

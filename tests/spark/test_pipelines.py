@@ -205,6 +205,19 @@ def test_a_stream_and_a_sink_added_after_the_start(spark: Any, data: Path, tmp_p
         assert 3 in [row["id"] for row in rows_of(late.take_all())]
         written = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
         assert sorted(row["id"] for row in written) == [2, 3]
+        again = tmp_path / "again"
+        session.execute(
+            f"CREATE SINK f2 FROM b WITH (connector = 'files', path = '{again}', format = 'json');"
+        )
+        session.insert("trades", [{"id": 3, "ms": 3}])
+        session.wait()
+        assert [row["id"] for row in spark.read.json(str(again)).toArrow().to_pylist()] == [4]
+        session.execute("DROP SINK f2;")
+        session.insert("trades", [{"id": 4, "ms": 4}])
+        session.wait()
+        written = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
+        assert sorted(row["id"] for row in written) == [2, 3, 4, 5]
+        assert len(list(again.glob("*.json"))) == 1
         session.execute("DROP SINK f; DROP STREAM a;")
         assert [item.name for item in session.status()] in (["b"], [])
         assert not (data / "a").exists()
@@ -388,3 +401,17 @@ def test_subqueries_over_bounded_input_are_declared_and_refused_when_started(
         with pytest.raises(RunError) as caught:
             session.start(until_end=True)
         assert caught.value.code == "TG-501"
+
+
+def test_a_subscriber_joins_a_stream_that_spark_writes_directly(spark: Any, data: Path) -> None:
+    script = TRADES + (
+        "CREATE STREAM a AS SELECT id FROM trades; CREATE SINK n FROM a WITH (connector = 'blackhole');"
+    )
+    with open_with(data, spark, script) as session:
+        session.start()
+        session.insert("trades", [{"id": 1, "ms": 1}])
+        session.wait()
+        joined = session.subscribe("a")
+        session.insert("trades", [{"id": 2, "ms": 2}])
+        session.wait()
+        assert [row["id"] for row in rows_of(joined.take_all())] == [2]

@@ -55,12 +55,15 @@ class SparkPipeline:
     def __init__(self, context: PipelineContext, name: str, plan: n.Node) -> None:
         self.context = context
         self.name = name
+        self.id = ""
         self.stage = plan_stages(plan)
         self.counters = Counters(name)
         self.writers: list[SinkWriter] = []
+        self.sinks: set[str] = set()
         self.failure: TidegateError | None = None
         self.query: StreamingQuery | None = None
         self.until_end = False
+        self._direct = False
         self._epoch_lock = threading.Lock()
 
     @property
@@ -69,11 +72,17 @@ class SparkPipeline:
 
     # Starting
 
-    def add_writer(self, writer: SinkWriter) -> None:
+    def add_writer(self, name: str, writer: SinkWriter) -> None:
         """Add a sink; while the pipeline runs it takes part from the next epoch on."""
         writer.prepare()
         with self._epoch_lock:
             self.writers.append(writer)
+            self.sinks.add(name)
+
+    @property
+    def takes_writers(self) -> bool:
+        """Whether a sink can join while it runs: not what Spark writes without our epochs."""
+        return not self._direct
 
     def start(self, until_end: bool, trigger_us: int = 0) -> None:
         assert self.writers, f"the stream {self.name} has nowhere to write"
@@ -83,6 +92,7 @@ class SparkPipeline:
         try:
             writer = self._frame().writeStream.outputMode("append")
             direct = self._direct_format()
+            self._direct = direct is not None
             if direct is not None:
                 writer = writer.format(direct)
             else:
