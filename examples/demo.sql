@@ -20,4 +20,4 @@ WHERE euros > 905000;
 -- Each sink gets every row once, also when the run is killed and started again.
 CREATE SINK on_screen FROM big_bids WITH (connector = 'console', rows = 6);
 CREATE SINK archive FROM bids_in_euros
-WITH (connector = 'files', path = '.tidegate/demo-archive', format = 'parquet', partition_by = 'minute');
+WITH (connector = 'files', path = '.tidegate/demo/archive', format = 'parquet', partition_by = 'minute');

@@ -287,7 +287,7 @@ class TestLiveScreen:
 
 def data_directory(path: Path) -> Path:
     (path / "dear").mkdir(parents=True)
-    (path / "lock").touch()
+    (path / "tidegate.lock").touch()
     return path / "dear"
 
 
@@ -306,7 +306,7 @@ class TestFresh:
     def test_refuses_what_is_not(self, session: FakeSession) -> None:
         Path("home").mkdir()
         Path("home/letter").touch()
-        self._refused(run("demo.sql", "--fresh", "--data", "home"), "no file named lock")
+        self._refused(run("demo.sql", "--fresh", "--data", "home"), "no file tidegate.lock")
         assert Path("home/letter").exists()
 
     def test_refuses_a_file(self, session: FakeSession) -> None:
@@ -314,7 +314,7 @@ class TestFresh:
 
     def test_refuses_the_project(self, session: FakeSession) -> None:
         """`run --data .` leaves a lock in the directory of the user's own files."""
-        Path("lock").touch()
+        Path("tidegate.lock").touch()
         self._refused(run("demo.sql", "--fresh", "--data", "."), "current directory is in it")
         other = Path("project")
         data_directory(other)
@@ -324,7 +324,7 @@ class TestFresh:
 
     def test_refuses_what_is_in_use(self, session: FakeSession) -> None:
         kept = data_directory(Path(".tidegate/demo"))
-        with Path(".tidegate/demo/lock").open("w") as lock:
+        with Path(".tidegate/demo/tidegate.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             result = run("demo.sql", "--fresh")
         assert result.exit_code == 2

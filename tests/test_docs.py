@@ -21,8 +21,8 @@ def errors_page() -> str:
     lines = [
         "# Error codes",
         "",
-        "Every error has a code, the place in your SQL and a hint. Exit code 2 means that you can",
-        "mend it; `--debug` shows the stack trace.",
+        "An error shows its code, the place in your SQL where there is one, and a hint where there is",
+        "something to try. Exit code 2 means that you can mend it; `--debug` shows the stack trace.",
         "",
         "| code | what it is about |",
         "| --- | --- |",

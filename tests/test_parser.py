@@ -361,7 +361,7 @@ def test_words_of_ours_are_names_elsewhere() -> None:
         ("CREATE SOURCE s (k INT) WITH (a 1)", "expected =, found 1", "1"),
         ("CREATE SOURCE s (k INT) WITH (a = )", "expected a value, found )", ")"),
         ("CREATE SOURCE s (k INT) WITH (a = 1) x", "the statement should end before x", "x"),
-        ("CREATE TABLE s (k INT)", "CREATE does not begin a statement", "CREATE"),
+        ("CREATE TABLE s (k INT)", "CREATE TABLE is not a statement", "TABLE"),
         ("CREATE STREAM s AS DELETE FROM t", "expected a query", "D"),
         ("DROP", "DROP needs what to drop, not the end of the statement", "P"),
         ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),

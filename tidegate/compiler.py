@@ -99,8 +99,11 @@ class _Run:
             try:
                 self._statement(statement)
             except RecursionError:
-                hint = "split it: a subquery can be a stream of its own."
+                # Streams are bound inside each other, so a long chain is as deep as it is long.
+                hint = "let it read fewer streams in a row, or split its subqueries."
                 self._error("TG-103", "this is nested too deeply", statement.span, hint)
+                if isinstance(statement, st.Declaration):
+                    self.broken.add(statement.name.lower())
         self.errors.sort(key=lambda error: error.place.start if error.place else 0)
         return Compiled(
             self.script,

@@ -7,6 +7,8 @@ and their titles are listed here once; `docs/ERRORS.md` and the tests are held a
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +77,16 @@ TITLES: dict[str, str] = {
 }
 
 
+# Stands for each character of a secret in a text, so that places still fit; shown as ***.
+SECRET = "\ue000"
+LINE_SHOWN = 160
+
+
+def without_secrets(text: str) -> str:
+    """The text as a person may see it."""
+    return re.sub(f"{SECRET}+", "***", text)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in the user's SQL: half-open character offsets into a text."""
@@ -97,17 +109,36 @@ class Place:
         line_start = self.text.rfind("\n", 0, self.start) + 1
         line_end = self.text.find("\n", self.start)
         line_end = len(self.text) if line_end < 0 else line_end
-        source = self.text[line_start:line_end].replace("\t", " ").rstrip()
-        width = max(1, min(self.end, line_end) - self.start)
+        before, marked, after = self._parts(line_start, line_end)
         number = str(self.line)
         gutter = " " * len(number)
         where = f"{self.file or 'sql'}:{self.line}:{self.column}"
         return (
             f" {gutter}--> {where}\n"
             f" {gutter} |\n"
-            f" {number} | {source}\n"
-            f" {gutter} | {' ' * (self.start - line_start)}{'^' * width}"
+            f" {number} | {(before + marked + after).rstrip()}\n"
+            f" {gutter} | {' ' * _width(before)}{'^' * max(1, _width(marked))}"
         )
+
+    def _parts(self, line_start: int, line_end: int) -> tuple[str, str, str]:
+        """The line before, in and after the place; of a very long line what is near."""
+        end = max(self.start, min(self.end, line_end))
+        before = self.text[line_start : self.start]
+        marked, after = self.text[self.start : end], self.text[end:line_end]
+        if len(before) > LINE_SHOWN:
+            before = "…" + before[-LINE_SHOWN // 2 :]
+        if len(marked) > LINE_SHOWN:
+            marked, after = marked[:LINE_SHOWN] + "…", ""
+        if len(after) > LINE_SHOWN:
+            after = after[:LINE_SHOWN] + "…"
+        shown = (without_secrets(part.replace("\t", " ")) for part in (before, marked, after))
+        first, second, third = shown
+        return first, second, third
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 class TidegateError(Exception):

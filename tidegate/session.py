@@ -94,9 +94,14 @@ class Session:
             self._listener = None
             self.directory.close()
 
+    def _require_open(self) -> None:
+        if not self.directory.is_open:
+            raise RunError("TG-506", "the session is closed", hint="open a new one: tidegate.open.")
+
     @property
     def spark(self) -> SparkSession:
         """The SparkSession, started when it is first needed."""
+        self._require_open()
         if self._spark is None:
             from tidegate.spark.listener import ProgressListener
             from tidegate.spark.session import borrowed_session, own_session
@@ -113,6 +118,7 @@ class Session:
 
     def execute(self, sql: str, file: str | None = None) -> list[Result]:
         """Run a script: all of it is checked first, and nothing is done if anything is wrong."""
+        self._require_open()
         compiled = self._compile(sql, file)
         catalog = self._analysed(compiled)
         if self._running is not None:
@@ -147,6 +153,7 @@ class Session:
             return compiled.catalog
         from tidegate.spark.analysis import analyse_source, analyse_stream
 
+        spark = self.spark
         errors: list[TidegateError] = []
         for item in fresh:
             known = compiled.catalog.get(item.name)
@@ -154,9 +161,9 @@ class Session:
                 if known is None:
                     continue
                 if isinstance(known, Source):
-                    compiled.catalog.replace(analyse_source(self.spark, known))
+                    compiled.catalog.replace(analyse_source(spark, known))
                 elif isinstance(known, Stream):
-                    compiled.catalog.replace(analyse_stream(self.spark, known, compiled.catalog))
+                    compiled.catalog.replace(analyse_stream(spark, known, compiled.catalog))
             except TidegateError as error:
                 errors.append(error)
         if errors:
@@ -220,6 +227,7 @@ class Session:
         """Insert rows (dicts, tuples, an Arrow table, a pandas frame) into a memory source."""
         from tidegate.spark.rows import to_table
 
+        self._require_open()
         target = self._insertable(source)
         table = to_table(target, rows)
         if table.num_rows:
@@ -249,6 +257,7 @@ class Session:
 
     def start(self, until_end: bool = False) -> None:
         """Run every stream that has a sink or a subscriber; `until_end` ends after the last row."""
+        self._require_open()
         if self._running is not None:
             raise RunError("TG-506", "the session is running already", hint="stop it first.")
         if not self._runnable(self.catalog):
@@ -375,6 +384,8 @@ class Session:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""
+        if self._running is None:
+            raise RunError("TG-506", "nothing is running", hint="start the session first.")
         deadline = None if timeout is None else time.monotonic() + timeout
         done = True
         for pipeline in list(self._pipelines.values()):
@@ -399,6 +410,7 @@ class Session:
 
     def subscribe(self, stream: str, from_epoch: int | None = None) -> Subscription:
         """Every epoch of a stream as Arrow; several subscribers each get everything."""
+        self._require_open()
         declared = self._declared(stream)
         if not isinstance(declared, Stream | SideStream):
             raise RunError("TG-506", f"{stream} is not a stream")

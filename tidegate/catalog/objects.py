@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidegate.catalog.options import Options
+from tidegate.errors import without_secrets
 from tidegate.sql import statements as st
 from tidegate.types import ChangelogKind
 
@@ -56,7 +57,7 @@ class Declared:
 
     def create_sql(self) -> str:
         """The statement that declares it, secrets masked."""
-        return self.statement.text + ";"
+        return without_secrets(self.statement.text) + ";"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.directory import LOCK, DataDirectory
 
 HOME = Path(".tidegate")
 
@@ -43,8 +43,8 @@ def remove(path: Path, script: Path | None) -> None:
 def _not_ours(directory: Path, script: Path | None) -> str | None:
     if not directory.is_dir():
         return "it is not a directory"
-    if any(directory.iterdir()) and not (directory / "lock").is_file():
-        return "it is not a data directory of Tidegate (it has no file named lock)"
+    if any(directory.iterdir()) and not (directory / LOCK).is_file():
+        return f"it is not a data directory of Tidegate (it has no file {LOCK})"
     # `--data .` makes a project its own data directory, lock and all.
     if Path.cwd().is_relative_to(directory):
         return "the current directory is in it"

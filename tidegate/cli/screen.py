@@ -62,8 +62,17 @@ def show_results(screen: Screen, results: Iterable[Result]) -> None:
 
 def cells(rows: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The column names and Python rows of a pyarrow.Table."""
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_values(column) for column in rows.columns]
     return list(rows.column_names), list(zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column; Spark lets texts through that are not valid UTF-8."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        raw = column.cast("binary").to_pylist()
+        return [None if item is None else item.decode("utf-8", "replace") for item in raw]
 
 
 def shown_of(rows: Any) -> str:

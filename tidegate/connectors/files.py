@@ -20,7 +20,7 @@ from tidegate.catalog.connector import (
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.connectors.filesystem import open_directory
+from tidegate.connectors.filesystem import literally, open_directory
 from tidegate.errors import RunError
 from tidegate.types import ChangelogKind
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tidegate.runtime.connector import SinkContext, SourceContext
 
+_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _FORMATS = ("parquet", "json", "csv")
 _COMMON = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
@@ -70,6 +71,13 @@ SPEC = ConnectorSpec(
             *_COMMON,
             OptionSpec("partition_by", OptionType.NAMES, "columns that become directories"),
             OptionSpec(
+                "existing",
+                OptionType.TEXT,
+                "what to do if an earlier pipeline with a sink of this name wrote there",
+                default="refuse",
+                choices=("refuse", "append"),
+            ),
+            OptionSpec(
                 "changelog",
                 OptionType.TEXT,
                 "what to do with streams that take rows back",
@@ -87,26 +95,29 @@ SPEC = ConnectorSpec(
 
 def read(spark: SparkSession, context: SourceContext) -> DataFrame:
     """New files by arrival; records that cannot be read come with their text."""
+    from tidegate.physical.stage_sql import quoted
     from tidegate.runtime.connector import BAD_RECORD
 
     options = context.source.options
     kind = options["format"]
-    columns = [f"`{c.name}` {c.type}" for c in context.source.stored_columns]
+    columns = [f"{quoted(c.name)} {c.type}" for c in context.source.stored_columns]
     if options["changelog"]:
         columns.append("_op STRING")
     if kind != "parquet":
         columns.append(f"{BAD_RECORD} STRING")
     limit = options["files_per_epoch"] or context.settings["files_per_epoch"]
     reader = spark.readStream.format(kind).schema(", ".join(columns))
-    reader = reader.option("maxFilesPerTrigger", limit)
+    # Spark would pass over files that are a week older than the newest one, without a word.
+    reader = reader.option("maxFilesPerTrigger", limit).option("maxFileAge", "36500d")
     if options["glob"]:
         reader = reader.option("pathGlobFilter", options["glob"])
     if kind != "parquet":
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BAD_RECORD)
-        reader = reader.option("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][.SSS][XXX]")
     if kind == "csv":
         reader = reader.option("header", str(options["header"]).lower())
-        reader = reader.option("sep", options["delimiter"]).option("enforceSchema", "true")
+        reader = reader.option("sep", options["delimiter"])
+        # Columns of CSV are matched by place: with a header, their names must be the declared ones.
+        reader = reader.option("enforceSchema", str(not options["header"]).lower())
     return reader.load(_existing_directory(spark, options["path"], context.source.name))
 
 
@@ -119,7 +130,7 @@ def _existing_directory(spark: SparkSession, path: str, name: str) -> str:
             f"the source {name} reads the directory {path}, which does not exist",
             hint=f"mkdir -p {path}, or correct the option path.",
         )
-    return target.root
+    return literally(target.root)
 
 
 @dataclass
@@ -146,6 +157,7 @@ class FilesWriter:
             self.last = int(json.loads(marker)["epoch"]) if marker else -1
             self.target.delete(self.aside + "/staging")
             self._remove_uncommitted()
+            self._refuse_doubles()
         except (OSError, ValueError, Py4JError) as error:
             raise RunError(
                 "TG-504",
@@ -153,6 +165,23 @@ class FilesWriter:
                 f"{self.context.sink.options['path']}: {_reason(error)}",
                 hint="create the directory, or correct the option path.",
             ) from None
+
+    def _refuse_doubles(self) -> None:
+        """A pipeline that starts anew would write rows again that an earlier one has written."""
+        others = f"-{self.context.sink.name.lower()}-"
+        if self.last >= 0 or self.context.sink.options["existing"] == "append":
+            return
+        for path in self.target.files(f"{self.target.root}/_tidegate"):
+            folder, _, name = path.rpartition("/")
+            owner = folder.rpartition("/")[2]
+            if name == "committed.json" and owner.endswith(others) and owner != self.prefix:
+                raise RunError(
+                    "TG-504",
+                    f"{self.context.sink.options['path']} holds rows that an earlier pipeline "
+                    f"wrote for the sink {self.context.sink.name}; this one starts anew and would "
+                    "write them again",
+                    hint="remove the directory, choose another path, or say existing = 'append'.",
+                )
 
     def _remove_uncommitted(self) -> None:
         """A run that died while renaming left files of an epoch that will be written again."""
@@ -174,6 +203,12 @@ class FilesWriter:
         if options["format"] == "csv":
             writer = writer.option("header", str(options["header"]).lower())
             writer = writer.option("sep", options["delimiter"])
+            writer = writer.option("ignoreLeadingWhiteSpace", "false")
+            writer = writer.option("ignoreTrailingWhiteSpace", "false")
+        if options["format"] != "parquet":
+            # Spark's own formats end at the milliseconds.
+            writer = writer.option("timestampFormat", _MICROSECONDS + "XXX")
+            writer = writer.option("timestampNTZFormat", _MICROSECONDS)
         if options["partition_by"]:
             writer = writer.partitionBy(*options["partition_by"])
         writer.save(self._staging(epoch))

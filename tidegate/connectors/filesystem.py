@@ -7,6 +7,7 @@ here by Python itself.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ def open_directory(spark: SparkSession, path: str) -> Directory:
     if parsed.scheme in ("", "file"):
         return LocalDirectory(path if not parsed.scheme else unquote(parsed.path))
     return HadoopDirectory(spark, path)
+
+
+def literally(path: str) -> str:
+    """A path for Spark's readers, which take [1] and {a,b} for patterns."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 class LocalDirectory:

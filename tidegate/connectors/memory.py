@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.connector import ConnectorSpec, LookupSpec, SinkSpec, SourceSpec
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.filesystem import literally
 from tidegate.errors import RunError
 
 if TYPE_CHECKING:
@@ -60,13 +61,15 @@ _counter = itertools.count()
 
 def read(spark: SparkSession, context: SourceContext) -> DataFrame:
     """The inserted rows, one file an insert, oldest first."""
-    columns = [f"`{c.name}` {c.type}" for c in context.source.stored_columns]
+    from tidegate.physical.stage_sql import quoted
+
+    columns = [f"{quoted(c.name)} {c.type}" for c in context.source.stored_columns]
     if context.source.options["changelog"]:
         columns.append("_op STRING")
     rows = rows_directory(context.directory)
     reader = spark.readStream.format("parquet").schema(", ".join(columns))
     reader = reader.option("maxFilesPerTrigger", context.source.options["inserts_per_epoch"])
-    return reader.load(str(rows))
+    return reader.load(literally(str(rows)))
 
 
 def rows_directory(directory: Path) -> Path:

@@ -95,13 +95,15 @@ class SqlWriter:
         kept += [OP] if carries_op(node.input) else []
         start, end, time = (quoted(item.id) for item in node.fields[-3:])
         at = "current_timestamp()" if spec.processing_time else to_sql(node.time)
-        below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS _us'])} "
+        taken = {item.id.lower() for item in node.input.fields}
+        us, window = _free_name("_us", taken), _free_name("_window", taken)
+        below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS {us}'])} "
         below += f"FROM {self._child(node.input)}"
-        bounds = window_bounds(spec)
-        inner = f"SELECT {', '.join([*kept, f'{bounds} AS _window'])} FROM ({below})"
+        bounds = window_bounds(spec, us)
+        inner = f"SELECT {', '.join([*kept, f'{bounds} AS {window}'])} FROM ({below})"
         return (
-            f"SELECT {', '.join(kept)}, timestamp_micros(_window.s) AS {start}, "
-            f"timestamp_micros(_window.e) AS {end}, timestamp_micros(_window.e - 1) AS {time} "
+            f"SELECT {', '.join(kept)}, timestamp_micros({window}.s) AS {start}, "
+            f"timestamp_micros({window}.e) AS {end}, timestamp_micros({window}.e - 1) AS {time} "
             f"FROM ({inner})"
         )
 
@@ -216,23 +218,30 @@ def output_sql(node: n.Node, leaf: Leaf) -> str:
     return f"SELECT {', '.join(columns)} FROM ({inner})"
 
 
-def window_bounds(spec: n.WindowSpec) -> str:
-    """An expression over _us that gives struct(s, e), exploded where a row has several windows."""
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name that no column has."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
+    """struct(s, e) of the microseconds in `us`, exploded where a row has several windows."""
     size, slide, offset = spec.size_us, spec.slide_us, spec.offset_us
     if spec.kind is n.WindowKind.TUMBLE:
-        start = f"_us - pmod(_us - {offset}L, {size}L)"
+        start = f"{us} - pmod({us} - {offset}L, {size}L)"
         return f"named_struct('s', {start}, 'e', {start} + {size}L)"
     if spec.kind is n.WindowKind.HOP:
-        last = f"_us - pmod(_us - {offset}L, {slide}L)"
+        last = f"{us} - pmod({us} - {offset}L, {slide}L)"
         first = f"{last} - {(size - 1) // slide * slide}L"
-        starts = f"filter(sequence({first}, {last}, {slide}L), s -> s + {size}L > _us)"
+        starts = f"filter(sequence({first}, {last}, {slide}L), s -> s + {size}L > {us})"
         return f"explode(transform({starts}, s -> named_struct('s', s, 'e', s + {size}L)))"
     if spec.kind is n.WindowKind.CUMULATE:
-        base = f"(_us - pmod(_us - {offset}L, {size}L))"
-        first = f"{base} + ((_us - {base}) div {slide}L + 1) * {slide}L"
+        base = f"({us} - pmod({us} - {offset}L, {size}L))"
+        first = f"{base} + (({us} - {base}) div {slide}L + 1) * {slide}L"
         ends = f"sequence({first}, {base} + {size}L, {slide}L)"
         return f"explode(transform({ends}, e -> named_struct('s', {base}, 'e', e)))"
-    return f"named_struct('s', _us, 'e', _us + {size}L)"
+    return f"named_struct('s', {us}, 'e', {us} + {size}L)"
 
 
 __all__ = ["OP", "SqlWriter", "carries_op", "exp", "output_sql", "quoted"]

@@ -76,11 +76,9 @@ def _members(tree: exp.Expr, kind: type[exp.Expr], distinct: bool) -> list[exp.E
 
 
 def _sides(tree: exp.SetOperation, kind: type[exp.Expr], distinct: bool) -> list[exp.Expr]:
-    left = _members(tree.this, kind, distinct)
-    if kind is exp.Except:
-        # a EXCEPT (b EXCEPT c) is not a EXCEPT b EXCEPT c.
-        return [*left, tree.expression]
-    return [*left, *_members(tree.expression, kind, distinct)]
+    # a EXCEPT (b EXCEPT c) is not a EXCEPT b EXCEPT c; and the common type of a UNION (b UNION c)
+    # is found for b and c first.
+    return [*_members(tree.this, kind, distinct), tree.expression]
 
 
 def _ordered(tree: exp.Expr) -> bool:

@@ -79,9 +79,12 @@ def _star(tree: exp.Expr, star: exp.Star, scope: Scope, context: Context) -> lis
 
 def _without(items: list[Item], tree: exp.Expr, star: exp.Star, context: Context) -> list[Item]:
     """* EXCEPT (a, b)."""
-    excluded = {
-        part.name.lower() for part in (star.args.get("except_") or star.args.get("except") or [])
-    }
+    parts = star.args.get("except_") or star.args.get("except") or []
+    for part in parts:
+        if isinstance(part, exp.Dot) or (isinstance(part, exp.Column) and len(part.parts) > 1):
+            hint = "write the fields that stay: named_struct('x', s.x) AS s."
+            context.report("TG-103", "* EXCEPT of a field of a column", tree, hint)
+    excluded = {part.name.lower() for part in parts}
     known = {item.name.lower() for item in items}
     for name in sorted(excluded - known):
         hint = did_you_mean(name, known, "columns")

@@ -119,12 +119,22 @@ class Resolver:
         """A new expression; what it cannot resolve is reported and left unknown."""
         if isinstance(node, exp.Column):
             return self._column(node)
+        if isinstance(node, exp.Lambda):
+            return self._lambda(node)
+        if isinstance(node, exp.CurrentDate | exp.CurrentTimestamp) and not node.this:
+            # A column of that name comes before the function.
+            named = self._in_scope(self.scope, [ex.call_name(node) or ""], exp.Column())
+            if named is not None:
+                return named
         if isinstance(node, exp.Query) or _holds_query(node):
             return self._subquery(node)
         if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
             self.context.report(
                 "TG-103", "parameters in SQL are not supported", node, "write the value."
             )
+        return self._resolved_parts(_with_unit(node))
+
+    def _resolved_parts(self, node: exp.Expr) -> exp.Expr:
         result = node.copy() if not node.args else type(node)()
         result._meta = dict(node.meta) if node.meta else None
         for key, value in node.args.items():
@@ -138,13 +148,33 @@ class Resolver:
         self._check_function(result)
         return result
 
+    def _lambda(self, node: exp.Lambda) -> exp.Expr:
+        """x -> x + t.x: a parameter that would hide the id of a column gets another name."""
+        tree = node.copy()
+        names = {part.name.lower() for part in tree.expressions}
+        for part in list(tree.this.find_all(exp.Column)):
+            if part.parts[0].name.lower() in names:
+                part.replace(part.to_dot() if len(part.parts) > 1 else part.this)
+        result = self._resolved_parts(tree)
+        taken = {name.lower() for name in referenced(result.this)}
+        used = taken | {part.name.lower() for part in result.find_all(exp.Identifier)}
+        for parameter in result.expressions:
+            old = parameter.name.lower()
+            if old in taken:
+                new = self.context.fresh(parameter.name)
+                while new.lower() in used:
+                    new = self.context.fresh(parameter.name)
+                _rename_parameter(result.this, old, new)
+                parameter.replace(exp.to_identifier(new, quoted=True))
+        return result
+
     def _check_function(self, node: exp.Expr) -> None:
         name = ex.call_name(node)
         if name is None or not isinstance(node, exp.Anonymous):
             return
         node.set("this", name)
         self._check_place(name, node)
-        if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS:
+        if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS or name in ex.UNIT_FUNCTIONS:
             return
         if not self.context.knows_function(name):
             span = own_span(node)
@@ -207,6 +237,13 @@ class Resolver:
             scope = scope.parent
         alias = self.aliases.get(parts[0].lower())
         if alias is not None:
+            if any(name in ex.RANDOM_FUNCTIONS for name, _ in ex.calls(alias)):
+                self.context.report(
+                    "TG-103",
+                    f"{parts[0]} is random, and would be drawn again where it is used again",
+                    node,
+                    f"compute {parts[0]} in a subquery: FROM (SELECT …, … AS {parts[0]} FROM …).",
+                )
             return _struct_path(enclosed(alias.copy()), parts[1:])
         self._unknown(parts, node)
         return column(UNKNOWN, node)
@@ -261,6 +298,35 @@ class Resolver:
         else:
             hint = did_you_mean(parts[0], known, "columns")
         self.context.report("TG-301", f"there is no column {name}", node, hint)
+
+
+def _with_unit(node: exp.Expr) -> exp.Expr:
+    """timestampadd(HOUR, 1, ts): HOUR is a word, not a column."""
+    if ex.call_name(node) not in ex.UNIT_FUNCTIONS or len(node.expressions) != 3:
+        return node
+    unit = node.expressions[0]
+    if not isinstance(unit, exp.Column) or unit.name.upper() not in ex.UNITS:
+        return node
+    result = node.copy()
+    result.expressions[0].replace(exp.Var(this=unit.name.upper()))
+    return result
+
+
+def _rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
+    """Rename a parameter in the body of its lambda, but not where another one hides it."""
+    if isinstance(tree, exp.Lambda) and old in {part.name.lower() for part in tree.expressions}:
+        return
+    if isinstance(tree, exp.Identifier):
+        if tree.name.lower() == old:
+            tree.set("this", new)
+            tree.set("quoted", True)
+        return
+    if isinstance(tree, exp.Column | exp.DataType):
+        return
+    for child in list(tree.iter_expressions()):
+        is_name = isinstance(child, exp.Identifier) and child.arg_key in ("alias", "expression")
+        if not (is_name and isinstance(tree, exp.Alias | exp.Dot)):
+            _rename_parameter(child, old, new)
 
 
 def _holds_query(node: exp.Expr) -> bool:

@@ -58,11 +58,13 @@ class SelectBinder:
         self._refuse_extras()
         clause = TableBinder(self.context, self.ctes, self.parent, self.bind_query).bind(self.tree)
         self.scope = clause.scope
+        laterals = self._laterals()
         where = self._where()
         left_over = clause.absorb(where)
         node = clause.build(self.context)
         node = self._with_fields(node)
-        node = self._laterals(node)
+        for lateral in laterals:
+            node = replace(lateral, fields=node.fields + lateral.fields, input=node)
         node = self._filter(node, left_over)
         node, items, having, qualify, order = self._grouped(node)
         node = self._filter(node, ex.conjuncts(having))
@@ -141,28 +143,30 @@ class SelectBinder:
         span = own_span(clause) if clause is not None else own_span(condition)
         return n.Filter(node.fields, input=node, condition=condition, subqueries=taken, span=span)
 
-    def _laterals(self, node: n.Node) -> n.Node:
+    def _laterals(self) -> list[n.Explode]:
+        """LATERAL VIEWs with the columns they add; WHERE sees them, and they see FROM."""
+        views = []
         for lateral in self.tree.args.get("laterals") or []:
             generator = self._resolver().resolve(lateral.this)
             alias = lateral.args.get("alias")
             names = [part.name for part in alias.columns] if alias is not None else []
-            names = names or ["col"]
+            names = names or _generated_names(generator)
+            unstable = volatile(generator, by_id(self.scope.fields))
             added = tuple(
-                n.Field(
-                    self.context.fresh(name), name, volatile=volatile(generator, by_id(node.fields))
-                )
-                for name in names
+                n.Field(self.context.fresh(name), name, volatile=unstable) for name in names
             )
-            node = n.Explode(
-                node.fields + added,
-                input=node,
-                generator=generator,
-                outer=bool(lateral.args.get("outer")),
-                generated=tuple(item.id for item in added),
-                span=own_span(lateral),
+            views.append(
+                n.Explode(
+                    added,
+                    input=n.Values((), rows=()),
+                    generator=generator,
+                    outer=bool(lateral.args.get("outer")),
+                    generated=tuple(item.id for item in added),
+                    span=own_span(lateral),
+                )
             )
             self.scope.relations.append(Relation(alias.name if alias is not None else None, added))
-        return node
+        return views
 
     def _grouped(
         self, node: n.Node
@@ -437,6 +441,12 @@ class SelectBinder:
             shown = tuple(column(item) for item in fields)
             node = n.Project(fields, input=node, expressions=shown, span=node.span)
         return node
+
+
+def _generated_names(generator: exp.Expr) -> list[str]:
+    """What Spark calls the columns of a generator without AS."""
+    positions = ex.call_name(generator) in {"POSEXPLODE", "POSEXPLODE_OUTER"}
+    return ["pos", "col"] if positions else ["col"]
 
 
 def _is_name(node: exp.Expr) -> bool:

@@ -9,6 +9,9 @@ from typing import IO
 
 from tidegate.errors import DataDirectoryError
 
+# Its name also says that a directory is ours.
+LOCK = "tidegate.lock"
+
 
 class DataDirectory:
     """Locked while open; everything Tidegate keeps lies below it."""
@@ -21,7 +24,8 @@ class DataDirectory:
         """Create it if needed and take the lock."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / "lock").open("a+", encoding="utf-8")
+            self._require_ours()
+            lock = (self.path / LOCK).open("a+", encoding="utf-8")
         except OSError as error:
             raise DataDirectoryError(
                 "TG-601",
@@ -47,6 +51,15 @@ class DataDirectory:
     @property
     def is_open(self) -> bool:
         return self._lock is not None
+
+    def _require_ours(self) -> None:
+        """Other people's files are left alone: --fresh would remove them one day."""
+        if any(self.path.iterdir()) and not (self.path / LOCK).exists():
+            raise DataDirectoryError(
+                "TG-601",
+                f"{self.path} is not empty and not a data directory of Tidegate",
+                hint="choose a directory that is empty or does not exist yet.",
+            )
 
     def close(self) -> None:
         if self._lock is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
@@ -73,7 +73,23 @@ def analyse_stream(spark: SparkSession, stream: Stream, catalog: Catalog) -> Str
 
 
 def _type_name(schema: StructType, index: int) -> str:
-    return str(schema.fields[index].dataType.simpleString()).upper()
+    return _spelled(schema.fields[index].dataType)
+
+
+def _spelled(kind: DataType) -> str:
+    """A type as SQL has it: in capitals, except for the names of fields."""
+    if isinstance(kind, StructType):
+        fields = [f"{_field_name(item.name)}:{_spelled(item.dataType)}" for item in kind.fields]
+        return f"STRUCT<{','.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_spelled(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_spelled(kind.keyType)},{_spelled(kind.valueType)}>"
+    return str(kind.simpleString()).upper()
+
+
+def _field_name(name: str) -> str:
+    return name if name.isidentifier() else quoted(name)
 
 
 def _table_name(node: n.Node) -> str | None:

@@ -47,21 +47,61 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if isinstance(error, TidegateError):
         return error
     text = str(error)
-    own = re.search(r"(error\[(TG-\d+)\]: (.+))", text)
+    own = re.search(r"error\[(TG-\d+)\]: (.+)", text)
     if own is not None:
-        return RunError(own.group(2), f"the stream {stream} stopped: {own.group(3)}")
-    named = re.search(r"\[(FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\]]*\]", text)
-    if named is not None or "is not a Parquet file" in text:
-        file = _FILE.search(text)
-        return RunError(
-            "TG-504",
-            f"the stream {stream} stopped at a file it cannot read: "
-            f"{file.group(0).rstrip('.') if file else 'unknown'} ({describe(error)})",
-            hint="put a readable file of the same name in its place and start again: nothing is "
-            "lost, the epoch is read once more.",
-        )
+        return RunError(own.group(1), f"the stream {stream} stopped: {own.group(2)}")
+    for misfit in (_wrong_type, _wrong_header, _unreadable):
+        found = misfit(text)
+        if found is not None:
+            reason, hint = found
+            return RunError("TG-504", f"the stream {stream} stopped: {reason}", hint=hint)
     return RunError(
         "TG-503",
         f"the stream {stream} stopped: {describe(error)}",
         hint="nothing is lost: after the cause is mended, start again and the epoch is repeated.",
     )
+
+
+def _file_in(text: str) -> str:
+    file = _FILE.search(text)
+    return file.group(0).rstrip(".") if file else "a file"
+
+
+def _wrong_type(text: str) -> tuple[str, str] | None:
+    """A parquet file whose column has another type than declared."""
+    match = re.search(
+        r"reading Parquet column \[?([^\].]+)\]?\..*?"
+        r"Expected Spark type (\w+), actual Parquet type (\w+)",
+        text,
+        re.DOTALL,
+    )
+    if match is None:
+        return None
+    column, declared, actual = match.groups()
+    reason = f"{_file_in(text)} has the column {column} as {actual}, declared is {declared}"
+    hint = "declare the type the file has (INT64 is BIGINT, INT32 is INT, BINARY is STRING) and "
+    return reason, hint + "start again: nothing is lost."
+
+
+def _wrong_header(text: str) -> tuple[str, str] | None:
+    """A CSV file whose header names other columns, or in another order."""
+    if "CSV header does not conform to the schema" not in text:
+        return None
+    file = re.search(r"CSV file: (\S+)", text)
+    names = re.search(r"Header: (.+)\n\s*Schema: (.+)", text)
+    shown = f" (it has {names.group(1)}; declared are {names.group(2)})" if names else ""
+    reason = f"the header of {file.group(1) if file else 'a CSV file'} does not fit the columns of "
+    hint = "declare the columns in the order of the header, or say header = false."
+    return reason + f"its source{shown}", hint
+
+
+def _unreadable(text: str) -> tuple[str, str] | None:
+    """A file that is not what its format says."""
+    named = re.search(r"\[(FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\]]*\]", text)
+    if named is None and "is not a Parquet file" not in text:
+        return None
+    cause = describe(RuntimeError(text))
+    hint = (
+        "put a readable file of the same name in its place and start again: nothing is lost, the "
+    )
+    return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch is read once more."

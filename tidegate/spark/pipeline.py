@@ -192,8 +192,9 @@ class SparkPipeline:
                 writer.stage(epoch, frame)
             for writer in pending:
                 writer.commit(epoch)
-        except TidegateError as error:
-            self.failure = error
+        except Exception as error:
+            # Spark would pass on a Python traceback as text: the cause is kept here.
+            self.failure = pipeline_error(self.name, error)
             raise
         finally:
             if len(pending) > 1:
@@ -213,6 +214,7 @@ class SparkPipeline:
         except PySparkException:
             done = True
         self._check(query)
+        self._drain(query)
         return done
 
     def _check(self, query: StreamingQuery) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +35,13 @@ def arrow_schema(source: Source) -> pa.Schema:
 def to_table(source: Source, rows: Any) -> pa.Table:
     """Dicts, tuples, an Arrow table or a pandas frame as a table of the source's schema."""
     schema = arrow_schema(source)
+    rows = _as_rows(source, rows)
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if not isinstance(rows, pa.Table | list | tuple):
         rows = pa.Table.from_pandas(rows, preserve_index=False)
     columns = (
-        _columns_of_table(rows)
+        _columns_of_table(source, rows)
         if isinstance(rows, pa.Table)
         else _columns_of_rows(source, schema, rows)
     )
@@ -51,17 +53,42 @@ def to_table(source: Source, rows: Any) -> pa.Table:
     return table
 
 
-def _columns_of_table(table: pa.Table) -> dict[str, Any]:
+def _as_rows(source: Source, rows: Any) -> Any:
+    """One dict is one row, and any iterable of rows will do."""
+    if isinstance(rows, Mapping):
+        return [rows]
+    if isinstance(rows, pa.Table | pa.RecordBatch | list | tuple) or hasattr(rows, "columns"):
+        return rows
+    if rows is None or isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise _misfit(
+            source, f"expected dicts, tuples, an Arrow table or a pandas frame, not {rows!r}"
+        )
+    return list(rows)
+
+
+def _columns_of_table(source: Source, table: pa.Table) -> dict[str, Any]:
+    _require_once(source, table.column_names)
     return {name.lower(): table.column(name) for name in table.column_names}
+
+
+def _require_once(source: Source, names: Sequence[str]) -> None:
+    """Names are case-insensitive: of id and ID one would be lost."""
+    lower = [name.lower() for name in names]
+    for index, name in enumerate(names):
+        if lower[index] in lower[:index]:
+            raise _misfit(source, f"the column {name} is there twice")
 
 
 def _columns_of_rows(source: Source, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
+        if not isinstance(row, Mapping | list | tuple):
+            raise _misfit(source, f"a row is a dict or a tuple, not {row!r}")
         if not isinstance(row, Mapping):
             if len(row) != len(schema):
                 raise _misfit(source, f"a row has {len(row)} values for {len(schema)} columns")
             row = dict(zip(schema.names, row, strict=True))
+        _require_once(source, list(row))
         for name in row:
             columns.setdefault(name.lower(), [None] * len(rows))
         for name, value in row.items():
@@ -93,7 +120,14 @@ def _array(source: Source, field: pa.Field, columns: Mapping[str, Any], count: i
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """ISO texts for times and texts for decimals are what JSON can say."""
+    """ISO texts for times and texts for decimals are what JSON can say; nothing is cut off."""
+    if type(value).__name__ in ("NaTType", "NAType"):
+        return None
+    if isinstance(value, Mapping | list | tuple):
+        return _nested(value, kind)
+    whole = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    if whole and isinstance(value, Real | Decimal) and value != value // 1:
+        raise ValueError(f"{value} is not a whole number")
     if isinstance(value, str):
         if pa.types.is_timestamp(kind):
             at = datetime.fromisoformat(value)
@@ -112,6 +146,25 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return value.replace(tzinfo=UTC) if kind.tz is not None else value
     if pa.types.is_decimal(kind) and isinstance(value, int | float):
         return Decimal(str(value))
+    return value
+
+
+def _nested(value: Any, kind: pa.DataType) -> Any:
+    """The parts of a value by their own types; names of fields are case-insensitive."""
+    if pa.types.is_list(kind) and not isinstance(value, Mapping):
+        return [_value(item, kind.value_type) for item in value]
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in pairs]
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        if not isinstance(value, Mapping):
+            value = dict(zip([field.name for field in fields], value, strict=True))
+        given = {name.lower(): item for name, item in value.items()}
+        unknown = sorted(set(given) - {field.name.lower() for field in fields})
+        if unknown or len(given) != len(value):
+            raise ValueError(f"fields that are not there once: {', '.join(unknown or value)}")
+        return {f.name: _value(given.get(f.name.lower()), f.type) for f in fields}
     return value
 
 

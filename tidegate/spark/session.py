@@ -43,6 +43,10 @@ SESSION_CONF = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.legacy.charVarcharAsString": "true",
+    # Rows that a reader skips are not counted, and bad rows must be.
+    "spark.sql.parquet.filterPushdown": "false",
+    "spark.sql.json.filterPushdown.enabled": "false",
+    "spark.sql.csv.filterPushdown.enabled": "false",
 }
 _LOCAL_CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

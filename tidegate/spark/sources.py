@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.physical.stage_sql import OP, quoted
@@ -50,6 +51,11 @@ class SourceFrame:
 
     def _narrowed(self, needed: set[str]) -> DataFrame:
         """Only what is needed, or decides whether a row is good: counters stop Spark's pruning."""
+        if BAD_RECORD in self.everything.columns:
+            # Spark only notices what it cannot read in columns that it reads: refer to all of them.
+            names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
+            nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
+            return self.everything.where(f"{nulls} >= 0")
         time = self.source.watermark.column.lower() if self.source.watermark else None
         kept = [
             quoted(c.name)
@@ -88,7 +94,9 @@ class SourceFrame:
         if BAD_RECORD in frame.columns:
             record = f"coalesce({BAD_RECORD}, {record})"
         return frame.selectExpr(
-            f"'{self.source.name}' AS source", f"{reason} AS reason", f"{record} AS record"
+            f"{_text(self.source.name)} AS source",
+            f"{reason} AS reason",
+            f"make_valid_utf8({record}) AS record",
         ).where("reason IS NOT NULL")
 
 
@@ -132,5 +140,10 @@ def bad_reason(source: Source, frame: DataFrame) -> str | None:
         cases.append((f"{OP} IS NULL OR {OP} NOT IN ({known})", "_op is not +I, -U, +U or -D"))
     if not cases:
         return None
-    branches = " ".join(f"WHEN {test} THEN '{text}'" for test, text in cases)
+    branches = " ".join(f"WHEN {test} THEN {_text(text)}" for test, text in cases)
     return f"CASE {branches} END"
+
+
+def _text(value: str) -> str:
+    """A string literal; names may hold any character."""
+    return to_sql(exp.Literal.string(value))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
@@ -40,6 +41,8 @@ class TidegateParser(SparkParser):
         for name, parse in SparkParser.FUNCTION_PARSERS.items()
         if name in _SPECIAL_CALLS
     }
+    # array(a, b)[0] is an element of an array, and so is list[0]; in other dialects they make one.
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
 
     def _located(self, parse: Callable[[], Node]) -> Node:
         """Run a parse method and note the tokens it consumed on the node it returns."""
@@ -113,6 +116,13 @@ class TidegateDialect(Spark):
         }
 
     Parser = TidegateParser
+
+    class Generator(SparkGenerator):
+        # Spark 4 has a type TIME; sqlglot would make it a TIMESTAMP.
+        TYPE_MAPPING: ClassVar[dict[Any, str]] = {
+            **SparkGenerator.TYPE_MAPPING,
+            exp.DType.TIME: "TIME",
+        }
 
 
 DIALECT = TidegateDialect()

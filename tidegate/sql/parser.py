@@ -118,6 +118,8 @@ def _statement(cursor: Cursor) -> st.Statement:
     for words, parse in dispatch:
         if cursor.match(*words):
             return parse(cursor)
+    if cursor.match("CREATE"):
+        raise _unknown_create(cursor)
     first = cursor.peek()
     if first.upper() in {"SELECT", "WITH", "FROM"}:
         raise SqlError(
@@ -132,6 +134,24 @@ def _statement(cursor: Cursor) -> st.Statement:
         f"{first} does not begin a statement",
         place=cursor.place(),
         hint=f"statements: {_STATEMENTS}.",
+    )
+
+
+def _unknown_create(cursor: Cursor) -> SqlError:
+    """CREATE of something else: name what it is called here."""
+    word = cursor.peek()
+    hints = {
+        "TABLE": "what is read is a source: CREATE SOURCE name (…) WITH (connector = '…'); what is "
+        "written is a sink: CREATE SINK name FROM my_stream WITH (connector = '…');",
+        "MATERIALIZED": "a view that keeps itself up to date: CREATE STREAM name AS SELECT …;",
+        "VIEW": "a named query: CREATE STREAM name AS SELECT …;",
+        "OR": "DROP it first; CREATE OR REPLACE is not supported.",
+    }
+    return SqlError(
+        "TG-102",
+        f"CREATE {word} is not a statement" if word else "CREATE needs what to create",
+        place=cursor.place(),
+        hint=hints.get(word.upper(), "CREATE SOURCE | STREAM | SINK | LOOKUP TABLE."),
     )
 
 

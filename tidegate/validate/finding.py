@@ -108,7 +108,9 @@ def table_name(node: n.Node) -> str:
 def time_column(node: n.Node) -> str:
     """The name of an event-time column below a node, for hints that can be pasted."""
     for below in n.walk(node):
+        if not isinstance(below, n.Scan | n.Inlined):
+            continue
         for item in below.fields:
-            if item.role is n.Role.TIME and item.name != "window_time":
+            if item.role is n.Role.TIME:
                 return item.name
     return "ts"

@@ -9,7 +9,7 @@ from tidegate.plan.properties import properties
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
-from tidegate.validate.finding import Finding, Subject, unbounded
+from tidegate.validate.finding import Finding, Subject, time_column, unbounded
 
 
 def join_sides(subject: Subject) -> Iterable[Finding]:
@@ -35,7 +35,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             node,
             "FOR SYSTEM_TIME AS OF PROCTIME() needs a lookup table on the right",
             "declare it with CREATE LOOKUP TABLE, or join by event time: FOR SYSTEM_TIME AS OF "
-            "l.ts.",
+            f"{time_column(node.left)}.",
         )
     elif node.how not in ("INNER", "LEFT"):
         yield _finding(

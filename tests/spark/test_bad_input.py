@@ -1,0 +1,134 @@
+"""Input that cannot be right: one clear error, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import tidegate
+from tests.spark.helpers import open_with, rows_of, run_to_end
+from tidegate.errors import RunError, TidegateError
+
+pytestmark = pytest.mark.spark
+
+
+def files_source(folder: Path, columns: str, kind: str) -> str:
+    return (
+        f"CREATE SOURCE s ({columns}) WITH (connector = 'files', path = '{folder}', "
+        f"format = '{kind}', dead_letters = 'bad'); CREATE STREAM t AS SELECT * FROM s;"
+    )
+
+
+def failure(spark: Any, data: Path, script: str) -> TidegateError:
+    with pytest.raises(TidegateError) as caught:
+        run_to_end(data, spark, script, "t")
+    assert "Traceback" not in caught.value.render() and "\tat " not in caught.value.render()
+    return caught.value
+
+
+def test_a_csv_header_in_another_order_is_refused_not_swapped(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.csv").write_text("last,first\nSmith,Ann\n")
+    error = failure(spark, data, files_source(folder, "first STRING, last STRING", "csv"))
+    assert error.code == "TG-504"
+    assert "it has last, first; declared are first, last" in error.message
+    again = files_source(folder, "last STRING, first STRING", "csv")
+    (row,) = rows_of(run_to_end(data, spark, again, "t"))
+    assert row == {"last": "Smith", "first": "Ann"}
+
+
+def test_a_parquet_type_that_does_not_fit_says_which(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pa.parquet.write_table(pa.table({"a": [1]}), folder / "1.parquet")
+    error = failure(spark, data, files_source(folder, "a INT", "parquet"))
+    assert "the column a as INT64, declared is int" in error.message
+    assert "INT64 is BIGINT" in (error.hint or "")
+    script = files_source(folder, "a BIGINT", "parquet")
+    assert rows_of(run_to_end(data, spark, script, "t")) == [{"a": 1}]
+
+
+def test_bytes_that_are_no_text_reach_the_dead_letters(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.json").write_bytes(b'{"a": 1}\n{"a": \xff\xfe\x00}\n')
+    with open_with(data, spark, files_source(folder, "a INT", "json")) as session:
+        good, bad = session.subscribe("t"), session.subscribe("bad")
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(good.take_all()) == [{"a": 1}]
+        (letter,) = rows_of(bad.take_all())
+        assert letter["record"].startswith('{"a": ')
+
+
+def test_a_pipeline_that_starts_anew_does_not_double_what_was_written(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    script = (
+        "CREATE SOURCE g WITH (connector = 'generator', kind = 'series', rows = 10);"
+        "CREATE STREAM t AS SELECT n FROM g; CREATE SINK o FROM t WITH (connector = 'files', "
+        f"path = '{out}'{{0}});"
+    )
+    run_to_end(data, spark, script.format(""), "t")
+    run_to_end(data, spark, script.format(""), "t")
+    assert spark.read.parquet(str(out)).count() == 10
+    shutil.rmtree(data)
+    error = failure(spark, data, script.format(""))
+    assert "would write them again" in error.message
+    run_to_end(data, spark, script.format(", existing = 'append'"), "t")
+    assert spark.read.parquet(str(out)).count() == 20
+
+
+def test_rows_of_every_shape_or_one_clear_error(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (a INT) WITH (connector = 'memory'); CREATE STREAM t AS SELECT a FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        assert session.insert("s", {"a": 1}) == 1
+        assert session.insert("s", ({"a": n} for n in range(2))) == 2
+        for rows in ("text", None, [1], 5):
+            with pytest.raises(RunError) as caught:
+                session.insert("s", rows)
+            assert caught.value.code == "TG-309"
+
+
+def test_a_closed_session_does_nothing_more(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (a INT) WITH (connector = 'memory'); CREATE STREAM t AS SELECT a FROM s;"
+    )
+    session = open_with(data, spark, script)
+    with pytest.raises(RunError) as caught:
+        session.wait()
+    assert caught.value.code == "TG-506"
+    session.close()
+    for use in (
+        lambda: session.insert("s", [(1,)]),
+        lambda: session.execute("SHOW STREAMS;"),
+        lambda: session.subscribe("t"),
+        session.start,
+        lambda: session.spark,
+    ):
+        with pytest.raises(RunError) as caught:
+            use()
+        assert caught.value.code == "TG-506"
+
+
+def test_a_directory_of_somebody_elses_is_left_alone(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(RunError) as caught:
+        tidegate.open(tmp_path, spark=spark)
+    assert caught.value.code == "TG-601"
+    assert "not a data directory of Tidegate" in caught.value.message

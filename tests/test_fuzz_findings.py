@@ -1,0 +1,48 @@
+"""What the fuzzer found and a look at the plan can show."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiling import refused
+from tests.test_stage_sql import stage_sql
+
+
+@pytest.mark.parametrize(
+    ("expression", "printed"),
+    [
+        ("array(price, auction)[0]", "ARRAY(`price`, `auction`)[0]"),
+        ("TIME '10:11:12'", "CAST('10:11:12' AS TIME)"),
+        ("transform(tags, x -> x)", "TRANSFORM(`tags`, x -> x)"),
+        ("transform(tags, price -> price || b.price)", "`price_1` -> `price_1` || `price`"),
+        ("transform(tags, X -> x || '!')", "X -> x || '!'"),
+        ("transform(tags, info -> struct(info AS info, b.info.a))", "STRUCT(`info_1` AS info"),
+    ],
+)
+def test_expressions_are_printed_as_they_were_meant(expression: str, printed: str) -> None:
+    assert printed in stage_sql(f"SELECT {expression} AS c FROM bids AS b")
+
+
+def test_a_union_in_parentheses_finds_its_types_first() -> None:
+    sql = stage_sql("SELECT k FROM plain UNION ALL (SELECT v FROM plain UNION ALL SELECT 1)")
+    assert "UNION ALL SELECT `v_2` AS `k_2` FROM (SELECT `v_1` AS `v_2`" in sql
+
+
+def test_where_sees_the_columns_of_lateral_views() -> None:
+    sql = stage_sql(
+        "SELECT t FROM bids LATERAL VIEW posexplode(tags) v AS p, t WHERE t <> '' AND p > 0"
+    )
+    assert "LATERAL VIEW POSEXPLODE(`tags`) generated AS `p`, `t`) WHERE" in sql
+    assert "`pos`, `col`" in stage_sql("SELECT pos, col FROM bids LATERAL VIEW posexplode(tags) v")
+
+
+@pytest.mark.parametrize(
+    ("query", "needle"),
+    [
+        ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT of a field"),
+        ("SELECT uuid() AS u, u AS v FROM bids", "u is random"),
+        ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(query: str, needle: str) -> None:
+    assert needle in refused(query)[0].message
