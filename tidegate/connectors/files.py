@@ -244,6 +244,8 @@ def _short_name(name: str) -> str:
 
 def _reason(error: Exception) -> str:
     """The first line of a Java exception, without its class."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() if java is not None else error)
     return text.splitlines()[0] if text else type(error).__name__

@@ -128,7 +128,20 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
     if message.startswith("Expected"):
         message = f"expected{message.removeprefix('Expected')}"
-    return SqlError("TG-101", message, place=place)
+    return SqlError("TG-101", message, place=place, hint=_habit_hint(tokens))
+
+
+# What people write who come from other systems, and what it is called here.
+_HABITS = {
+    "DESCRIPTOR": "windows as tables: FROM TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
+    "LATENESS": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
+    "MATCH_RECOGNIZE": "pattern matching is not supported.",
+}
+
+
+def _habit_hint(tokens: list[Token]) -> str | None:
+    words = {token.text.upper() for token in tokens}
+    return next((hint for word, hint in _HABITS.items() if word in words), None)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:

@@ -111,6 +111,6 @@ def time_column(node: n.Node) -> str:
         if not isinstance(below, n.Scan | n.Inlined):
             continue
         for item in below.fields:
-            if item.role is n.Role.TIME:
+            if item.role is n.Role.TIME and item.name != "window_time":
                 return item.name
     return "ts"
