@@ -115,7 +115,8 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BAD_RECORD)
     if kind == "csv":
         reader = reader.option("header", str(options["header"]).lower())
-        reader = reader.option("sep", options["delimiter"])
+        # A quote inside a quoted value is doubled, as everybody but Spark writes it.
+        reader = reader.option("sep", options["delimiter"]).option("escape", '"')
         # Columns of CSV are matched by place: with a header, their names must be the declared ones.
         reader = reader.option("enforceSchema", str(not options["header"]).lower())
     return reader.load(_existing_directory(spark, options["path"], context.source.name))
@@ -202,7 +203,7 @@ class FilesWriter:
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         if options["format"] == "csv":
             writer = writer.option("header", str(options["header"]).lower())
-            writer = writer.option("sep", options["delimiter"])
+            writer = writer.option("sep", options["delimiter"]).option("escape", '"')
             writer = writer.option("ignoreLeadingWhiteSpace", "false")
             writer = writer.option("ignoreTrailingWhiteSpace", "false")
         if options["format"] != "parquet":
