@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import (
     Declared,
-    LookupTable,
     SideStream,
     Sink,
     Source,
@@ -24,7 +23,14 @@ from tidegate.catalog.settings import Settings
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
-from tidegate.errors import RunError, ScriptError, TidegateError, did_you_mean
+from tidegate.errors import (
+    CatalogError,
+    Place,
+    RunError,
+    ScriptError,
+    TidegateError,
+    did_you_mean,
+)
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
 from tidegate.results import Result, describe, listing
@@ -148,7 +154,7 @@ class Session:
 
     def _analysed(self, compiled: Compiled) -> Catalog:
         """Let Spark find the types of what is new; its refusals point into the script."""
-        fresh = [item for item in compiled.declared if isinstance(item, Source | Stream)]
+        fresh = [item for item in compiled.declared if isinstance(item, Source | Stream | Sink)]
         if not fresh:
             return compiled.catalog
         from tidegate.spark.analysis import analyse_source, analyse_stream
@@ -166,9 +172,26 @@ class Session:
                     compiled.catalog.replace(analyse_stream(spark, known, compiled.catalog))
             except TidegateError as error:
                 errors.append(error)
+        errors += self._misfit_sinks(compiled)
         if errors:
             raise ScriptError(errors)
         return compiled.catalog
+
+    def _misfit_sinks(self, compiled: Compiled) -> list[TidegateError]:
+        """Sinks that cannot write the types of their stream."""
+        errors: list[TidegateError] = []
+        for sink in (item for item in compiled.declared if isinstance(item, Sink)):
+            spec = CONNECTORS[sink.connector].sink
+            stream = compiled.catalog.get(sink.source)
+            if spec is None or spec.check_columns is None or not isinstance(stream, Stream):
+                continue
+            columns = tuple((item.name, (item.type or "").upper()) for item in stream.plan.fields)
+            wrong = spec.check_columns(sink.options, columns)
+            if wrong is not None:
+                span = sink.statement.name_span
+                place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+                errors.append(CatalogError("TG-210", wrong, place=place))
+        return errors
 
     def _effect(self, statement: st.Statement, before: Catalog, compiled: Compiled) -> list[Result]:
         if isinstance(statement, st.Insert):
@@ -466,10 +489,6 @@ class Session:
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")
         return explain(declared.plan, declared.name)
-
-    @property
-    def lookup_tables(self) -> list[LookupTable]:
-        return list(self.catalog.of(LookupTable))
 
 
 def _print_rows(stream: str, epoch: int, rows: Any) -> None:

@@ -132,3 +132,23 @@ def test_a_directory_of_somebody_elses_is_left_alone(spark: Any, tmp_path: Path)
         tidegate.open(tmp_path, spark=spark)
     assert caught.value.code == "TG-601"
     assert "not a data directory of Tidegate" in caught.value.message
+
+
+def test_a_sink_that_cannot_hold_the_types_is_refused_when_declared(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (a INT, xs ARRAY<INT>) WITH (connector = 'memory');"
+        "CREATE STREAM t AS SELECT a, xs FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        for options, needle in (
+            ("format = 'csv'", "CSV cannot hold the column xs"),
+            ("partition_by = 'xs'", "xs is not a plain value"),
+            ("partition_by = 'a, xs'", "xs is not a plain value"),
+        ):
+            with pytest.raises(TidegateError) as caught:
+                session.execute(
+                    f"CREATE SINK o FROM t WITH (connector = 'files', path = 'o', {options});"
+                )
+            assert caught.value.code == "TG-210"
+            assert needle in caught.value.message
+            assert session.catalog.get("o") is None

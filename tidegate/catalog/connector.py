@@ -13,6 +13,7 @@ APPEND_ONLY = frozenset({ChangelogKind.APPEND})
 ANY_KIND = frozenset(ChangelogKind)
 
 Values = Mapping[str, Any]
+Columns = tuple[tuple[str, str], ...]
 
 # Options that every source understands, whatever its connector.
 SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
@@ -82,6 +83,8 @@ class SinkSpec:
     check: Callable[[Values], str | None] | None = None
     # The options that say where it writes, if only one sink may write there.
     exclusive: tuple[str, ...] = ()
+    # What is wrong with writing columns of these names and types, once Spark has told them.
+    check_columns: Callable[[Values, Columns], str | None] | None = None
     built: bool = True
 
 

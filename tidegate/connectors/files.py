@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.connector import (
     ANY_KIND,
     APPEND_ONLY,
+    Columns,
     ConnectorSpec,
     SinkSpec,
     SourceSpec,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tidegate.runtime.connector import SinkContext, SourceContext
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_NESTED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _FORMATS = ("parquet", "json", "csv")
 _COMMON = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
@@ -41,6 +43,20 @@ _COMMON = (
 
 def _accepts(options: Values) -> frozenset[ChangelogKind]:
     return ANY_KIND if options["changelog"] == "column" else APPEND_ONLY
+
+
+def _check_columns(options: Values, columns: Columns) -> str | None:
+    """CSV has no nested values, and a directory name needs a plain one."""
+    nested = {name for name, kind in columns if kind.startswith(_NESTED)}
+    if options["format"] == "csv" and nested:
+        return f"CSV cannot hold the column {sorted(nested)[0]}: use format = 'json' or 'parquet'"
+    partition = {name.lower() for name in options["partition_by"] or ()}
+    for name in sorted(nested):
+        if name.lower() in partition:
+            return f"partition_by: {name} is not a plain value that could name a directory"
+    if columns and {name.lower() for name, _ in columns} <= partition:
+        return "partition_by names every column, so nothing is left to write into the files"
+    return None
 
 
 SPEC = ConnectorSpec(
@@ -86,6 +102,7 @@ SPEC = ConnectorSpec(
             ),
         ),
         accepts=_accepts,
+        check_columns=_check_columns,
         exclusive=("path",),
         changelog_hint="let the stream EMIT ON WINDOW CLOSE, or keep _op as a column: changelog = "
         "'column'.",
