@@ -1,8 +1,4 @@
-"""Which columns of its sources a stage really needs.
-
-Spark prunes columns by itself, but not through the counters that Tidegate puts behind a source; so
-a source hands out only what is needed in the first place.
-"""
+"""Which columns of its sources a stage really needs, so that a source hands out no others."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class SourceFrame:
         return frame.selectExpr(*columns)
 
     def _narrowed(self, needed: set[str]) -> DataFrame:
-        """Only what is needed, or decides whether a row is good: counters stop Spark's pruning."""
+        """Only what is needed, or decides whether a row is good."""
         if BAD_RECORD in self.everything.columns:
             # Spark only notices what it cannot read in columns that it reads: refer to all of them.
             names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
