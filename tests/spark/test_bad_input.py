@@ -152,3 +152,21 @@ def test_a_sink_that_cannot_hold_the_types_is_refused_when_declared(spark: Any, 
             assert caught.value.code == "TG-210"
             assert needle in caught.value.message
             assert session.catalog.get("o") is None
+
+
+def test_upserts_are_not_given_out_in_an_order_that_keeps_the_older_row(
+    spark: Any, data: Path
+) -> None:
+    """Spark reads the larger of two inserts first: the last row of a key would be the old one."""
+    script = (
+        "CREATE SOURCE s (id INT, v STRING, PRIMARY KEY (id)) WITH (connector = 'memory');"
+        "CREATE STREAM t AS SELECT id, v FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        session.insert("s", [(1, "old")])
+        session.insert("s", [(1, "new"), *((n, "x" * 50 + str(n)) for n in range(2, 2000))])
+        session.subscribe("t")
+        with pytest.raises(RunError) as caught:
+            session.start(until_end=True)
+        assert caught.value.code == "TG-501"
+        assert "replaces rows by key" in caught.value.message

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tidegate.errors import Place, RunError
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.types import Span
+from tidegate.plan.properties import properties
+from tidegate.types import ChangelogKind, Span
 
 # The operators that can run; a plan that needs another one is refused when it is started.
 BUILT_OPERATORS: frozenset[str] = frozenset()
@@ -113,6 +114,16 @@ def all_scans(stage: Stage) -> Iterator[n.Scan | n.SideScan]:
 
 def require_built(stage: Stage, stream: str, text: str, file: str | None, span: Span) -> None:
     """Refuse a plan that needs what is not there yet, before anything starts."""
+    if properties(stage.node).changelog is ChangelogKind.UPSERT:
+        # Spark gives no order to the rows of an epoch, and of two upserts the last one counts.
+        raise RunError(
+            "TG-501",
+            f"the stream {stream} replaces rows by key, and this version cannot keep the order of "
+            "the upserts of an epoch yet",
+            place=Place(text, span.start, span.end, file),
+            hint="tidegate check and tidegate explain work on it; leave PRIMARY KEY out of the "
+            "source to get its rows as they are.",
+        )
     for operator in all_operators(stage):
         if operator.name not in BUILT_OPERATORS:
             at = operator.node.span or span
