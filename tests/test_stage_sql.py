@@ -28,7 +28,7 @@ def stage_sql(query: str) -> str:
         views[scan] = scan.source.name
     for index, operator in enumerate(stage.operators):
         views[operator.node] = f"operator_{index}"
-    return stage.sql(views)
+    return output_sql(stage.node, views.get)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import cast
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
-from tidegate.catalog.declare import STREAM_OPTIONS, Declarer
+from tidegate.catalog.declare import LATE_COLUMNS, STREAM_OPTIONS, Declarer
 from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Column,
@@ -302,10 +302,11 @@ class _Run:
         keepers = [
             node
             for node in n.walk(stream.plan, into_inlined=False)
-            if isinstance(node, n.Window | n.Aggregate | n.Over | n.Join)
+            if isinstance(node, n.Window | n.Aggregate | n.Hold | n.Over | n.Join)
         ]
         rows = keepers[-1].inputs[0] if keepers else stream.plan
         columns = tuple(Column(item.name, item.type) for item in rows.fields)
+        columns += LATE_COLUMNS
         none = Options({}, {}, set())
         side = SideStream(
             emit.late_to, none, stream.statement, self.origin, columns, stream.name, "late rows"

@@ -67,11 +67,14 @@ TITLES: dict[str, str] = {
     "TG-504": "data that does not fit",
     "TG-505": "nothing to run",
     "TG-506": "wrong use of the session",
+    "TG-507": "aggregate that overflows",
+    "TG-508": "more state than allowed",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",
     "TG-603": "pipeline changed since its last epoch",
     "TG-604": "epoch no longer kept",
+    "TG-605": "saved state cannot be read",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

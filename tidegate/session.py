@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -16,13 +15,11 @@ from tidegate.catalog.objects import (
     Sink,
     Source,
     Stream,
-    tables_in,
 )
-from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors import memory
-from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
+from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import (
     CatalogError,
     Place,
@@ -33,17 +30,14 @@ from tidegate.errors import (
 )
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
+from tidegate.pipelines import Pipelines
 from tidegate.results import Result, describe, listing
-from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.record import SourceIdentity, open_record
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tidegate.spark.pipeline import SparkPipeline
 
 Show = Callable[[str, int, Any], None]
 
@@ -72,11 +66,7 @@ class Session:
         self._master = master
         self._spark: SparkSession | None = None
         self._listener: Any = None
-        self._show = show or _print_rows
-        self._pipelines: dict[str, SparkPipeline] = {}
-        self._running: bool | None = None
-        self._subscribed: dict[str, Sink] = {}
-        self._ended: set[str] = set()
+        self._pipelines = Pipelines(self.directory, lambda: self.spark, show or _print_rows)
 
     def __enter__(self) -> Session:
         return self
@@ -127,8 +117,8 @@ class Session:
         self._require_open()
         compiled = self._compile(sql, file)
         catalog = self._analysed(compiled)
-        if self._running is not None:
-            self._check_runnable(catalog, self._running)
+        if self._pipelines.until_end is not None:
+            self._pipelines.check_runnable(catalog, self._pipelines.until_end)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         before = self.catalog
@@ -138,8 +128,8 @@ class Session:
             for statement in compiled.statements
             for result in self._effect(statement, before, compiled)
         ]
-        if self._running is not None:
-            self._start_missing()
+        if self._pipelines.running:
+            self._pipelines.start_missing(self.catalog, self.settings)
         return results
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
@@ -231,18 +221,13 @@ class Session:
         if dropped is None:
             return
         if isinstance(dropped, Stream):
-            self._stop_pipeline(dropped.name)
-            self._subscribed = {
-                key: sink
-                for key, sink in self._subscribed.items()
-                if sink.source.lower() != dropped.name.lower()
-            }
+            self._pipelines.forget(self.catalog, dropped.name)
             shutil.rmtree(self.directory.pipeline(dropped.name), ignore_errors=True)
         elif isinstance(dropped, Source):
             shutil.rmtree(self.directory.source(dropped.name), ignore_errors=True)
         elif isinstance(dropped, Sink):
             # The pipeline starts again without it, or not at all.
-            self._stop_pipeline(dropped.source)
+            self._pipelines.stop_one(dropped.source)
 
     # Rows in
 
@@ -281,153 +266,28 @@ class Session:
     def start(self, until_end: bool = False) -> None:
         """Run every stream that has a sink or a subscriber; `until_end` ends after the last row."""
         self._require_open()
-        if self._running is not None:
+        if self._pipelines.running:
             raise RunError("TG-506", "the session is running already", hint="stop it first.")
-        if not self._runnable(self.catalog):
+        if not self._pipelines.wanted(self.catalog):
             raise RunError(
                 "TG-505",
                 "there is nothing to run: no stream has a sink or a subscriber",
                 hint="CREATE SINK out FROM my_stream WITH (connector = 'console');",
             )
-        self._check_runnable(self.catalog, until_end)
-        self._running = until_end
-        try:
-            self._start_missing()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _check_runnable(self, catalog: Catalog, until_end: bool) -> None:
-        """Refuse what cannot run before anything is started."""
-        from tidegate.spark.pipeline import check_runnable
-
-        for name in self._runnable(catalog):
-            declared = catalog.get(name)
-            if isinstance(declared, Stream) and name.lower() not in self._pipelines:
-                check_runnable(declared)
-                self._require_end(declared, until_end)
-
-    def _require_end(self, declared: Stream, until_end: bool) -> None:
-        """Running to the end of what never ends would hang: say so instead."""
-        if not until_end:
-            return
-        from tidegate.spark.pipeline import scans_of
-
-        for scan in scans_of(declared.plan):
-            source = getattr(scan, "source", None)
-            spec = CONNECTORS[source.connector].source if source is not None else None
-            if source is not None and spec is not None and spec.endless(source.options):
-                raise RunError(
-                    "TG-505",
-                    f"the source {source.name} never ends, so there is no end to run to",
-                    hint=f"give {source.name} an end, for example rows = 1000000, or run without "
-                    "--until-end.",
-                )
-
-    def _runnable(self, catalog: Catalog) -> list[str]:
-        """The streams that somebody wants, in the order they were declared."""
-        wanted = {sink.source.lower() for sink in (*catalog.of(Sink), *self._subscribed.values())}
-        streams = [*catalog.of(Stream), *catalog.of(SideStream)]
-        return [stream.name for stream in streams if stream.name.lower() in wanted]
-
-    def _sinks(self) -> list[Sink]:
-        return [*self.catalog.of(Sink), *self._subscribed.values()]
-
-    def _start_missing(self) -> None:
-        """Start what does not run yet, and let new sinks join what does."""
-        for name in self._runnable(self.catalog):
-            pipeline = self._pipelines.get(name.lower())
-            if pipeline is None:
-                self._start_pipeline(name)
-                continue
-            missing = [sink for sink in self._sinks_of(name) if sink.name not in pipeline.sinks]
-            if missing and not pipeline.takes_writers:
-                self._stop_pipeline(name)
-                self._start_pipeline(name)
-                continue
-            for sink in missing:
-                pipeline.add_writer(sink.name, self._writer(sink, pipeline))
-
-    def _sinks_of(self, stream: str) -> list[Sink]:
-        return [sink for sink in self._sinks() if sink.source.lower() == stream.lower()]
-
-    def _start_pipeline(self, name: str) -> None:
-        from tidegate.spark.pipeline import PipelineContext, SparkPipeline, scans_of
-
-        assert self._running is not None, "pipelines start with the session"
-        declared = self._declared(name)
-        if isinstance(declared, Stream):
-            plan, trigger = declared.plan, declared.options["trigger_interval"]
-            refuse = declared.options["on_change"] == "refuse"
-            text = declared.statement.text
-        else:
-            assert isinstance(declared, SideStream), f"{name} cannot run"
-            from tidegate.plan.tables import side_plan
-
-            plan, trigger, refuse, text = side_plan(declared), None, False, declared.name
-        spark = self.spark
-        context = PipelineContext(
-            spark,
-            self.catalog,
-            self.settings,
-            self.directory,
-            CONNECTORS,
-            READERS,
-            self._listener,
-        )
-        pipeline = SparkPipeline(context, declared.name, plan)
-        identities = [self._identity(scan) for scan in scans_of(plan)]
-        record = open_record(pipeline.folder, declared.name, identities, text, refuse)
-        pipeline.id = record.id
-        for sink in self._sinks_of(name):
-            pipeline.add_writer(sink.name, self._writer(sink, pipeline))
-        interval = trigger if trigger is not None else self.settings["trigger_interval"]
-        pipeline.start(self._running, interval)
-        self._pipelines[name.lower()] = pipeline
-        self._ended.discard(name.lower())
-
-    def _identity(self, scan: Any) -> SourceIdentity:
-        source = getattr(scan, "source", None) or self._declared(scan.side.parent)
-        assert isinstance(source, Source), "what is scanned is a source"
-        spec = CONNECTORS[source.connector].source
-        names = spec.identity if spec is not None else ()
-        options = tuple((name, str(source.options[name])) for name in names)
-        return SourceIdentity(source.name, source.connector, options)
-
-    def _writer(self, sink: Sink, pipeline: SparkPipeline) -> Any:
-        factory = WRITERS.get(sink.connector)
-        if factory is None:
-            raise RunError(
-                "TG-501",
-                f"the connector {sink.connector} of the sink {sink.name} cannot be written yet",
-                hint=f"connectors that can be written: {', '.join(sorted(WRITERS))}.",
-            )
-        context = SinkContext(sink, pipeline.folder, pipeline.id, self._show)
-        return factory(self.spark, context)
+        self._pipelines.check_runnable(self.catalog, until_end)
+        # Spark starts here at the latest, and with it the listener.
+        _ = self.spark
+        self._pipelines.start(self.catalog, self.settings, until_end, self._listener)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""
-        if self._running is None:
+        if not self._pipelines.running:
             raise RunError("TG-506", "nothing is running", hint="start the session first.")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        done = True
-        for pipeline in list(self._pipelines.values()):
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            done = pipeline.wait(left) and done
-        return done
+        return self._pipelines.wait(timeout)
 
     def stop(self) -> None:
         """Stop every stream. Nothing is flushed; the next start goes on from here."""
-        for name, pipeline in self._pipelines.items():
-            pipeline.stop()
-            self._ended.add(name)
-        self._pipelines.clear()
-        self._running = None
-
-    def _stop_pipeline(self, name: str) -> None:
-        pipeline = self._pipelines.pop(name.lower(), None)
-        if pipeline is not None:
-            pipeline.stop()
+        self._pipelines.stop()
 
     # Rows out
 
@@ -437,51 +297,25 @@ class Session:
         declared = self._declared(stream)
         if not isinstance(declared, Stream | SideStream):
             raise RunError("TG-506", f"{stream} is not a stream")
-        key = declared.name.lower()
-        if not any(sink.connector == "memory" for sink in self._sinks_of(key)):
-            self._subscribed[key] = self._memory_sink(declared)
-            if self._running is not None:
-                self._check_runnable(self.catalog, self._running)
-                self._start_missing()
+        if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
+            assert self._pipelines.until_end is not None, "it runs"
+            self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
+            self._pipelines.start_missing(self.catalog, self.settings)
         folder = self.directory.pipeline(declared.name) / "out"
-        return Subscription(folder, from_epoch, lambda: self._may_come(key))
-
-    def _may_come(self, name: str) -> bool:
-        """Whether a stream may still give out epochs; raises the error of one that failed."""
-        if not self.directory.is_open or name in self._ended:
-            return False
-        pipeline = self._pipelines.get(name)
-        return pipeline is None or pipeline.is_alive()
-
-    def _memory_sink(self, stream: Declared) -> Sink:
-        options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
-        name = f"subscribers of {stream.name}"
-        return Sink(name, options, stream.statement, stream.origin, "memory", stream.name)
+        name = declared.name
+        return Subscription(
+            folder, from_epoch, lambda: self._pipelines.may_come(self.catalog, name)
+        )
 
     def add_console_sinks(self) -> list[str]:
         """Show the streams that nobody else consumes; returns their names."""
-        read = {
-            table.lower()
-            for stream in self.catalog.of(Stream)
-            for table in tables_in(stream.query.tree)
-        }
-        read |= {sink.source.lower() for sink in self._sinks()}
-        added = []
-        for stream in self.catalog.of(Stream):
-            if stream.name.lower() not in read:
-                options = Options({"rows": 20}, {}, set())
-                name = f"console of {stream.name}"
-                self._subscribed[f"console:{stream.name.lower()}"] = Sink(
-                    name, options, stream.statement, stream.origin, "console", stream.name
-                )
-                added.append(stream.name)
-        return added
+        return self._pipelines.add_console_sinks(self.catalog)
 
     # Looking
 
     def status(self) -> tuple[StreamStatus, ...]:
         """Where every running stream is."""
-        return tuple(pipeline.status() for pipeline in self._pipelines.values())
+        return self._pipelines.status()
 
     def explain(self, stream: str) -> str:
         """The plan of a stream as a tree."""

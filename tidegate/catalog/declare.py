@@ -61,6 +61,13 @@ DEAD_LETTER_COLUMNS = (
     Column("reason", "STRING"),
     Column("record", "STRING"),
 )
+# What a late stream tells besides the row: which operator, window and watermark made it late.
+LATE_COLUMNS = (
+    Column("late_operator", "STRING"),
+    Column("late_window_start", "TIMESTAMP"),
+    Column("late_window_end", "TIMESTAMP"),
+    Column("late_watermark", "TIMESTAMP"),
+)
 
 
 def _is_volatile(tree: exp.Expr) -> bool:

@@ -75,9 +75,14 @@ class Source(Declared):
 
     @property
     def changelog(self) -> ChangelogKind:
-        if self.options["changelog"]:
-            return ChangelogKind.CHANGELOG
-        return ChangelogKind.UPSERT if self.primary_key else ChangelogKind.APPEND
+        if self.primary_key:
+            return ChangelogKind.UPSERT
+        return ChangelogKind.CHANGELOG if self.options["changelog"] else ChangelogKind.APPEND
+
+    @property
+    def carries_op(self) -> bool:
+        """Whether its rows say in _op what they do."""
+        return bool(self.options["changelog"])
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:

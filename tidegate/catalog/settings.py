@@ -38,6 +38,27 @@ SETTINGS: tuple[OptionSpec, ...] = (
         default=1_000,
         minimum=1,
     ),
+    OptionSpec(
+        "key_groups",
+        OptionType.INTEGER,
+        "parts the state of an operator is cut into, fixed by the first epoch of a stream; by "
+        "default 16 on one machine and 128 on a cluster",
+        minimum=1,
+    ),
+    OptionSpec(
+        "max_groups",
+        OptionType.INTEGER,
+        "groups that an operator may keep in one key group before it stops",
+        default=1_000_000,
+        minimum=1,
+    ),
+    OptionSpec(
+        "max_state_bytes",
+        OptionType.INTEGER,
+        "bytes that an operator may keep in one key group before it stops",
+        default=1 << 30,
+        minimum=1,
+    ),
 )
 _BY_NAME = {spec.name: spec for spec in SETTINGS}
 

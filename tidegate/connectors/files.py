@@ -136,7 +136,21 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
         reader = reader.option("sep", options["delimiter"]).option("escape", '"')
         # Columns of CSV are matched by place: with a header, their names must be the declared ones.
         reader = reader.option("enforceSchema", str(not options["header"]).lower())
-    return reader.load(_existing_directory(spark, options["path"], context.source.name))
+    frame = reader.load(_existing_directory(spark, options["path"], context.source.name))
+    return frame.selectExpr("*", *_arrival(kind)) if context.source.primary_key else frame
+
+
+def _arrival(kind: str) -> tuple[str, str]:
+    """Where a row stood: files by the time they were written, then the place in the file."""
+    parts = [
+        "lpad(CAST(unix_micros(_metadata.file_modification_time) AS STRING), 20, '0')",
+        "_metadata.file_path",
+        "lpad(CAST(_metadata.file_block_start AS STRING), 20, '0')",
+    ]
+    row = "_metadata.row_index" if kind == "parquet" else "monotonically_increasing_id()"
+    # Parquet numbers its rows by file, whatever block they are in.
+    file = f"concat({', '.join(parts[:2] if kind == 'parquet' else parts)})"
+    return f"{file} AS _tg_file", f"{row} AS _tg_row"
 
 
 def _existing_directory(spark: SparkSession, path: str, name: str) -> str:

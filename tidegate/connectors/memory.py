@@ -69,7 +69,13 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
     rows = rows_directory(context.directory)
     reader = spark.readStream.format("parquet").schema(", ".join(columns))
     reader = reader.option("maxFilesPerTrigger", context.source.options["inserts_per_epoch"])
-    return reader.load(literally(str(rows)))
+    frame = reader.load(literally(str(rows)))
+    if not context.source.primary_key:
+        return frame
+    # The name of a file begins with the time at which it was inserted.
+    return frame.selectExpr(
+        "*", "_metadata.file_name AS _tg_file", "_metadata.row_index AS _tg_row"
+    )
 
 
 def rows_directory(directory: Path) -> Path:

@@ -18,6 +18,20 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
+class OperatorStatus:
+    """What one operator keeps, all key groups together; late rows are since the first epoch."""
+
+    name: str
+    watermark: datetime | None = None
+    late_rows: int = 0
+    groups: int = 0
+    open_windows: int = 0
+    rows: int = 0
+    bytes: int = 0
+    discarded: int = 0
+
+
+@dataclass(frozen=True)
 class StreamStatus:
     """A snapshot of one running stream; counters are since it was started."""
 
@@ -34,3 +48,4 @@ class StreamStatus:
     dead_letters: int = 0
     state_bytes: int = 0
     error: str | None = None
+    operators: tuple[OperatorStatus, ...] = ()

@@ -109,6 +109,8 @@ def _window(node: n.Node) -> str:
 
 def _hold(node: n.Node) -> str:
     assert isinstance(node, n.Hold)
+    if node.spec is None:
+        return f"Hold until the watermark passes {node.field(node.end_id).name}"
     return f"Hold until {node.spec} closes"
 
 

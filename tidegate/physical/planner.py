@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidegate.errors import Place, RunError
-from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
-from tidegate.types import ChangelogKind, Span
+from tidegate.types import Span
 
 # The operators that can run; a plan that needs another one is refused when it is started.
-BUILT_OPERATORS: frozenset[str] = frozenset()
+BUILT_OPERATORS: frozenset[str] = frozenset(
+    {"window_aggregate", "session_aggregate", "group_aggregate", "hold_until_close"}
+    | {"normalize_upserts"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +32,6 @@ class Stage:
     node: n.Node
     scans: tuple[n.Scan | n.SideScan, ...]
     operators: tuple[Operator, ...]
-
-    def sql(self, view_of: dict[n.Node, str]) -> str:
-        """The Spark SQL of this stage, given the views of its leaves."""
-        return output_sql(self.node, view_of.get)
 
 
 def plan_stages(plan: n.Node) -> Stage:
@@ -63,7 +60,7 @@ def _leaves(node: n.Node) -> Iterator[n.Node]:
 def is_stateless(node: n.Node) -> bool:
     """Whether Spark SQL alone can run this node, epoch by epoch."""
     if isinstance(node, n.Window):
-        return not node.makes_sessions and not node.spec.processing_time
+        return node.grouped or not (node.makes_sessions or node.spec.processing_time)
     if isinstance(node, n.SetOperation):
         return node.operation == "UNION" and node.all
     if isinstance(node, n.Filter | n.Project) and node.subqueries:
@@ -112,18 +109,26 @@ def all_scans(stage: Stage) -> Iterator[n.Scan | n.SideScan]:
             yield from all_scans(below)
 
 
+def needs_clock(stage: Stage) -> bool:
+    """Whether something depends on processing time, so that epochs must come without rows too."""
+    for operator in all_operators(stage):
+        node = operator.node
+        if getattr(node, "ttl_us", None) is not None:
+            return True
+        emit = getattr(node, "emit", None)
+        if emit is not None and emit.every_us is not None:
+            return True
+        window = getattr(node, "window", None)
+        if window is not None and window.processing_time:
+            return True
+    scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
+    return bool(stage.operators) and any(
+        scan.source.options["idle_timeout"] is not None for scan in scans
+    )
+
+
 def require_built(stage: Stage, stream: str, text: str, file: str | None, span: Span) -> None:
     """Refuse a plan that needs what is not there yet, before anything starts."""
-    if properties(stage.node).changelog is ChangelogKind.UPSERT:
-        # Spark gives no order to the rows of an epoch, and of two upserts the last one counts.
-        raise RunError(
-            "TG-501",
-            f"the stream {stream} replaces rows by key, and this version cannot keep the order of "
-            "the upserts of an epoch yet",
-            place=Place(text, span.start, span.end, file),
-            hint="tidegate check and tidegate explain work on it; leave PRIMARY KEY out of the "
-            "source to get its rows as they are.",
-        )
     for operator in all_operators(stage):
         if operator.name not in BUILT_OPERATORS:
             at = operator.node.span or span
@@ -133,5 +138,5 @@ def require_built(stage: Stage, stream: str, text: str, file: str | None, span: 
                 "cannot run yet",
                 place=Place(text, at.start, at.end, file),
                 hint="tidegate check and tidegate explain work on it; projections, filters, "
-                "UNION ALL, LATERAL VIEW and TUMBLE, HOP or CUMULATE as table functions run.",
+                "UNION ALL, LATERAL VIEW, windows and aggregates run.",
             )

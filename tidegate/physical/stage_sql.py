@@ -27,14 +27,35 @@ def quoted(name: str) -> str:
 
 def carries_op(node: n.Node) -> bool:
     """Whether the rows of a node have the hidden column _op."""
+    if isinstance(node, n.Scan):
+        return node.source.carries_op
+    if isinstance(node, n.Emit | n.Inlined | n.Project | n.Filter) and carries_op(node.input):
+        return True
     return properties(node).changelog is ChangelogKind.CHANGELOG
 
 
-class SqlWriter:
-    """Prints a plan as one SELECT; `leaf` names the view of a node that is not to be entered."""
+def gives_upserts(node: n.Node) -> bool:
+    """Whether a stream gives out only the new rows of its keys, and `-D` for those that go."""
+    return isinstance(node, n.Emit) and properties(node).changelog is ChangelogKind.UPSERT
 
-    def __init__(self, leaf: Leaf) -> None:
+
+def filters_changes(node: n.Node) -> bool:
+    """Whether a filter may let an old row pass and not the new one."""
+    if isinstance(node, n.Filter):
+        return True
+    through = isinstance(node, n.Emit | n.Project | n.Inlined | n.SetOperation | n.Explode)
+    return through and any(filters_changes(child) for child in node.inputs)
+
+
+class SqlWriter:
+    """Prints a plan as one SELECT; `leaf` names the view of a node that is not to be entered.
+
+    The columns of a view have the names of the fields, or with `by_id` their ids.
+    """
+
+    def __init__(self, leaf: Leaf, by_id: bool = False) -> None:
         self.leaf = leaf
+        self.by_id = by_id
 
     def write(self, node: n.Node) -> str:
         view = self.leaf(node)
@@ -45,7 +66,10 @@ class SqlWriter:
         return str(method(node))
 
     def _leaf(self, node: n.Node, view: str) -> str:
-        columns = [f"{quoted(f.name)} AS {quoted(f.id)}" for f in node.fields]
+        if self.by_id:
+            columns = [quoted(f.id) for f in node.fields]
+        else:
+            columns = [f"{quoted(f.name)} AS {quoted(f.id)}" for f in node.fields]
         if carries_op(node):
             columns.append(OP)
         return f"SELECT {', '.join(columns)} FROM {quoted(view)}"
@@ -192,7 +216,11 @@ class SqlWriter:
         """EMIT CHANGES marks appended rows as inserts."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-        if not changes or carries_op(inner):
+        if carries_op(inner):
+            plain = self.write(inner)
+            only_new = gives_upserts(node) and not filters_changes(node)
+            return f"SELECT * FROM ({plain}) WHERE {OP} <> '-U'" if only_new else plain
+        if not changes:
             return self.write(inner)
         columns = [quoted(item.id) for item in node.fields]
         return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self._child(inner)}"
@@ -209,13 +237,15 @@ def _printed(tree: exp.Expr) -> str:
     return to_sql(tree.copy().transform(swap) if tree.find(exp.Query) else tree)
 
 
-def output_sql(node: n.Node, leaf: Leaf) -> str:
+def output_sql(
+    node: n.Node, leaf: Leaf, writer: SqlWriter | None = None, extra: tuple[str, ...] = ()
+) -> str:
     """The whole of a stage, with the names the user gave."""
-    inner = SqlWriter(leaf).write(node)
+    inner = (writer or SqlWriter(leaf)).write(node)
     columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields]
     if carries_op(node):
         columns.append(OP)
-    return f"SELECT {', '.join(columns)} FROM ({inner})"
+    return f"SELECT {', '.join([*columns, *extra])} FROM ({inner})"
 
 
 def _free_name(name: str, taken: set[str]) -> str:

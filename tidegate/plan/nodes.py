@@ -236,9 +236,12 @@ class Window(Unary):
 
 @dataclass(frozen=True, eq=False)
 class Hold(Unary):
-    """Keeps rows until their window closes: EMIT ON WINDOW CLOSE without aggregates."""
+    """Keeps rows until their window closes: EMIT ON WINDOW CLOSE without aggregates.
 
-    spec: WindowSpec = field(kw_only=True)
+    Rows without a window wait until the watermark has passed their event time.
+    """
+
+    spec: WindowSpec | None = field(kw_only=True)
     end_id: str = field(kw_only=True)
 
 

@@ -211,7 +211,7 @@ def _state(node: n.Node, bounded: bool, inputs: list[Properties]) -> str | None:
     if isinstance(node, n.Window):
         return "rows of open sessions" if node.makes_sessions else None
     if isinstance(node, n.Hold):
-        return "rows until their window closes"
+        return f"rows until {'their window closes' if node.spec else 'the watermark passes them'}"
     if isinstance(node, n.Normalize):
         return "the last row of each key"
     ttl = getattr(node, "ttl_us", None)

@@ -177,20 +177,28 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
         return node
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
-    return replace(node, input=_held(node.input))
+    by_time = any(item.on_time for item in node.fields)
+    return replace(node, input=_held(node.input, by_time))
 
 
-def _held(node: n.Node) -> n.Node:
-    """A Hold over the first window on each way down through stateless steps."""
+def _held(node: n.Node, by_time: bool) -> n.Node:
+    """A Hold over the first window on each way down through stateless steps.
+
+    Rows that keep their event time wait for the watermark to pass it, even without a window.
+    """
     if isinstance(node, n.Window) and not node.makes_sessions:
         end = node.fields[-2]
         assert end.role is n.Role.WINDOW_END, "a window adds its start, end and time"
         return n.Hold(node.fields, input=node, spec=node.spec, end_id=end.id, span=node.span)
     through = isinstance(node, n.Filter | n.Project | n.Explode)
     if through or (isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all):
-        return node.with_inputs(*(_held(child) for child in node.inputs))
+        return node.with_inputs(*(_held(child, by_time) for child in node.inputs))
     if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
-        return replace(node, left=_held(node.left))
+        return replace(node, left=_held(node.left, by_time))
+    if by_time and isinstance(node, n.Scan) and node.source.watermark is not None:
+        name = node.source.watermark.column.lower()
+        time = next(item for item in node.fields if item.name.lower() == name)
+        return n.Hold(node.fields, input=node, spec=None, end_id=time.id, span=node.span)
     return node
 
 
@@ -220,7 +228,8 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
         return False
     key = set(below.key or ())
     if isinstance(node, n.Emit):
-        return node.clause is not None and node.clause.mode is EmitMode.CHANGES
+        # Of several rows of a key the last one counts, and only an operator knows their order.
+        return True
     if isinstance(node, n.Project):
         kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
         copies = any(ex.has_generator(part) for part in node.expressions)
@@ -232,7 +241,25 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
     return True
 
 
+def changes_of_streams_below(node: n.Node) -> n.Node:
+    """Whoever reads a stream of updates gets its changes, with the old rows in them."""
+    if not isinstance(node, n.Inlined) or not isinstance(node.input, n.Emit):
+        return node
+    emit = node.input
+    updates = emit.clause is not None and emit.clause.mode in (EmitMode.UPDATE, EmitMode.EVERY)
+    below = properties(emit.input).changelog
+    if not updates or below is not ChangelogKind.CHANGELOG or emit.clause is None:
+        return node
+    clause = replace(emit.clause, mode=EmitMode.CHANGES, every_us=None)
+    return replace(node, input=replace(emit, clause=clause))
+
+
 def _normalized(node: n.Node) -> n.Node:
+    """Normalise where the upserts come from: below whatever keeps their key."""
+    if isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
+        (below,) = node.inputs
+        if properties(below).changelog is ChangelogKind.UPSERT:
+            return node.with_inputs(_normalized(below))
     known = properties(node).key
     key = known if known is not None else tuple(item.id for item in node.fields)
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
@@ -242,5 +269,6 @@ RULES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
     top_n_from_window_limit,
     hold_rows_of_open_windows,
+    changes_of_streams_below,
     normalize_upserts,
 )

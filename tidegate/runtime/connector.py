@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # The column in which a reader hands over the text of a record it could not read.
 BAD_RECORD = "_bad_record"
+# The columns in which a reader of a keyed source says where a row stood: rows sort by them in the
+# order they arrived.
+ARRIVAL = ("_tg_file", "_tg_row")
 
 
 @dataclass(frozen=True)

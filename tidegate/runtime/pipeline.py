@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.runtime.record import write_json
+from tidegate.runtime.reports import Reports, operator_statuses
 
 
 class Pipeline(Protocol):
@@ -47,6 +49,9 @@ class Counters:
     state_bytes: int = 0
     times_us: dict[str, int] = field(default_factory=dict)
     file: Path | None = None
+    # The last reports of the operators; while there are none, sources tell the watermark.
+    reports: Callable[[], Reports] | None = None
+    last_watermark: datetime | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, progress: dict[str, Any]) -> None:
@@ -84,8 +89,15 @@ class Counters:
         if self.file is not None and self.times_us:
             write_json(self.file, self.times_us)
 
-    def watermark(self) -> datetime | None:
-        """The smallest watermark of the sources, once all of them have one."""
+    def _operators(self) -> tuple[OperatorStatus, ...]:
+        return operator_statuses(self.reports()) if self.reports is not None else ()
+
+    def watermark(self, operators: tuple[OperatorStatus, ...] = ()) -> datetime | None:
+        """The smallest watermark of the operators, else of the sources once all have one."""
+        if self.reports is not None:
+            marks = [item.watermark for item in operators if item.watermark is not None]
+            self.last_watermark = min(marks) if marks else self.last_watermark
+            return self.last_watermark
         if not self.delays_us or not set(self.delays_us) <= set(self.times_us):
             return None
         smallest = min(self.times_us[name] - delay for name, delay in self.delays_us.items())
@@ -93,7 +105,9 @@ class Counters:
 
     def status(self) -> StreamStatus:
         with self.lock:
-            watermark = self.watermark()
+            operators = self._operators()
+            watermark = self.watermark(operators)
+            state_bytes = sum(item.bytes for item in operators) or self.state_bytes
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
             return StreamStatus(
                 self.name,
@@ -105,10 +119,11 @@ class Counters:
                 self.rows_out_per_second,
                 watermark,
                 lag,
-                0,
+                sum(item.late_rows for item in operators),
                 self.dead_letters,
-                self.state_bytes,
+                state_bytes,
                 self.error,
+                operators,
             )
 
 

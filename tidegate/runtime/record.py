@@ -34,10 +34,11 @@ class SourceIdentity:
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """The stored identity of a pipeline."""
+    """The stored identity of a pipeline; its key groups are fixed by its first epoch."""
 
     id: str
     query_hash: str
+    key_groups: int
 
 
 def query_hash(text: str) -> str:
@@ -46,7 +47,13 @@ def query_hash(text: str) -> str:
 
 
 def open_record(
-    directory: Path, stream: str, sources: Sequence[SourceIdentity], text: str, refuse_change: bool
+    directory: Path,
+    stream: str,
+    sources: Sequence[SourceIdentity],
+    text: str,
+    refuse_change: bool,
+    operators: Sequence[str] = (),
+    key_groups: int = 16,
 ) -> PipelineRecord:
     """Load and check the record of a pipeline, or start a new one."""
     path = directory / "pipeline.json"
@@ -70,16 +77,27 @@ def open_record(
                 hint="it has on_change = 'refuse'; set on_change = 'continue' to go on from the "
                 "committed offsets.",
             )
+        if stored.get("operators", []) != list(operators):
+            raise DataDirectoryError(
+                "TG-603",
+                f"the stream {stream} needs other operators than at its last epoch: "
+                f"{_listed(stored.get('operators', []))} then, {_listed(operators)} now",
+                hint="give the stream another name, or remove its data: "
+                f"rm -r {directory} (it then starts from the beginning).",
+            )
         identity = str(stored["id"])
+        key_groups = int(str(stored.get("key_groups", key_groups)))
     record = {
         "format": FORMAT,
         "id": identity,
         "stream": stream,
         "sources": wanted,
         "query_hash": digest,
+        "operators": list(operators),
+        "key_groups": key_groups,
     }
     write_json(path, record)
-    return PipelineRecord(identity, digest)
+    return PipelineRecord(identity, digest, key_groups)
 
 
 def _load(path: Path) -> dict[str, object]:
@@ -97,6 +115,11 @@ def _load(path: Path) -> dict[str, object]:
     return dict(stored)
 
 
+def _listed(operators: object) -> str:
+    assert isinstance(operators, list | tuple), "a record lists its operators"
+    return ", ".join(str(name) for name in operators) or "none"
+
+
 def _names(sources: object) -> str:
     assert isinstance(sources, list), "a record lists its sources"
     return ", ".join(
@@ -107,12 +130,12 @@ def _names(sources: object) -> str:
     )
 
 
-def write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object, indent: int | None = 1) -> None:
     """Write aside, sync, rename: a crash leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, sort_keys=True)
+        json.dump(content, file, indent=indent, sort_keys=True)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)

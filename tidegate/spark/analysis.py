@@ -6,7 +6,7 @@ one by one, bottom up, to find the one that is to blame and its place in the use
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
@@ -70,6 +70,18 @@ def analyse_stream(spark: SparkSession, stream: Stream, catalog: Catalog) -> Str
         for index, item in enumerate(stream.plan.fields)
     )
     return replace(stream, plan=replace(stream.plan, fields=fields))
+
+
+def node_schema(
+    spark: SparkSession, catalog: Catalog, node: n.Node, expressions: Sequence[str] | None = None
+) -> StructType:
+    """The types of a node's columns, or of expressions over them."""
+    analyst = _Analyst(spark, catalog)
+    query = SqlWriter(_table_name).write(node)
+    if expressions is not None:
+        listed = [f"{sql} AS c{index}" for index, sql in enumerate(expressions)]
+        query = f"SELECT {', '.join(listed)} FROM ({query})"
+    return spark.sql(analyst.with_tables(query, node)).schema
 
 
 def _type_name(schema: StructType, index: int) -> str:

@@ -1,7 +1,8 @@
 """One stream and all its sinks as one Spark streaming query.
 
 Every epoch, each sink stages its rows, then each commits. After a crash Spark repeats the epoch
-from the same offsets; a sink that has committed it already is left alone.
+from the same offsets; a sink that has committed it already is left alone. Rows that came too late
+for the operators of a stream go to the sinks of its late stream in the same epoch.
 """
 
 from __future__ import annotations
@@ -25,14 +26,26 @@ from tidegate.catalog.objects import SideStream, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.physical.planner import Stage, all_scans, plan_stages, require_built
-from tidegate.physical.pruning import needed_columns
+from tidegate.operators.limits import Limits
+from tidegate.physical.planner import (
+    Stage,
+    all_operators,
+    all_scans,
+    needs_clock,
+    plan_stages,
+    require_built,
+)
+from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
+from tidegate.runtime.control import end_input
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.pipeline import Counters
 from tidegate.spark.failure import pipeline_error
 from tidegate.spark.listener import ProgressListener
+from tidegate.spark.lowering import Lowering, LoweringContext
+from tidegate.spark.outputs import Outputs
+from tidegate.spark.processor import ReportParam
 from tidegate.spark.sources import SourceFrame, source_frame
 
 
@@ -52,19 +65,33 @@ class PipelineContext:
 class SparkPipeline:
     """Runs one stream."""
 
-    def __init__(self, context: PipelineContext, name: str, plan: n.Node) -> None:
+    def __init__(
+        self,
+        context: PipelineContext,
+        name: str,
+        plan: n.Node,
+        key_groups: int,
+        late: SideStream | None = None,
+    ) -> None:
         self.context = context
         self.name = name
         self.id = ""
         self.stage = plan_stages(plan)
+        self.stateful = any(True for _ in all_operators(self.stage))
+        self.key_groups = key_groups
+        self.late_stream = late
         self.counters = Counters(name)
-        self.writers: list[SinkWriter] = []
+        self.outputs = Outputs(plan)
         self.sinks: set[str] = set()
         self.failure: TidegateError | None = None
         self.query: StreamingQuery | None = None
         self.until_end = False
+        self._trigger_us = 0
         self._direct = False
-        self._epoch_lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ending: threading.Thread | None = None
+        self._stopping = False
+        self._reports: Any = None
 
     @property
     def folder(self) -> Path:
@@ -72,56 +99,97 @@ class SparkPipeline:
 
     # Starting
 
-    def add_writer(self, name: str, writer: SinkWriter) -> None:
+    def add_writer(self, name: str, writer: SinkWriter, late: bool = False) -> None:
         """Add a sink; while the pipeline runs it takes part from the next epoch on."""
         writer.prepare()
-        with self._epoch_lock:
-            self.writers.append(writer)
-            self.sinks.add(name)
+        self.outputs.add(writer, late)
+        self.sinks.add(name)
 
-    @property
-    def takes_writers(self) -> bool:
+    def takes_writers(self, late: bool = False) -> bool:
         """Whether a sink can join while it runs: not what Spark writes without our epochs."""
-        return not self._direct
+        return not self._direct and (not late or self.outputs.late is not None)
 
     def start(self, until_end: bool, trigger_us: int = 0) -> None:
-        assert self.writers, f"the stream {self.name} has nowhere to write"
+        assert self.outputs.some, f"the stream {self.name} has nowhere to write"
         self.until_end = until_end
         self.failure = None
+        self._trigger_us = trigger_us
+        self._stopping = False
         self.counters.restore(self.folder / "event_times.json")
+        if self.stateful:
+            spark = self.context.spark
+            self._reports = spark.sparkContext.accumulator({}, ReportParam())
+            self.counters.reports = lambda: dict(self._reports.value)
         try:
-            writer = self._frame().writeStream.outputMode("append")
-            direct = self._direct_format()
-            self._direct = direct is not None
-            if direct is not None:
-                writer = writer.format(direct)
-            else:
-                writer = writer.foreachBatch(self._epoch)
-            writer = writer.option("checkpointLocation", str(self.folder / "spark" / "0"))
-            if until_end:
-                writer = writer.trigger(availableNow=True)
-            else:
-                writer = writer.trigger(processingTime=f"{trigger_us // 1000} milliseconds")
-            self.query = writer.start()
+            self._launch()
         except PySparkException as error:
             raise pipeline_error(self.name, error) from None
         self.counters.state = State.RUNNING
-        self.context.listener.watch(str(self.query.runId), self.counters.add)
+        if until_end and self.stateful:
+            self._ended.clear()
+            self._ending = threading.Thread(target=self._run_to_end, daemon=True)
+            self._ending.start()
+
+    def _launch(self) -> StreamingQuery:
+        writer = self._frame().writeStream.outputMode("append")
+        direct = self.outputs.direct_format()
+        self._direct = direct is not None
+        if direct is not None:
+            writer = writer.format(direct)
+        else:
+            writer = writer.foreachBatch(self._epoch)
+        writer = writer.option("checkpointLocation", str(self.folder / "spark" / "0"))
+        if self.until_end:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self._trigger_us // 1000} milliseconds")
+        query = writer.start()
+        self.query = query
+        self.context.listener.watch(str(query.runId), self.counters.add)
+        return query
+
+    def _run_to_end(self) -> None:
+        """After the last row comes the end of time, in an epoch of its own."""
+        try:
+            query = self.query
+            assert query is not None, "it was launched"
+            with contextlib.suppress(PySparkException):
+                query.awaitTermination()
+            if query.exception() is not None or self._stopping:
+                return
+            self._drain(query)
+            end_input(self.folder / "control")
+            query = self._launch()
+            with contextlib.suppress(PySparkException):
+                query.awaitTermination()
+        except (PySparkException, TidegateError) as error:
+            self.failure = pipeline_error(self.name, error)
+        finally:
+            self._ended.set()
 
     def _frame(self) -> DataFrame:
-        """The last stage as a streaming frame over its sources."""
-        spark = self.context.spark
-        views: dict[n.Node, str] = {}
-        needed = needed_columns(self.stage.node)
-        for index, scan in enumerate(all_scans(self.stage)):
-            view = f"_tidegate_{self.name}_{index}".lower()
-            ids = needed.get(scan, {item.id for item in scan.fields})
-            names = {item.name for item in scan.fields if item.id in ids}
-            self._scan(scan, index, names).createOrReplaceTempView(view)
-            views[scan] = view
-        frame = spark.sql(self.stage.sql(views))
-        for view in views.values():
-            spark.catalog.dropTempView(view)
+        """The whole plan as a streaming frame."""
+        settings = self.context.settings
+        late = self._late_node()
+        lowering = Lowering(
+            LoweringContext(
+                self.context.spark,
+                self.context.catalog,
+                self.name,
+                self._scan,
+                self.folder / "control",
+                self.key_groups,
+                Limits(settings["max_groups"], settings["max_state_bytes"]),
+                self._reports,
+                late,
+                needs_clock(self.stage),
+            )
+        )
+        lowered = lowering.lower(self.stage)
+        frame = lowered.frame
+        self.outputs.late = lowered.late
+        if self.late_stream is not None:
+            self.outputs.late_names = tuple(c.name for c in self.late_stream.columns)
         if not frame.isStreaming:
             raise RunError(
                 "TG-505",
@@ -130,7 +198,15 @@ class SparkPipeline:
             )
         if self._keeps_rows():
             return frame
-        return frame.observe("out", F.count(F.lit(1)).alias("rows"))
+        counted = F.count_if(F.col(LIVE)) if late is not None else F.count(F.lit(1))
+        return frame.observe("out", counted.alias("rows"))
+
+    def _late_node(self) -> n.Node | None:
+        """The operator whose late rows somebody wants: the first that judges them."""
+        if self.late_stream is None or not self.outputs.late_writers:
+            return None
+        operators = list(all_operators(self.stage))
+        return operators[-1].node if operators else None
 
     def _keeps_rows(self) -> bool:
         """Whether every usable row of the one source comes out once: then nobody must count."""
@@ -140,12 +216,7 @@ class SparkPipeline:
         self.counters.keeps_rows = isinstance(node, n.Scan)
         return self.counters.keeps_rows
 
-    def _direct_format(self) -> str | None:
-        """A single sink that has nothing to commit is written by Spark without a detour."""
-        formats = [getattr(writer, "direct_format", None) for writer in self.writers]
-        return formats[0] if len(formats) == 1 else None
-
-    def _scan(self, scan: n.Scan | n.SideScan, index: int, needed: set[str]) -> DataFrame:
+    def _scan(self, scan: n.Scan | n.SideScan, index: int) -> DataFrame:
         if isinstance(scan, n.SideScan):
             return self._dead_letters(scan.side, index).bad()
         # The catalog knows the types of computed columns; the plan was bound before Spark did.
@@ -155,7 +226,7 @@ class SparkPipeline:
         watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
-        return frame.good(needed)
+        return frame.good()
 
     def _source(self, source: Source, index: int) -> SourceFrame:
         reader = self.context.readers.get(source.connector)
@@ -176,29 +247,22 @@ class SparkPipeline:
     def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
         parent = self.context.catalog.get(side.parent)
         if not isinstance(parent, Source):
-            raise RunError("TG-501", f"the {side.reason} of {side.parent} cannot be read yet")
+            raise RunError(
+                "TG-501",
+                f"the {side.reason} of {side.parent} cannot be read by another stream yet",
+                hint=f"put a sink on it: CREATE SINK … FROM {side.name} WITH (…).",
+            )
         return self._source(parent, index)
 
     # Epochs
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:
-        """Stage everywhere, then commit everywhere."""
-        with self._epoch_lock:
-            pending = [writer for writer in self.writers if writer.committed() < epoch]
         try:
-            if len(pending) > 1:
-                frame = frame.persist()
-            for writer in pending:
-                writer.stage(epoch, frame)
-            for writer in pending:
-                writer.commit(epoch)
+            self.outputs.write(frame, epoch)
         except Exception as error:
             # Spark would pass on a Python traceback as text: the cause is kept here.
             self.failure = pipeline_error(self.name, error)
             raise
-        finally:
-            if len(pending) > 1:
-                frame.unpersist()
 
     # Watching and ending
 
@@ -207,7 +271,10 @@ class SparkPipeline:
         query = self.query
         assert query is not None, f"the stream {self.name} is not started"
         try:
-            if self.until_end:
+            if self._ending is not None:
+                done = self._ended.wait(timeout)
+                query = self.query or query
+            elif self.until_end:
                 done = _await_end(query, timeout)
             else:
                 done = _process_available(query, timeout)
@@ -222,10 +289,12 @@ class SparkPipeline:
         if query.isActive or self.counters.state is State.STOPPED:
             return
         failure = query.exception()
-        if failure is None:
+        if failure is None and self.failure is None and not self._all_done():
+            return
+        if failure is None and self.failure is None:
             self.counters.state = State.FINISHED
             return
-        error = self.failure or pipeline_error(self.name, failure)
+        error = self.failure or pipeline_error(self.name, failure or RuntimeError("it ended"))
         self.failure = error
         self.counters.state = State.FAILED
         self.counters.error = error.message
@@ -237,15 +306,25 @@ class SparkPipeline:
         if query is None:
             return False
         self._check(query)
-        return bool(query.isActive)
+        return bool(query.isActive) or not self._all_done()
+
+    def _all_done(self) -> bool:
+        """Whether nothing follows the query that runs now."""
+        return self._ending is None or self._ended.is_set()
 
     def stop(self) -> None:
         query = self.query
         if query is None:
             return
-        if query.isActive:
+        self._stopping = True
+        if query.isActive or not self._all_done():
             self.counters.state = State.STOPPED
             query.stop()
+        if self._ending is not None:
+            if self.query is not None and self.query is not query:
+                self.query.stop()
+            self._ending.join(timeout=30)
+            self._ending = None
         self._drain(query)
         self.context.listener.forget(str(query.runId))
         self.query = None
@@ -307,3 +386,8 @@ def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:
     """The sources of a plan in the order Spark numbers them."""
     stage: Stage = plan_stages(plan)
     return list(all_scans(stage))
+
+
+def operators_of(plan: n.Node) -> list[str]:
+    """The operators of a plan, in the order Spark numbers them."""
+    return [operator.name for operator in all_operators(plan_stages(plan))]

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.physical.stage_sql import OP, quoted
-from tidegate.runtime.connector import BAD_RECORD
+from tidegate.runtime.connector import ARRIVAL, BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
 _OPS = ("+I", "-U", "+U", "-D")
@@ -25,7 +25,7 @@ class SourceFrame:
     metric: str
     counted_by_spark: bool = True
 
-    def good(self, needed: set[str]) -> DataFrame:
+    def good(self) -> DataFrame:
         """The usable rows; what is dropped and the event time are counted on the way.
 
         Where Spark counts the rows of the source itself, the good ones are counted behind the
@@ -34,36 +34,25 @@ class SourceFrame:
         reason = bad_reason(self.source, self.everything)
         if reason is None and self.counted_by_spark:
             return self.everything
-        frame = self._narrowed(needed)
+        frame = self._whole_records()
         if not self.counted_by_spark:
             frame = frame.observe(self.metric, *self._counts_before(reason))
         if reason is not None:
             frame = frame.where(f"({reason}) IS NULL")
             if self.counted_by_spark:
                 frame = frame.observe(self.metric, *self._counts_behind())
-        # Columns nobody reads are there as NULLs, so that the SQL of the stage need not know.
-        columns = [
-            quoted(c.name) if c.name in needed else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
-            for c in self.source.columns
-        ]
+        columns = [quoted(c.name) for c in self.source.columns]
         columns += [OP] if self.source.options["changelog"] else []
+        columns += [name for name in ARRIVAL if name in frame.columns]
         return frame.selectExpr(*columns)
 
-    def _narrowed(self, needed: set[str]) -> DataFrame:
-        """Only what is needed, or decides whether a row is good."""
-        if BAD_RECORD in self.everything.columns:
-            # Spark only notices what it cannot read in columns that it reads: refer to all of them.
-            names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
-            nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
-            return self.everything.where(f"{nulls} >= 0")
-        time = self.source.watermark.column.lower() if self.source.watermark else None
-        kept = [
-            quoted(c.name)
-            for c in self.source.columns
-            if c.name in needed or c.not_null or c.name.lower() == time
-        ]
-        kept += [name for name in (OP, BAD_RECORD) if name in self.everything.columns]
-        return self.everything.selectExpr(*(kept or ["1 AS one"]))
+    def _whole_records(self) -> DataFrame:
+        """Spark only notices what it cannot read in columns that it reads: refer to all of them."""
+        if BAD_RECORD not in self.everything.columns:
+            return self.everything
+        names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
+        nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
+        return self.everything.where(f"{nulls} >= 0")
 
     def _counts_behind(self) -> list[Column]:
         return [F.count(F.lit(1)).alias("good"), *self._time("true")]
@@ -112,8 +101,7 @@ def source_frame(
             columns.append(quoted(column.name))
     if source.options["changelog"]:
         columns.append(OP)
-    if BAD_RECORD in raw.columns:
-        columns.append(BAD_RECORD)
+    columns += [name for name in (BAD_RECORD, *ARRIVAL) if name in raw.columns]
     if columns == [quoted(name) for name in raw.columns]:
         return SourceFrame(source, raw, metric, counted_by_spark)
     return SourceFrame(source, raw.selectExpr(*columns), metric, counted_by_spark)

@@ -1,0 +1,239 @@
+"""Results and result types of every aggregate are those of Spark in batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.test_accumulators import INF, NAN, rows_of, same
+from tidegate.errors import RunError
+from tidegate.operators.accumulators import Call
+from tidegate.operators.groups import Groups, GroupSpec
+
+pytestmark = pytest.mark.spark
+
+KEYS = 6
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An aggregate in SQL and as a call; `loose`: in which order a list comes is left open."""
+
+    sql: str
+    function: str
+    arguments: tuple[str, ...] = ("x",)
+    constants: tuple[Any, ...] = ()
+    distinct: bool = False
+    filtered: bool = False
+    loose: bool = False
+
+
+def simple(name: str, **options: Any) -> Asked:
+    return Asked(f"{name}(x)", name, **options)
+
+
+ANY = [
+    simple("count"),
+    Asked("count(x, n)", "count", ("x", "n")),
+    simple("first"),
+    Asked("first(x, true)", "first", constants=(True,)),
+    simple("last"),
+    Asked("last_value(x) IGNORE NULLS", "last_value", constants=(True,)),
+    simple("any_value"),
+    Asked("first(x) FILTER (WHERE c)", "first", ("x", "c"), filtered=True),
+    Asked("count(*) FILTER (WHERE c)", "count", ("c",), filtered=True),
+    Asked("min_by(x, n)", "min_by", ("x", "n")),
+    Asked("max_by(x, n) FILTER (WHERE c)", "max_by", ("x", "n", "c"), filtered=True),
+    simple("collect_list"),
+    Asked("array_agg(x) FILTER (WHERE c)", "array_agg", ("x", "c"), filtered=True),
+    Asked("collect_list(x) RESPECT NULLS", "collect_list", constants=(False,)),
+]
+SCALAR = [
+    Asked("count(DISTINCT x)", "count", distinct=True),
+    Asked("count(DISTINCT x, c)", "count", ("x", "c"), distinct=True),
+    simple("collect_set", loose=True),
+    Asked("array_agg(DISTINCT x)", "array_agg", distinct=True, loose=True),
+    simple("approx_count_distinct"),
+    simple("min"),
+    simple("max"),
+    Asked("max(DISTINCT x)", "max", distinct=True),
+    Asked("mode(x, true)", "mode", constants=(True,)),
+    Asked("max_by(n, u)", "max_by", ("n", "u")),
+]
+SUMS = [simple("sum"), simple("avg"), Asked("sum(DISTINCT x)", "sum", distinct=True)]
+SUMS += [Asked("avg(DISTINCT x)", "avg", distinct=True), simple("mean")]
+SPREADS = [
+    simple(name)
+    for name in ("stddev", "stddev_samp", "stddev_pop", "std", "variance", "var_samp", "var_pop")
+] + [Asked("stddev(DISTINCT x)", "stddev", distinct=True)]
+FRACTIONS = (0.0, 0.1, 0.5, 0.9, 1.0)
+ARRAY = "array(0.0, 0.1, 0.5, 0.9, 1.0)"
+EXACT_RANKS = [
+    Asked("percentile(x, 0.3)", "percentile", constants=(0.3,)),
+    Asked(f"percentile(x, {ARRAY})", "percentile", constants=(FRACTIONS,)),
+    simple("median"),
+    Asked("median(DISTINCT x)", "median", distinct=True),
+]
+RANKS = [
+    Asked("approx_percentile(x, 0.3)", "approx_percentile", constants=(0.3,)),
+    Asked(
+        f"percentile_approx(x, {ARRAY}, 10000)", "percentile_approx", constants=(FRACTIONS, 10000)
+    ),
+]
+BITS = [simple("bit_and"), simple("bit_or"), simple("bit_xor")]
+BITS += [Asked("bit_xor(DISTINCT x)", "bit_xor", distinct=True)]
+BOOLEANS = [simple(name) for name in ("bool_and", "bool_or", "every", "any", "some", "count_if")]
+TEXTS = [
+    simple("string_agg"),
+    Asked("listagg(x, NULL)", "listagg", constants=(None,)),
+]
+JOINED = [Asked("string_agg(x, ', ')", "string_agg", constants=(", ",))]
+INTEGER = [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS, *BITS]
+MOMENT = datetime(2024, 2, 29, 12, 30, 1, 123456)
+TYPES: list[tuple[str, list[Any], list[Asked]]] = [
+    ("TINYINT", [-128, 127, 0, 5, 5], INTEGER),
+    ("INT", [-(2**31), 2**31 - 1, 0, 5, 5], INTEGER),
+    ("BIGINT", [-(2**59), 2**59, 0, 5, 123_456_789_012_345_678], INTEGER),
+    ("FLOAT", [0.1, -2.5, 3e10, 0.0, 7.25], [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
+    ("DOUBLE", [0.1, -2.5, 3e10, 0.0, 1e-5], [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
+    ("DOUBLE", [NAN, INF, -INF, -0.0, 1.5], [*ANY, *SCALAR, *SUMS, *SPREADS]),
+    ("DECIMAL(10, 2)", [Decimal("0.10"), Decimal("-99999999.99"), Decimal("12345.67"), Decimal("5.00")],
+     [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
+    ("DECIMAL(38, 10)", [Decimal("0.1"), Decimal("-9999999999999999.99"), Decimal("1234567890.0123456789")],
+     [*ANY, *SCALAR, *SUMS, *SPREADS, *EXACT_RANKS, *RANKS]),
+    ("DECIMAL(30, 0)", [Decimal(10**29), Decimal(-3), Decimal(1)], [*ANY, *SCALAR, *SUMS]),
+    ("STRING", ["", "a", "b", "é", "zz"], [*ANY, *SCALAR, *TEXTS, *JOINED]),
+    ("BINARY", [b"", b"a", b"\xff", b"\x00"], [*ANY, *SCALAR, *TEXTS]),
+    ("BOOLEAN", [True, False], [*ANY, *SCALAR, *BOOLEANS]),
+    ("DATE", [date(1969, 12, 31), date(2024, 2, 29), date(2000, 1, 1)], [*ANY, *SCALAR, *RANKS]),
+    ("TIMESTAMP", [MOMENT.replace(tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)], [*ANY, *SCALAR, *RANKS]),
+    ("TIMESTAMP_NTZ", [MOMENT, datetime(1960, 1, 1)], [*ANY, *SCALAR, *RANKS]),
+    ("INTERVAL DAY TO SECOND", [timedelta(microseconds=1), timedelta(-3), timedelta(2, 5)],
+     [*ANY, *SCALAR, *SUMS, *EXACT_RANKS, *RANKS]),
+    ("STRUCT<a: INT, b: STRING>", [{"a": 1, "b": "x"}, {"a": None, "b": None}], ANY),
+    ("ARRAY<INT>", [[1, None], [], [3]], ANY),
+]  # fmt: skip
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def table_of(kind: pa.DataType, values: Sequence[Any], seed: int) -> pa.Table:
+    """Rows with NULLs; the last key has nothing else. Numbers in n are all different."""
+    pick = random.Random(seed)
+    keys = [pick.randrange(KEYS - 1) for _ in range(60)] + [KEYS - 1] * 2
+    drawn = [None if pick.random() < 0.2 else pick.choice(values) for _ in range(60)] + [None] * 2
+    numbers = [None if pick.random() < 0.1 else number for number in pick.sample(range(1000), 62)]
+    flags = [pick.choice([True, False, None]) for _ in keys]
+    # Different for every row, so that no two of them tie.
+    unequal = [float(number) if number is not None else None for number in numbers]
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int64()),
+            "x": pa.array(drawn, kind),
+            "n": pa.array(numbers, pa.int32()),
+            "c": pa.array(flags, pa.bool_()),
+            "u": pa.array(unequal, pa.float64()),
+        }
+    )
+
+
+def through_groups(
+    rows: pa.Table, asked: Sequence[Asked], results: Sequence[Any], back: bool
+) -> pa.Table:
+    """The same through Groups, in parts; with `back`, noise comes and is taken back."""
+    calls = tuple(
+        Call(a.function, a.sql, tuple(rows.schema.field(c).type for c in a.arguments), kind,
+             distinct=a.distinct, filtered=a.filtered, constants=a.constants)
+        for a, kind in zip(asked, results, strict=True)
+    )  # fmt: skip
+    groups = Groups(GroupSpec((pa.int64(),), calls, retracts=back))
+
+    def lifted(part: pa.Table, weight: int) -> Any:
+        columns = {
+            f"a{i}_{place}": part[name]
+            for i, a in enumerate(asked)
+            for place, name in enumerate(a.arguments)
+        }
+        weights = [weight] * part.num_rows if back else None
+        return groups.lift(rows_of(part["k"].to_pylist(), columns, weights))
+
+    parts = [lifted(rows.slice(start, 20), 1) for start in range(0, rows.num_rows, 20)]
+    if back:
+        noise = rows.slice(5, 30)
+        parts += [lifted(noise, 1), lifted(noise, -1)]
+    return groups.evaluate(groups.merge([groups.merge(parts[:2]), *parts[2:]])).sort_by("k0")
+
+
+def agree(got: Any, expected: Any, loose: bool) -> bool:
+    if loose and isinstance(got, list) and isinstance(expected, list):
+        return same(sorted(got, key=repr), sorted(expected, key=repr))
+    if isinstance(got, float) and isinstance(expected, float) and abs(expected) > 1:
+        return same(got / expected, 1.0) or same(got, expected)
+    return same(got, expected)
+
+
+def in_spark(
+    spark: Any, rows: pa.Table, asked: Sequence[Asked]
+) -> tuple[pa.Table, list[pa.DataType]]:
+    spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView("accumulated")
+    columns = ", ".join(f"{a.sql} AS r{i}" for i, a in enumerate(asked))
+    frame = spark.sql(f"SELECT k, {columns} FROM accumulated GROUP BY k")
+    kinds = [arrow_type(field.dataType) for field in frame.schema.fields[1:]]
+    return frame.toArrow().sort_by("k"), kinds
+
+
+@pytest.mark.parametrize(
+    "place", range(len(TYPES)), ids=[f"{i}-{t[0]}" for i, t in enumerate(TYPES)]
+)
+def test_aggregates_are_those_of_spark(spark: Any, place: int) -> None:
+    sql_type, values, asked = TYPES[place]
+    kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
+    rows = table_of(kind, values, seed=place)
+    expected, kinds = in_spark(spark, rows, asked)
+    for back in (False, True) if not pa.types.is_nested(kind) else (False,):
+        got = through_groups(rows, asked, kinds, back)
+        assert got["k0"].to_pylist() == list(range(KEYS))
+        wrong = [
+            (back, one.sql, got[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py())
+            for i, one in enumerate(asked)
+            for key in range(KEYS)
+            if not agree(got[f"r{i}"][key].as_py(), expected[f"r{i}"][key].as_py(), one.loose)
+        ]
+        assert not wrong
+        assert [got[f"r{i}"].type for i, _ in enumerate(asked)] == kinds
+
+
+OVERFLOWS: list[tuple[str, list[Any], Asked]] = [
+    ("BIGINT", [2**63 - 1, 1], simple("sum")),
+    ("DECIMAL(38, 0)", [Decimal("9" * 38), Decimal(1)], simple("sum")),
+    ("DECIMAL(38, 0)", [Decimal("9" * 38), Decimal("9" * 38)], simple("avg")),
+    ("DECIMAL(38, 0)", [Decimal("9" * 38)], simple("avg")),
+    ("INTERVAL DAY TO SECOND", [timedelta(106_751_991)] * 2, simple("sum")),
+]
+
+
+@pytest.mark.parametrize("sql_type, values, one", OVERFLOWS)
+def test_what_overflows_in_spark_overflows(
+    spark: Any, sql_type: str, values: Any, one: Asked
+) -> None:
+    from pyspark.errors import ArithmeticException
+
+    kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
+    rows = pa.table({"k": pa.array([0] * len(values), pa.int64()), "x": pa.array(values, kind)})
+    spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView("accumulated")
+    frame = spark.sql(f"SELECT {one.sql} AS r FROM accumulated")
+    with pytest.raises(ArithmeticException):
+        frame.collect()
+    with pytest.raises(RunError, match="overflows"):
+        through_groups(rows, [replace(one)], [arrow_type(frame.schema[0].dataType)], back=False)

@@ -1,0 +1,37 @@
+"""Aggregates, vectorised over groups.
+
+An accumulator is a monoid: `lift` makes the state of a row, states of the same group are combined,
+`evaluate` makes the result; any way to split the rows gives the same. A *plain* accumulator keeps a
+fixed number of columns in the table of groups, which kernels of Arrow merge, or its own code if it
+is a *combining* one. A *bag* accumulator needs the values themselves (DISTINCT, ranks, or most
+things when rows are taken back): it reads a table of its own that counts how often each value is
+there, or that has them in the order they came in.
+"""
+
+from __future__ import annotations
+
+from tidegate.operators.accumulators.base import (
+    Accumulator,
+    BagAccumulator,
+    Call,
+    CombiningAccumulator,
+    PlainAccumulator,
+)
+from tidegate.operators.accumulators.registry import (
+    FUNCTIONS,
+    constants_from,
+    ignores_nulls,
+    make,
+)
+
+__all__ = [
+    "FUNCTIONS",
+    "Accumulator",
+    "BagAccumulator",
+    "Call",
+    "CombiningAccumulator",
+    "PlainAccumulator",
+    "constants_from",
+    "ignores_nulls",
+    "make",
+]

@@ -1,0 +1,166 @@
+"""Aggregates over the values themselves: DISTINCT, and whatever cannot take a row back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.operators.accumulators.base import (
+    BagAccumulator,
+    Call,
+    Column,
+    Ids,
+    PlainAccumulator,
+    require_groupable,
+)
+from tidegate.operators.accumulators.kernels import (
+    Mask,
+    aggregate,
+    as_array,
+    first_places,
+    group_ids,
+    normal,
+    one_nan,
+)
+
+
+class CountDistinct(BagAccumulator):
+    """How many different values there are; a combination with a NULL does not count."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        require_groupable(call, "it would tell apart values of")
+
+    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+        return [normal(argument) for argument in arguments], ones
+
+    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+        return pa.array(np.bincount(ids, minlength=groups).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an aggregate reads a bag: in order of arrival, and equal values once or as they are."""
+
+    in_order: bool = False
+    once: bool = False
+
+
+class OverBag(BagAccumulator):
+    """A plain aggregate of the values that are there."""
+
+    def __init__(self, call: Call, plain: type[PlainAccumulator], reading: Reading) -> None:
+        super().__init__(call)
+        why = "DISTINCT needs" if call.distinct else "rows are taken back, which needs"
+        require_groupable(call, f"{why} to tell apart values of")
+        alone = replace(call, distinct=False, retracts=False, filtered=False)
+        self.plain = plain(alone)
+        self.null_place = self.plain.null_place
+        self.once = reading.once
+        self.in_order = reading.in_order
+        # If all rows stay, the order of first arrivals is enough.
+        self.keeps_order = reading.in_order and call.retracts
+        # With DISTINCT zeros are the same; a row that is taken back is the one with its sign.
+        is_set = call.distinct or call.function == "collect_set"
+        self.same = normal if is_set and not self.keeps_order else one_nan
+
+    @property
+    def required(self) -> tuple[int, ...]:
+        return () if self.null_place is None else (self.null_place,)
+
+    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+        return [self.same(argument) for argument in arguments], ones
+
+    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+        if self.once and self.keeps_order:
+            values = [normal(value) for value in values]
+            rows = np.flatnonzero(_first_of_each(values, ids))
+        elif self.once:
+            return aggregate(self.plain, values, ids, groups)
+        else:
+            rows = np.repeat(np.arange(len(ids)), counts)
+        taken = [as_array(value).take(pa.array(rows)) for value in values]
+        return aggregate(self.plain, taken, ids[rows], groups)
+
+
+def _first_of_each(values: Sequence[Column], ids: Ids) -> Mask:
+    """The rows that are not a repetition within their group."""
+    names = ["id", *(f"v{place}" for place, _ in enumerate(values))]
+    which, count = group_ids(pa.table([pa.array(ids), *values], names=names), names)
+    first = np.zeros(len(ids), np.bool_)
+    first[first_places(which, count, np.ones(len(ids), np.bool_))] = True
+    return first
+
+
+def combine_counts(
+    table: pa.Table, keys: list[str], names: tuple[str, str], bag: BagAccumulator
+) -> pa.Table:
+    """One row a value; values that cancelled out are gone. `names`: the hash and the counts."""
+    if table.num_rows == 0:
+        return table
+    schema, merges = table.schema, [(names[0], "min"), (names[1], bag.merge)]
+    if bag.in_order:
+        table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
+        merges.append(("_row", "min"))
+    merged = table.group_by(keys, use_threads=False).aggregate(merges)
+    if bag.in_order:
+        # Groups come out in an order of their own.
+        merged = merged.sort_by("_row_min")
+    columns = dict(zip([*keys, *(name for name, _ in merges)], merged.columns, strict=True))
+    result = pa.table([columns[field.name] for field in schema], schema=schema)
+    counts = result.column(names[1]).to_numpy()
+    return result if counts.min() > 0 else result.filter(pa.array(counts != 0))
+
+
+def cancel(table: pa.Table, keys: list[str], count: str) -> pa.Table:
+    """Rows as they came, without those that were taken back.
+
+    A row that is taken back is the latest equal one before it: so opening and closing brackets
+    match, and like them they can be matched in any part first. What finds no match stays.
+    """
+    signs = table.column(count).to_numpy()
+    if len(signs) == 0 or signs.min() > 0:
+        return table
+    ids, _ = group_ids(table, keys)
+    order = np.argsort(ids, kind="stable")
+    keep = np.empty(len(ids), np.bool_)
+    keep[order] = unmatched(ids[order], signs[order])
+    return table if keep.all() else table.filter(pa.array(keep))
+
+
+def unmatched(ids: Ids, signs: Ids) -> Mask:
+    """Brackets without a partner in their run of equal ids; ids ascend."""
+    runs = np.cumsum(np.diff(ids, prepend=ids[0]) != 0)
+    starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1) != 0)
+    sums = np.cumsum(signs)
+    before = np.concatenate(([0], sums))[starts]
+    depth = sums - before[runs]
+    # Runs are moved so far apart that the smallest of one never reaches into another.
+    apart = runs * (2 * len(ids) + 2)
+    later = np.minimum.accumulate((depth + apart)[::-1])[::-1] - apart
+    lowest = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
+    earlier = np.concatenate(([0], lowest[:-1]))
+    earlier[starts] = 0
+    free: Mask = np.where(signs > 0, later >= depth, depth < earlier)
+    return free
+
+
+def settle(table: pa.Table, keys: list[str], count: str) -> pa.Table:
+    """Only rows that are there: what is still to be taken back takes the earliest equal row."""
+    signs = table.column(count).to_numpy()
+    if len(signs) == 0 or signs.min() > 0:
+        return table
+    ids, number = group_ids(table, keys)
+    owed = np.bincount(ids[signs < 0], minlength=number)
+    order = np.argsort(ids, kind="stable")
+    there = signs[order] > 0
+    total = np.cumsum(there)
+    starts = np.flatnonzero(np.diff(ids[order], prepend=-1) != 0)
+    before = (total - there)[starts]
+    rank = total - before[ids[order]]
+    keep = np.empty(len(ids), np.bool_)
+    keep[order] = there & (rank > owed[ids[order]])
+    return table.filter(pa.array(keep))

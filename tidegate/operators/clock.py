@@ -1,0 +1,162 @@
+"""The watermark of an operator, worked out by every key group from ticks that reach all of them.
+
+An *origin* is where time comes from: a source, or another operator. A tick says how far one
+partition of an origin is. Because every key group gets the same ticks in the same epoch, all of
+them hold the same watermark, without asking anybody; a replayed epoch gives the same again.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+# The watermark after the last row of an input that has ended.
+END_US = 2**63 - 1
+_TICK = struct.Struct("<iiqB")
+
+
+@dataclass(frozen=True)
+class Tick:
+    """No row of this partition of this origin comes any more with a time before `mark_us`."""
+
+    origin: int
+    partition: int
+    mark_us: int
+    idle: bool = False
+
+
+def encode_ticks(ticks: Iterable[Tick]) -> bytes:
+    return b"".join(_TICK.pack(t.origin, t.partition, t.mark_us, t.idle) for t in ticks)
+
+
+def decode_ticks(data: bytes | memoryview) -> list[Tick]:
+    return [Tick(o, p, mark, bool(idle)) for o, p, mark, idle in _TICK.iter_unpack(data)]
+
+
+def newest(ticks: Iterable[Tick]) -> list[Tick]:
+    """One tick a partition: the furthest."""
+    best: dict[tuple[int, int], Tick] = {}
+    for tick in ticks:
+        known = best.get((tick.origin, tick.partition))
+        if known is None or tick.mark_us > known.mark_us:
+            best[(tick.origin, tick.partition)] = tick
+    return [best[key] for key in sorted(best)]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A source or operator that feeds a port; after `idle_us` without a tick it holds no one."""
+
+    id: int
+    idle_us: int | None = None
+
+
+@dataclass
+class _Partition:
+    mark_us: int
+    heard_us: int
+    idle: bool = False
+
+
+@dataclass
+class Clock:
+    """The watermarks of an operator's ports; `step` moves them, and they never go back."""
+
+    ports: tuple[tuple[Origin, ...], ...]
+    partitions: dict[tuple[int, int], _Partition] = field(default_factory=dict)
+    began_us: int | None = None
+    now_us: int = 0
+    marks: list[int | None] = field(default_factory=list)
+    watermark_us: int | None = None
+    idle: bool = False
+
+    def __post_init__(self) -> None:
+        self.marks = self.marks or [None] * len(self.ports)
+
+    def step(self, ticks: Sequence[Tick], now_us: int | None) -> None:
+        """Take in the ticks of an epoch; `now_us` is its processing time, the same on replay."""
+        if now_us is not None:
+            self.now_us = max(self.now_us, now_us)
+            self.began_us = self.now_us if self.began_us is None else self.began_us
+        for tick in ticks:
+            key = (tick.origin, tick.partition)
+            known = self.partitions.get(key)
+            mark = tick.mark_us if known is None else max(tick.mark_us, known.mark_us)
+            self.partitions[key] = _Partition(mark, self.now_us, tick.idle)
+        moving = []
+        for index, origins in enumerate(self.ports):
+            heard, idle = self._port(origins)
+            if heard is not None and not idle:
+                before = self.marks[index]
+                self.marks[index] = heard if before is None else max(before, heard)
+            if not idle:
+                moving.append(self.marks[index])
+        self.idle = not moving
+        known_marks = [mark for mark in moving if mark is not None]
+        if moving and len(known_marks) == len(moving):
+            lowest = min(known_marks)
+            before = self.watermark_us
+            self.watermark_us = lowest if before is None else max(before, lowest)
+
+    def _port(self, origins: tuple[Origin, ...]) -> tuple[int | None, bool]:
+        """The watermark of a port, and whether all that feeds it is idle."""
+        marks: list[int | None] = []
+        for origin in origins:
+            mark, idle = self._origin(origin)
+            if not idle:
+                marks.append(mark)
+        if not marks:
+            return None, bool(origins)
+        known = [mark for mark in marks if mark is not None]
+        return (min(known) if len(known) == len(marks) else None), False
+
+    def _origin(self, origin: Origin) -> tuple[int | None, bool]:
+        heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
+        awake = [item for item in heard if not self._is_idle(item, origin)]
+        if awake:
+            return min(item.mark_us for item in awake), False
+        if heard:
+            return None, True
+        # It has never spoken: it is idle once it could have, since the first epoch.
+        silent = self.now_us - (self.began_us if self.began_us is not None else self.now_us)
+        return None, origin.idle_us is not None and silent > origin.idle_us
+
+    def _is_idle(self, item: _Partition, origin: Origin) -> bool:
+        if item.mark_us == END_US:
+            return False
+        if item.idle:
+            return True
+        return origin.idle_us is not None and self.now_us - item.heard_us > origin.idle_us
+
+    def to_bytes(self) -> bytes:
+        content = {
+            "partitions": [
+                [origin, number, item.mark_us, item.heard_us, item.idle]
+                for (origin, number), item in sorted(self.partitions.items())
+            ],
+            "began_us": self.began_us,
+            "now_us": self.now_us,
+            "marks": self.marks,
+            "watermark_us": self.watermark_us,
+            "idle": self.idle,
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, ports: tuple[tuple[Origin, ...], ...], data: bytes) -> Clock:
+        content = json.loads(data)
+        partitions = {
+            (origin, number): _Partition(mark, heard, idle)
+            for origin, number, mark, heard, idle in content["partitions"]
+        }
+        return cls(
+            ports,
+            partitions,
+            content["began_us"],
+            content["now_us"],
+            content["marks"] if len(content["marks"]) == len(ports) else [],
+            content["watermark_us"],
+            content["idle"],
+        )

@@ -1,0 +1,95 @@
+"""One epoch of one key group: load, move the clock, step, save."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.operators.clock import Clock, Origin, Tick, newest
+from tidegate.operators.contract import Moment, Operator, OperatorState, Output, Tables
+from tidegate.state import codec
+from tidegate.state.backend import StateBackend
+
+_HEAD = "head"
+_LENGTH = struct.Struct("<I8s")
+# The head outlives a change of the operator: the watermark must not go back with it.
+_HEAD_MARK = codec.fingerprint("tidegate head")
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """Rows out, the operator's own tick, and numbers to show."""
+
+    output: Output
+    tick: Tick | None
+    report: Report
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs an operator; `id` is also the origin of the ticks it hands on."""
+
+    id: int
+    operator: Operator
+    ports: tuple[tuple[Origin, ...], ...]
+
+    def fingerprint(self) -> bytes:
+        return codec.fingerprint(self.operator.name, *self.operator.fingerprint())
+
+    def run(
+        self,
+        backend: StateBackend,
+        inputs: Sequence[Sequence[Tables]],
+        ticks: Sequence[Tick],
+        now_us: int | None,
+        what: str = "the state of an operator",
+        key_group: int = 0,
+    ) -> EpochResult:
+        """Step once. Nothing but `backend` is remembered."""
+        clock, state, discarded = self._load(backend, what, key_group == 0)
+        before = clock.watermark_us
+        clock.step(newest(ticks), now_us)
+        moment = Moment(before, clock.watermark_us, clock.now_us)
+        output = self.operator.step(state, [list(parts) for parts in inputs], moment)
+        self._save(backend, clock, state)
+        mark = clock.watermark_us
+        tick = None if mark is None else Tick(self.id, 0, mark, clock.idle)
+        report = {
+            "operator": self.operator.name,
+            "watermark_us": mark,
+            "late_rows": state.late_rows,
+            "discarded": int(discarded or state.meta.get("discarded", 0)),
+            **state.gauges,
+        }
+        return EpochResult(output, tick, report)
+
+    def _load(
+        self, backend: StateBackend, what: str, first: bool
+    ) -> tuple[Clock, OperatorState, bool]:
+        own = self.fingerprint()
+        state = OperatorState(backend, own, what, first)
+        stored = backend.get(_HEAD, b"")
+        if stored is None:
+            return Clock(self.ports), state, False
+        payload = codec.decode(stored, _HEAD_MARK, what)
+        if payload is None:
+            backend.clear()
+            return Clock(self.ports), state, True
+        length, written_by = _LENGTH.unpack_from(payload)
+        place = _LENGTH.size
+        clock = Clock.from_bytes(self.ports, bytes(payload[place : place + length]))
+        if written_by == own:
+            state.meta = json.loads(bytes(payload[place + length :]))
+            return clock, state, False
+        backend.clear()
+        state.meta["discarded"] = 1
+        return clock, state, True
+
+    def _save(self, backend: StateBackend, clock: Clock, state: OperatorState) -> None:
+        times = clock.to_bytes()
+        head = _LENGTH.pack(len(times), state.fingerprint) + times + state.meta_bytes()
+        backend.put(_HEAD, b"", codec.encode(head, _HEAD_MARK))

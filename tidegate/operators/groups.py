@@ -1,0 +1,280 @@
+"""Groups as tables: lift rows to states, combine states of the same group, evaluate them.
+
+Every table starts with the pane (the window part a row belongs to, 0 without windows), a hash of
+the keys, and the keys. The first table has a row a group: the number of its rows and the states of
+the plain accumulators. Each further table belongs to one bag of values and counts them, or has them
+in the order they came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import RunError
+from tidegate.operators.accumulators import (
+    Accumulator,
+    BagAccumulator,
+    Call,
+    CombiningAccumulator,
+    PlainAccumulator,
+    make,
+)
+from tidegate.operators.accumulators.bags import cancel, combine_counts, settle
+from tidegate.operators.accumulators.base import Column, Ids, groupable
+from tidegate.operators.accumulators.kernels import group_ids, ids_of, normal, places_of
+
+PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
+Tables = tuple[pa.Table, ...]
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """Keys and aggregates of a GROUP BY; argument j of call i is the column `a{i}_{j}`."""
+
+    keys: tuple[pa.DataType, ...]
+    calls: tuple[Call, ...]
+    retracts: bool = False
+
+    def __post_init__(self) -> None:
+        for kind in self.keys:
+            if not groupable(kind):
+                hint = "group by its parts, or by to_json(…)."
+                raise RunError("TG-501", f"GROUP BY is not supported over {kind}", hint=hint)
+
+
+class Groups:
+    """The kernels of one GROUP BY."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.spec = spec
+        self.keys = [f"k{index}" for index, _ in enumerate(spec.keys)]
+        self.by = [PANE, *self.keys]
+        self.accumulators: list[Accumulator | None] = [
+            None if _is_count_of_rows(call) else make(replace(call, retracts=spec.retracts))
+            for call in spec.calls
+        ]
+        self._plain: dict[int, tuple[PlainAccumulator, list[str]]] = {}
+        self.bags: list[tuple[int, BagAccumulator]] = []
+        for index, item in enumerate(self.accumulators):
+            if isinstance(item, PlainAccumulator):
+                names = [f"s{index}_{place}" for place, _ in enumerate(item.fields)]
+                self._plain[index] = item, names
+            elif isinstance(item, BagAccumulator):
+                self.bags.append((index, item))
+        self.schemas = (self._main_schema(), *(self._bag_schema(bag) for _, bag in self.bags))
+        self._merges, self._custom = self._plan_merges()
+        self._names: list[str] = self.schemas[0].names
+        merged = [*self.by, *(name for name, _ in self._merges)]
+        self._order = [] if self._custom else [merged.index(name) for name in self._names]
+
+    # Shapes
+
+    def _key_fields(self) -> list[pa.Field]:
+        keys = [pa.field(*pair) for pair in zip(self.keys, self.spec.keys, strict=True)]
+        return [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64()), *keys]
+
+    def _main_schema(self) -> pa.Schema:
+        fields = [*self._key_fields(), pa.field(ROWS, pa.int64())]
+        for item, names in self._plain.values():
+            fields += [pa.field(*pair) for pair in zip(names, item.fields, strict=True)]
+        return pa.schema(fields)
+
+    def _bag_schema(self, bag: BagAccumulator) -> pa.Schema:
+        values = [pa.field(f"v{index}", kind) for index, kind in enumerate(bag.values)]
+        return pa.schema([*self._key_fields(), *values, pa.field(ROWS, pa.int64())])
+
+    def _plan_merges(
+        self,
+    ) -> tuple[list[tuple[str, str]], list[tuple[CombiningAccumulator, list[str]]]]:
+        """What kernels of Arrow merge, and what accumulators merge themselves."""
+        merges, custom = [(HASH, "min"), (ROWS, "sum")], []
+        for item, names in self._plain.values():
+            if isinstance(item, CombiningAccumulator):
+                custom.append((item, names))
+            else:
+                merges += list(zip(names, item.merges, strict=True))
+        return merges, custom
+
+    def empty(self) -> Tables:
+        return tuple(schema.empty_table() for schema in self.schemas)
+
+    # Rows to states
+
+    def lift(self, rows: pa.Table) -> Tables:
+        """Rows with PANE, HASH, keys, arguments (and WEIGHT) as states, combined."""
+        weights = rows.column(WEIGHT) if self.spec.retracts else None
+        ones = weights if weights is not None else pa.array(np.ones(rows.num_rows, np.int64))
+        keys = [rows.column(PANE), rows.column(HASH)]
+        keys += [normal(rows.column(name)) for name in self.keys]
+        main = [*keys, ones]
+        for index, (item, _) in self._plain.items():
+            states = item.lift(self._arguments(rows, index, item), weights)
+            main += [_cast(s, kind) for s, kind in zip(states, item.fields, strict=True)]
+        tables = [pa.table(main, schema=self.schemas[0])]
+        for place, (index, bag) in enumerate(self.bags, 1):
+            columns = self._arguments(rows, index, bag)
+            tables.append(self._lift_bag(bag, keys, columns, ones, self.schemas[place]))
+        return self.combine(tuple(tables))
+
+    def _arguments(self, rows: pa.Table, index: int, item: Accumulator) -> list[Column]:
+        """The columns of a call; a row that the filter leaves out is NULL where that says so."""
+        call = self.spec.calls[index]
+        columns = [rows.column(f"a{index}_{place}") for place, _ in enumerate(call.arguments)]
+        if not call.filtered or item.null_place is None:
+            return columns
+        *columns, there = columns
+        if not columns:
+            return [_where(there, pa.scalar(True))]
+        columns[item.null_place] = _where(there, columns[item.null_place])
+        return columns
+
+    def _lift_bag(
+        self,
+        bag: BagAccumulator,
+        keys: list[Column],
+        columns: list[Column],
+        ones: Column,
+        schema: pa.Schema,
+    ) -> pa.Table:
+        there: Column | None = None
+        if bag.null_place is None and bag.call.filtered:
+            *columns, there = columns
+        values, counts = bag.lift(columns, ones)
+        for place in bag.required:
+            if values[place].null_count:
+                valid = pc.is_valid(values[place])
+                there = valid if there is None else pc.and_(there, valid)
+        table = pa.table([*keys, *values, counts], schema=schema)
+        return table if there is None else table.filter(there)
+
+    # States to states
+
+    def combine(self, tables: Tables) -> Tables:
+        """One row a group, and in bags one row a value; values that cancelled out are gone."""
+        pairs = zip(tables[1:], self.bags, strict=True)
+        bags = [self._combine_bag(table, bag) for table, (_, bag) in pairs]
+        return (self._combine_main(tables[0]), *bags)
+
+    def merge(self, parts: Sequence[Tables]) -> Tables:
+        """Several partial results as one, the older ones first."""
+        if not parts:
+            return self.empty()
+        if len(parts) == 1:
+            return parts[0]
+        return self.combine(concat(parts))
+
+    def _combine_main(self, table: pa.Table) -> pa.Table:
+        if table.num_rows <= 1:
+            return table
+        merges = self._merges
+        if self._custom:
+            table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
+            merges = [*merges, ("_row", "list")]
+        merged = table.group_by(self.by, use_threads=False).aggregate(merges)
+        if not self._custom:
+            return self._in_shape(merged.select(self._order).rename_columns(self._names))
+        names = [*self.by, *(name for name, _ in merges)]
+        columns = dict(zip(names, merged.columns, strict=True))
+        ids = ids_of(columns["_row"], table.num_rows)
+        for item, states in self._custom:
+            combined = item.combine([table.column(s) for s in states], ids, merged.num_rows)
+            columns |= dict(zip(states, combined, strict=True))
+        return self._in_shape(pa.table({name: columns[name] for name in self._names}))
+
+    def _in_shape(self, table: pa.Table) -> pa.Table:
+        schema = self.schemas[0]
+        if table.schema.equals(schema):
+            return table
+        pairs = zip(table.columns, schema.types, strict=True)
+        return pa.table([_cast(column, kind) for column, kind in pairs], schema=schema)
+
+    def _combine_bag(self, table: pa.Table, bag: BagAccumulator) -> pa.Table:
+        keys = self._bag_keys(bag)
+        if bag.keeps_order:
+            return cancel(table, keys, ROWS)
+        return combine_counts(table, keys, (HASH, ROWS), bag)
+
+    def _bag_keys(self, bag: BagAccumulator) -> list[str]:
+        return [*self.by, *(f"v{place}" for place, _ in enumerate(bag.values))]
+
+    # States to results
+
+    def evaluate(self, tables: Tables) -> pa.Table:
+        """PANE, HASH, keys, then one column a call, as `r{i}`."""
+        main = tables[0]
+        bags = dict(zip([index for index, _ in self.bags], tables[1:], strict=True))
+        names = [PANE, HASH, *self.keys]
+        columns = [main.column(name) for name in names]
+        for index, call in enumerate(self.spec.calls):
+            item = self.accumulators[index]
+            if isinstance(item, BagAccumulator):
+                result = self._evaluate_bag(item, main, bags[index])
+            elif item is None:
+                result = main.column(ROWS)
+            else:
+                plain, states = self._plain[index]
+                result = plain.evaluate([main.column(name) for name in states])
+            columns.append(_cast(result, call.result))
+        return pa.table(columns, names=[*names, *(f"r{i}" for i, _ in enumerate(self.spec.calls))])
+
+    def _evaluate_bag(self, item: BagAccumulator, main: pa.Table, bag: pa.Table) -> pa.Array:
+        if item.keeps_order:
+            bag = settle(bag, self._bag_keys(item), ROWS)
+        ids = places_of(main, bag, self.by)
+        counts = bag.column(ROWS).to_numpy()
+        values = [bag.column(f"v{place}") for place, _ in enumerate(item.values)]
+        known = (ids >= 0) & (counts > 0)
+        if not known.all():
+            keep = pa.array(known)
+            values, counts, ids = [v.filter(keep) for v in values], counts[known], ids[known]
+        return item.evaluate_bag(values, counts, ids, main.num_rows)
+
+
+def _is_count_of_rows(call: Call) -> bool:
+    return call.function == "count" and not call.arguments
+
+
+def _cast(column: Column, kind: pa.DataType) -> Column:
+    return column if column.type == kind else pc.cast(column, kind)
+
+
+def _where(there: Column, value: Column | pa.Scalar) -> Column:
+    return pc.if_else(there, value, pa.scalar(None, value.type))
+
+
+def concat(parts: Sequence[Tables]) -> Tables:
+    """The rows of several partial results below each other."""
+    return tuple(pa.concat_tables(tables) for tables in zip(*parts, strict=True))
+
+
+def filter_all(tables: Tables, keep: Callable[[Ids], npt.NDArray[np.bool_]]) -> Tables:
+    """The rows of all tables whose pane satisfies `keep`, a function of a numpy array."""
+    return tuple(_filtered(table, keep(table.column(PANE).to_numpy())) for table in tables)
+
+
+def _filtered(table: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    if mask.all():
+        return table
+    return table.filter(pa.array(mask))
+
+
+__all__ = [
+    "HASH",
+    "PANE",
+    "ROWS",
+    "WEIGHT",
+    "GroupSpec",
+    "Groups",
+    "Tables",
+    "concat",
+    "filter_all",
+    "group_ids",
+    "normal",
+    "places_of",
+]

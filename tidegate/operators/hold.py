@@ -1,0 +1,86 @@
+"""EMIT ON WINDOW CLOSE over rows: each is kept until the watermark has passed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables
+from tidegate.operators.groups import HASH, PANE, concat
+from tidegate.operators.late import LateRows
+from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.segments import SegmentLog
+from tidegate.state.codec import schema_text
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The pane of a row is the moment at which it may go; `output` are the columns it has."""
+
+    output: pa.Schema
+    bucket_us: int = 1_000_000
+    late_rows: LateRows | None = None
+    limits: Limits = NO_LIMITS
+    name: str = "hold_until_close"
+
+    @property
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        hidden = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+        return ((pa.schema([*hidden, *self.output]),),)
+
+    @property
+    def late(self) -> pa.Schema | None:
+        return self.late_rows.schema if self.late_rows is not None else None
+
+    def fingerprint(self) -> tuple[str, ...]:
+        return (schema_text(self.output),)
+
+    def lift(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.packed[0][0]
+        return (pa.table([rows.column(name) for name in schema.names], schema=schema),)
+
+    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+        return concat(parts)
+
+    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+        log = SegmentLog(state, self.packed[0], None, self.bucket_us)
+        output = Output()
+        rows = concat(inputs[0])[0] if inputs[0] else self.packed[0][0].empty_table()
+        if moment.before_us is not None and rows.num_rows:
+            late = rows.column(PANE).to_numpy() <= moment.before_us
+            state.count_late(int(late.sum()))
+            if late.any():
+                self._keep_late(rows.filter(pa.array(late)), moment, output)
+                rows = rows.filter(pa.array(~late))
+        after = moment.after_us
+        if after is not None:
+            due = [part[0] for part in log.load(None, after + 1)]
+            now = rows.column(PANE).to_numpy() <= after
+            if now.any():
+                due.append(rows.filter(pa.array(now)))
+                rows = rows.filter(pa.array(~now))
+            log.drop_before(after + 1)
+            output.main += self._in_order(due)
+        if rows.num_rows:
+            log.append((rows,))
+        log.save()
+        self.limits.check(self.name, state.gauges)
+        return output
+
+    def _in_order(self, parts: list[pa.Table]) -> list[pa.Table]:
+        if not parts:
+            return []
+        rows = pa.concat_tables(parts)
+        order = np.argsort(rows.column(PANE).to_numpy(), kind="stable")
+        return [rows.take(pa.array(order)).select(self.output.names)] if rows.num_rows else []
+
+    def _keep_late(self, rows: pa.Table, moment: Moment, output: Output) -> None:
+        if self.late_rows is None:
+            return
+        names = dict(zip(self.late_rows.names, self.output.names, strict=False))
+        renamed = pa.table([rows.column(own) for own in names.values()], names=list(names))
+        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        output.late.append(self.late_rows.marked(renamed, times, times, moment.before_us))

@@ -1,0 +1,84 @@
+"""Rows that came too late, kept as they were, with what made them late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.panes import Panes
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+# What a late stream tells besides the row.
+REASON = (
+    ("late_operator", pa.string()),
+    ("late_window_start", TIMESTAMP),
+    ("late_window_end", TIMESTAMP),
+    ("late_watermark", TIMESTAMP),
+)
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """The columns `l0`, `l1`, … are the row as it was; the others are what the operator needs."""
+
+    operator: str
+    needed: pa.Schema
+    original: tuple[pa.DataType, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"l{index}" for index, _ in enumerate(self.original)]
+
+    @property
+    def packed(self) -> pa.Schema:
+        own = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
+        return pa.schema([*self.needed, *own])
+
+    @property
+    def schema(self) -> pa.Schema:
+        own = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
+        return pa.schema([*own, *(pa.field(*pair) for pair in REASON)])
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        schema = self.packed
+        return pa.table(
+            [rows.column(name).cast(schema.field(name).type) for name in schema.names],
+            schema=schema,
+        )
+
+    def split(
+        self, parts: Sequence[pa.Table], panes: Panes, limit_us: int | None
+    ) -> tuple[pa.Table, pa.Table]:
+        """The rows that still count, and those whose last window the watermark has passed."""
+        rows = pa.concat_tables(parts) if parts else self.packed.empty_table()
+        if limit_us is None or not rows.num_rows:
+            return rows, rows.slice(0, 0)
+        late = panes.last_end(rows.column("_pane").to_numpy()) <= limit_us
+        if not late.any():
+            return rows, rows.slice(0, 0)
+        return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+
+    def mark(self, rows: pa.Table, panes: Panes, watermark_us: int | None) -> pa.Table:
+        """Add which operator, window and watermark made them late."""
+        ends = panes.last_end(rows.column("_pane").to_numpy())
+        return self.marked(rows, panes.start(ends), ends, watermark_us)
+
+    def marked(
+        self, rows: pa.Table, starts: np.ndarray, ends: np.ndarray, watermark_us: int | None
+    ) -> pa.Table:
+        count = rows.num_rows
+        made = [
+            pa.repeat(pa.scalar(self.operator), count),
+            _times(starts),
+            _times(ends),
+            pa.repeat(pc.cast(pa.scalar(watermark_us, pa.int64()), TIMESTAMP), count),
+        ]
+        return pa.table([*(rows.column(name) for name in self.names), *made], schema=self.schema)
+
+
+def _times(values: np.ndarray) -> pa.Array:
+    return pa.array(values, pa.int64()).cast(TIMESTAMP)

@@ -1,0 +1,41 @@
+"""Guard rails: a clear error before memory runs out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.errors import RunError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one key group of an operator may keep; None is no limit."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def check(self, operator: str, gauges: dict[str, int]) -> None:
+        for what, limit, setting in (
+            ("rows", self.rows, "max_groups"),
+            ("bytes", self.bytes, "max_state_bytes"),
+        ):
+            kept = gauges.get(what, 0)
+            if limit is not None and kept > limit:
+                raise RunError(
+                    "TG-508",
+                    f"the operator {operator} keeps {kept:,} {what} in one key group, and "
+                    f"{limit:,} are allowed",
+                    hint=f"group by fewer keys or make windows shorter, or SET {setting} = "
+                    f"{_next(kept)}; nothing is lost: start again and the epoch is repeated.",
+                )
+
+
+NO_LIMITS = Limits()
+
+
+def _next(kept: int) -> int:
+    """A round number with room to spare."""
+    limit = 1
+    while limit < 2 * kept:
+        limit *= 10
+    return limit

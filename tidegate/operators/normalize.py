@@ -1,0 +1,108 @@
+"""Upserts to changes: the last row of each key is remembered, and what a new one does is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.changes import changes
+from tidegate.operators.contract import BEFORE, DELETE, OP, Moment, OperatorState, Output, Tables
+from tidegate.operators.groups import HASH, concat, group_ids, places_of
+from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.parts import PartLog
+from tidegate.state.codec import schema_text
+
+# Where a row stood: rows of an epoch come in any order, and the last one of a key counts.
+FILE, ROW = "_file", "_row"
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """`keys` are the types of the key, `columns` those of the whole row.
+
+    A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored.
+    """
+
+    keys: tuple[pa.DataType, ...]
+    columns: tuple[pa.DataType, ...]
+    limits: Limits = NO_LIMITS
+    name: str = "normalize_upserts"
+    late: pa.Schema | None = None
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"k{index}" for index, _ in enumerate(self.keys)]
+
+    @property
+    def output(self) -> pa.Schema:
+        fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
+        return pa.schema([*fields, pa.field(OP, pa.string())])
+
+    @property
+    def stored(self) -> pa.Schema:
+        keys = [pa.field(*pair) for pair in zip(self._names, self.keys, strict=True)]
+        return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output])
+
+    @property
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        arrival = [pa.field(FILE, pa.string()), pa.field(ROW, pa.int64())]
+        return ((pa.schema([*self.stored, *arrival]),),)
+
+    def fingerprint(self) -> tuple[str, ...]:
+        return (schema_text(self.stored),)
+
+    def lift(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.packed[0][0]
+        rows = pa.table([rows.column(name) for name in schema.names], schema=schema)
+        return (self._last(rows.filter(pc.not_equal(rows.column(OP), BEFORE))),)
+
+    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+        return (self._last(concat(parts)[0]),)
+
+    def _last(self, rows: pa.Table) -> pa.Table:
+        """The last row of each key, by the place where it stood."""
+        if rows.num_rows <= 1:
+            return rows
+        return self._keep_last(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
+
+    def _keep_last(self, rows: pa.Table) -> pa.Table:
+        if rows.num_rows <= 1:
+            return rows
+        ids, count = group_ids(rows, self._names)
+        last = np.zeros(count, np.int64)
+        last[ids] = np.arange(rows.num_rows)
+        return rows if count == rows.num_rows else rows.take(pa.array(np.sort(last)))
+
+    def _standing(self, tables: Tables) -> Tables:
+        rows = self._keep_last(tables[0])
+        return (rows.filter(pc.not_equal(rows.column(OP), DELETE)),)
+
+    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+        output = Output()
+        log = PartLog(state, (self.stored,), self._standing)
+        if inputs[0]:
+            new = self._last(concat(inputs[0])[0]).select(self.stored.names)
+            hashes = np.asarray(new.column(HASH).to_numpy(), np.int64)
+            stored = log.load(log.touched_by(hashes))[0]
+            known = places_of(new, stored, self._names) >= 0
+            result = changes(
+                _rows(stored.filter(pa.array(known))),
+                _rows(new.filter(pc.not_equal(new.column(OP), DELETE))),
+                self._names,
+            )
+            if result.num_rows:
+                output.main.append(result.select(self.output.names))
+            log.append((new,))
+        log.save()
+        state.gauges["groups"] = log.rows
+        self.limits.check(self.name, state.gauges)
+        return output
+
+
+def _rows(table: pa.Table) -> pa.Table:
+    """What a row is, without where it lies and what it did."""
+    return table.drop_columns([HASH, OP])

@@ -1,0 +1,305 @@
+"""GROUP BY a session: rows of a key that are no more than the gap apart belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.accumulators import Call
+from tidegate.operators.changes import changes
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables
+from tidegate.operators.groups import (
+    HASH,
+    PANE,
+    ROWS,
+    Groups,
+    GroupSpec,
+    concat,
+    group_ids,
+    places_of,
+)
+from tidegate.operators.late import LateRows
+from tidegate.operators.layout import START, Layout
+from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.parts import PartLog
+from tidegate.state.codec import schema_text
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SessionAggregate:
+    """Sessions as islands: the pane of an island is its first row, a hidden max its last.
+
+    Islands of the same key merge when they touch, whatever order they come in; so what is stored is
+    a log of islands. `early` gives out sessions while they are open, as changes.
+    """
+
+    spec: GroupSpec
+    gap_us: int
+    layout: Layout
+    lateness_us: int = 0
+    early: bool = False
+    late_rows: LateRows | None = None
+    limits: Limits = NO_LIMITS
+    name: str = "session_aggregate"
+
+    @cached_property
+    def groups(self) -> Groups:
+        last = Call("max", "the last row of a session", (pa.int64(),), pa.int64())
+        return Groups(replace(self.spec, calls=(*self.spec.calls, last)))
+
+    @property
+    def _last(self) -> str:
+        """The state column with the time of the last row."""
+        return f"s{len(self.spec.calls)}_0"
+
+    @property
+    def _last_argument(self) -> str:
+        return f"a{len(self.spec.calls)}_0"
+
+    @property
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        if self.late_rows is not None:
+            return ((self.late_rows.packed,),)
+        return (self.groups.schemas,)
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.layout.schema
+
+    @property
+    def late(self) -> pa.Schema | None:
+        return self.late_rows.schema if self.late_rows is not None else None
+
+    def fingerprint(self) -> tuple[str, ...]:
+        schemas = [schema_text(schema) for schema in self.groups.schemas]
+        facts = (str(self.gap_us), str(self.lateness_us), str(self.early))
+        return (repr(self.spec), *facts, *schemas)
+
+    # Where the rows are
+
+    def lift(self, port: int, rows: pa.Table) -> Tables:
+        if self.late_rows is not None:
+            return (self.late_rows.select(rows),)
+        return self._islands(rows)
+
+    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+        if self.late_rows is not None or len(parts) == 1:
+            return concat(parts)
+        return self.merged(concat(parts))
+
+    def _islands(self, rows: pa.Table) -> Tables:
+        """Rows with their time as the pane, as islands."""
+        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        starts = self._starts(rows, times, times)
+        place = rows.schema.get_field_index(PANE)
+        rows = rows.append_column(self._last_argument, rows.column(PANE))
+        return self.groups.lift(rows.set_column(place, PANE, pa.array(starts)))
+
+    def _starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
+        """For each island the first moment of the session it belongs to."""
+        if not len(first):
+            return first
+        keys = self.groups.keys
+        ids = group_ids(table, keys)[0] if keys else np.zeros(len(first), np.int64)
+        order = np.lexsort((first, ids))
+        ids, first, last = ids[order], first[order], last[order]
+        reach = pd.Series(last).groupby(ids).cummax().to_numpy()
+        apart = np.ones(len(first), np.bool_)
+        apart[1:] = (ids[1:] != ids[:-1]) | (first[1:] - reach[:-1] > self.gap_us)
+        begins: Ints = first[apart][np.cumsum(apart) - 1]
+        starts: Ints = np.empty_like(begins)
+        starts[order] = begins
+        return starts
+
+    def merged(self, tables: Tables) -> Tables:
+        """Islands that touch become one."""
+        main = tables[0]
+        if main.num_rows <= 1:
+            return self.groups.combine(tables)
+        first, last = self._span(main)
+        starts = self._starts(main, first, last)
+        if np.array_equal(starts, first):
+            return self.groups.combine(tables)
+        moved = [_with_pane(main, starts)]
+        for bag in tables[1:]:
+            # Equal islands that came apart have equal starts, so any of them will do.
+            places = places_of(main, bag, self.groups.by)
+            moved.append(_with_pane(bag, starts[places]))
+        return self.groups.combine(tuple(moved))
+
+    def _span(self, main: pa.Table) -> tuple[Ints, Ints]:
+        first = np.asarray(main.column(PANE).to_numpy(), np.int64)
+        return first, np.asarray(main.column(self._last).to_numpy(), np.int64)
+
+    # Where the state is
+
+    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+        output = Output()
+        after = moment.after_us
+        log = PartLog(state, self.groups.schemas, self.merged, lambda main: self._due(main, after))
+        new = self._on_time(state, log, inputs[0], moment, output)
+        numbers = set(log.due_by(after)) if after is not None else set()
+        if self.early or self.lateness_us:
+            numbers |= set(log.touched_by(_hashes(new)))
+        elif after is not None:
+            # What comes in and closes at once must meet what is stored.
+            closing = self._end(new[0]) <= after
+            numbers |= set(log.touched_by(_hashes(new)[closing]))
+        if numbers:
+            new = self._settle(log, sorted(numbers), new, moment, output)
+        if new[0].num_rows:
+            log.append(new)
+        log.save()
+        state.gauges["groups"] = log.rows
+        self.limits.check(self.name, state.gauges)
+        return output
+
+    def _end(self, main: pa.Table) -> Ints:
+        return self._span(main)[1] + self.gap_us
+
+    def _due(self, main: pa.Table, after: int | None) -> Ints:
+        """When a session fires; once it has, when it goes."""
+        end = self._end(main)
+        if after is None or not self.lateness_us:
+            return end
+        return np.where(end <= after, end + self.lateness_us, end)
+
+    def _on_time(
+        self,
+        state: OperatorState,
+        log: PartLog,
+        parts: list[Tables],
+        moment: Moment,
+        output: Output,
+    ) -> Tables:
+        """Islands without those that are over and touch no session that is still kept."""
+        rows: pa.Table | None = None
+        if self.late_rows is not None:
+            rows = pa.concat_tables(
+                [part[0] for part in parts] or [self.late_rows.packed.empty_table()]
+            )
+            new = self._islands(rows)
+        else:
+            new = self.merged(concat(parts)) if parts else self.groups.empty()
+        before = moment.before_us
+        if before is None or not new[0].num_rows:
+            return new
+        limit = before - self.lateness_us
+        over = self._end(new[0]) <= limit
+        if not over.any():
+            return new
+        late = self._not_rescued(log, new, over, limit)
+        if not late.any():
+            return new
+        state.count_late(int(np.abs(new[0].column(ROWS).to_numpy()[late]).sum()))
+        gone = new[0].filter(pa.array(late))
+        if rows is not None and self.late_rows is not None:
+            output.late.append(self._late_table(rows, gone, before))
+        return tuple(
+            table.filter(pa.array(places_of(gone, table, self.groups.by) < 0)) for table in new
+        )
+
+    def _not_rescued(self, log: PartLog, new: Tables, over: Mask, limit: int) -> Mask:
+        """Which of the islands that are over do not join a session that is kept."""
+        numbers = log.touched_by(_hashes(new)[over])
+        stored = log.load(numbers)[0]
+        both = pa.concat_tables([stored, new[0]])
+        first, last = self._span(both)
+        starts = self._starts(both, first, last)
+        merged = _with_pane(both, starts)
+        ids, count = group_ids(merged, self.groups.by)
+        ends = np.full(count, np.iinfo(np.int64).min)
+        np.maximum.at(ends, ids, last + self.gap_us)
+        return np.asarray(over & (ends[ids[stored.num_rows :]] <= limit), np.bool_)
+
+    def _late_table(self, rows: pa.Table, gone: pa.Table, before: int) -> pa.Table:
+        assert self.late_rows is not None, "somebody asked for late rows"
+        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        by_island = _with_pane(rows, self._starts(rows, times, times))
+        # Late islands may have been merged across tasks: a row belongs to the one that covers it.
+        places = places_of(gone, by_island, self.groups.by)
+        late = rows.filter(pa.array(places >= 0))
+        starts = np.asarray(late.column(PANE).to_numpy(), np.int64)
+        return self.late_rows.marked(late, starts, starts + self.gap_us, before)
+
+    def _settle(
+        self, log: PartLog, numbers: list[int], new: Tables, moment: Moment, output: Output
+    ) -> Tables:
+        """Open these parts, let new islands join, give out what there is to say.
+
+        Returns the islands that belong to other parts.
+        """
+        inside = np.isin(_parts_of(log, new[0]), numbers)
+        own = _masked(log, new, numbers)
+        rest = _masked(log, new, sorted(set(range(len(log.parts))) - set(numbers)))
+        stored = log.load(numbers)
+        joined = self.merged(concat([stored, own])) if inside.any() else stored
+        was = self._visible(stored, moment.before_us)
+        now = self._visible(joined, moment.after_us)
+        result = changes(was, now, [*self.groups.by])
+        if result.num_rows:
+            output.main.append(self.layout.rows(self._with_ends(result)))
+        after = moment.after_us
+        if after is not None:
+            kept = self._end(joined[0]) + self.lateness_us > after
+            if not kept.all():
+                joined = self._only(joined, kept)
+        log.replace(numbers, joined)
+        return rest
+
+    def _visible(self, tables: Tables, mark: int | None) -> pa.Table:
+        """The evaluated sessions that have been given out at this watermark."""
+        if not self.early:
+            fired = self._end(tables[0]) <= mark if mark is not None else None
+            if fired is None:
+                return self.groups.evaluate(self.groups.empty())
+            tables = self._only(tables, fired)
+        if self.spec.retracts:
+            tables = (tables[0].filter(pc.greater(tables[0].column(ROWS), 0)), *tables[1:])
+        return self.groups.evaluate(tables)
+
+    def _only(self, tables: Tables, chosen: Mask) -> Tables:
+        main = tables[0].filter(pa.array(chosen))
+        bags = (
+            bag.filter(pa.array(places_of(main, bag, self.groups.by) >= 0)) for bag in tables[1:]
+        )
+        return (main, *bags)
+
+    def _with_ends(self, result: pa.Table) -> pa.Table:
+        """The start beside the pane, and in the pane the end, as the layout wants it."""
+        starts = result.column(PANE)
+        last = result.column(f"r{len(self.spec.calls)}")
+        ends = pc.add(last, pa.scalar(self.gap_us, pa.int64()))
+        place = result.schema.get_field_index(PANE)
+        return result.set_column(place, PANE, ends).append_column(START, starts)
+
+
+def _hashes(tables: Tables) -> Ints:
+    return np.asarray(tables[0].column(HASH).to_numpy(), np.int64)
+
+
+def _parts_of(log: PartLog, table: pa.Table) -> Ints:
+    from tidegate.operators.parts import part_of
+
+    return part_of(np.asarray(table.column(HASH).to_numpy(), np.int64), len(log.parts))
+
+
+def _masked(log: PartLog, tables: Tables, numbers: list[int]) -> Tables:
+    return tuple(
+        table.filter(pa.array(np.isin(_parts_of(log, table), numbers))) for table in tables
+    )
+
+
+def _with_pane(table: pa.Table, panes: Ints) -> pa.Table:
+    place = table.schema.get_field_index(PANE)
+    return table.set_column(place, pa.field(PANE, pa.int64()), pa.array(panes, pa.int64()))

@@ -1,0 +1,195 @@
+"""GROUP BY a window, each window once: when the watermark has passed its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.changes import changes
+from tidegate.operators.contract import INSERT, Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.groups import (
+    PANE,
+    ROWS,
+    Groups,
+    GroupSpec,
+    concat,
+    filter_all,
+)
+from tidegate.operators.late import LateRows
+from tidegate.operators.layout import Layout
+from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.panes import Panes
+from tidegate.operators.segments import SegmentLog
+from tidegate.state.codec import schema_text
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WindowAggregate:
+    """Tumbling, hopping and cumulating windows, and groups that the watermark closes.
+
+    Rows become partials where they are read; partials are appended to the panes of their windows;
+    a window is put together from its panes when it closes. Late rows within `lateness_us` make the
+    windows that they change fire again.
+    """
+
+    spec: GroupSpec
+    panes: Panes
+    layout: Layout
+    lateness_us: int = 0
+    late_rows: LateRows | None = None
+    limits: Limits = NO_LIMITS
+    name: str = "window_aggregate"
+
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(self.spec)
+
+    @property
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        if self.late_rows is not None:
+            return ((self.late_rows.packed,),)
+        return (self.groups.schemas,)
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.layout.schema
+
+    @property
+    def late(self) -> pa.Schema | None:
+        return self.late_rows.schema if self.late_rows is not None else None
+
+    def fingerprint(self) -> tuple[str, ...]:
+        schemas = [schema_text(schema) for schema in self.groups.schemas]
+        return (repr(self.spec), repr(self.panes), str(self.lateness_us), *schemas)
+
+    # Where the rows are
+
+    def lift(self, port: int, rows: pa.Table) -> Tables:
+        if self.late_rows is not None:
+            return (self.late_rows.select(rows),)
+        return self.groups.lift(rows)
+
+    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+        return concat(parts) if self.late_rows is not None else self.groups.merge(parts)
+
+    # Where the state is
+
+    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+        log = SegmentLog(state, self.groups.schemas, self.groups.combine, self.panes.bucket_us)
+        output = Output()
+        new = self._on_time(state, inputs[0], moment, output)
+        if self.lateness_us and moment.before_us is not None and new[0].num_rows:
+            output.main += self._fire_again(log, new, moment.before_us)
+        after = moment.after_us
+        if after is not None:
+            if after != moment.before_us or new[0].num_rows:
+                output.main += self._close(log, new, moment.before_us, after)
+            floor = self.panes.floor_after(after - self.lateness_us)
+            log.drop_before(floor)
+            new = filter_all(new, lambda pane: pane >= floor)
+        if new[0].num_rows:
+            log.append(new)
+        log.save()
+        self.limits.check(self.name, state.gauges)
+        return output
+
+    def _on_time(
+        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+    ) -> Tables:
+        """What is not too late for all of its windows; the rest is counted, and kept if asked."""
+        before = moment.before_us
+        limit = None if before is None else before - self.lateness_us
+        if self.late_rows is not None:
+            rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit)
+            state.count_late(late.num_rows)
+            if late.num_rows:
+                output.late.append(self.late_rows.mark(late, self.panes, before))
+            return self.groups.lift(rows)
+        new = self.groups.merge(parts)
+        if limit is None or not new[0].num_rows:
+            return new
+        main = new[0]
+        too_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit
+        if too_late.any():
+            counts = np.abs(main.column(ROWS).to_numpy()[too_late])
+            state.count_late(int(counts.sum()))
+            new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
+        return new
+
+    def _close(
+        self, log: SegmentLog, new: Tables, before: int | None, after: int
+    ) -> list[pa.Table]:
+        """The windows with before < end ≤ after, put together and evaluated."""
+        first = None if before is None else self.panes.floor_after(before)
+        limit = after + 1 if self.panes.kind == "DUE" else after
+        parts = log.load(first, limit)
+        if new[0].num_rows:
+            parts.append(filter_all(new, lambda pane: pane < limit))
+        if not parts:
+            return []
+        tables = concat(parts)
+        ends = self.panes.ends(np.unique(tables[0].column(PANE).to_numpy()))
+        ends = ends[ends <= after]
+        if before is not None:
+            ends = ends[ends > before]
+        results = self._results(tables, ends)
+        if results is None:
+            return []
+        if self.layout.with_op:
+            results = with_op(results, INSERT)
+        return [self.layout.rows(results)]
+
+    def _fire_again(self, log: SegmentLog, new: Tables, before: int) -> list[pa.Table]:
+        """The windows that had fired, are still kept, and are changed by late rows."""
+        ends = self.panes.ends(np.unique(new[0].column(PANE).to_numpy()))
+        ends = ends[(ends <= before) & (ends > before - self.lateness_us)]
+        if not len(ends):
+            return []
+        first = self.panes.first_pane(int(ends.min()))
+        parts = log.load(first, int(ends.max()) + (1 if self.panes.kind == "DUE" else 0))
+        old = concat(parts) if parts else self.groups.empty()
+        was = self._results(old, ends)
+        now = self._results(concat([old, new]), ends)
+        nothing = self.groups.evaluate(self.groups.empty())
+        result = changes(was or nothing, now or nothing, self.groups.by)
+        return [self.layout.rows(result)] if result.num_rows else []
+
+    def _results(self, tables: Tables, ends: Ints) -> pa.Table | None:
+        """The evaluated groups of the windows with these ends; their pane is the end."""
+        if not len(ends) or not tables[0].num_rows:
+            return None
+        merged = self.groups.combine(tuple(spread(table, self.panes, ends) for table in tables))
+        if self.spec.retracts:
+            alive = pc.greater(merged[0].column(ROWS), 0)
+            merged = (merged[0].filter(alive), *merged[1:])
+        return self.groups.evaluate(merged) if merged[0].num_rows else None
+
+
+def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
+    """Every row once per window with one of these ends; the end takes the place of the pane."""
+    found = table.column(PANE).to_numpy()
+    if not panes.shared:
+        last = panes.last_end(found)
+        inside = np.isin(last, ends)
+        chosen = table if inside.all() else table.filter(pa.array(inside))
+        return _with_pane(chosen, last if inside.all() else last[inside])
+    order = np.argsort(found, kind="stable")
+    ordered = found[order]
+    lows = np.searchsorted(ordered, panes.start(ends))
+    highs = np.searchsorted(ordered, ends)
+    pieces = [order[low:high] for low, high in zip(lows, highs, strict=True)]
+    rows = np.concatenate(pieces) if pieces else np.array([], np.int64)
+    return _with_pane(table.take(pa.array(rows)), np.repeat(ends, highs - lows))
+
+
+def _with_pane(table: pa.Table, panes: Ints) -> pa.Table:
+    place = table.schema.get_field_index(PANE)
+    return table.set_column(place, pa.field(PANE, pa.int64()), pa.array(panes, pa.int64()))

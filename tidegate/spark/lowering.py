@@ -1,0 +1,247 @@
+"""A plan as one streaming frame: stages in Spark SQL, operators between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import Source
+from tidegate.operators.clock import Origin
+from tidegate.operators.contract import Operator as RunningOperator
+from tidegate.operators.epoch import Runner
+from tidegate.operators.limits import Limits
+from tidegate.physical.planner import Operator, Stage
+from tidegate.physical.stage_sql import OP, SqlWriter, carries_op, output_sql, quoted
+from tidegate.physical.ticked_sql import (
+    ARRIVAL_FILE,
+    ARRIVAL_ROW,
+    LATE,
+    LIVE,
+    MARK,
+    ORIGIN,
+    TickedWriter,
+    has_arrival,
+)
+from tidegate.plan import nodes as n
+from tidegate.spark.operators import OperatorBuilder, PortInput, stage_columns
+from tidegate.spark.pack import (
+    NOW,
+    OUT_SCHEMA,
+    PACKED_SCHEMA,
+    PackSpec,
+    UnpackSpec,
+    packer,
+    unpacker,
+)
+from tidegate.spark.processor import Processor, Reports
+
+# Operators are numbered from here on, sources from 0.
+FIRST_OPERATOR = 1_000
+_NOW_SQL = "unix_micros(current_timestamp())"
+
+
+@dataclass(frozen=True)
+class LoweringContext:
+    """What lowering needs from the pipeline."""
+
+    spark: SparkSession
+    catalog: Catalog
+    stream: str
+    scan: Callable[[n.Scan | n.SideScan, int], DataFrame]
+    control: Path
+    key_groups: int
+    limits: Limits
+    reports: Any
+    late_of: n.Node | None = None
+    needs_clock: bool = False
+
+
+@dataclass
+class Lowered:
+    """The frame of a stream; `late` is the schema of the blobs in the column LATE."""
+
+    frame: DataFrame
+    late: pa.Schema | None
+    operators: dict[int, str] = field(default_factory=dict)
+
+
+class Lowering:
+    """Lowers one plan; views are dropped when it is done."""
+
+    def __init__(self, context: LoweringContext) -> None:
+        self.context = context
+        self.builder = OperatorBuilder(context.spark, context.catalog, context.limits)
+        self.scans: list[n.Scan | n.SideScan] = []
+        self.operators: dict[int, str] = {}
+        self.views: list[str] = []
+        self.late: pa.Schema | None = None
+        self.control: str | None = None
+
+    def lower(self, stage: Stage) -> Lowered:
+        try:
+            return self._lower(stage)
+        finally:
+            for view in self.views:
+                self.context.spark.catalog.dropTempView(view)
+
+    def _lower(self, stage: Stage) -> Lowered:
+        spark = self.context.spark
+        if self.context.late_of is not None:
+            views = self._leaves(stage, ticked=True)[0]
+            writer: SqlWriter = TickedWriter(views.get, with_late=True)
+            sql = output_sql(stage.node, views.get, writer, (LIVE, LATE))
+        else:
+            views = self._leaves(stage, ticked=False)[0]
+            writer = SqlWriter(views.get, by_id=True)
+            sql = output_sql(stage.node, views.get, writer)
+        return Lowered(spark.sql(sql), self.late, self.operators)
+
+    # Leaves
+
+    def _leaves(self, stage: Stage, ticked: bool) -> tuple[dict[n.Node, str], list[Origin]]:
+        """A view for each leaf of a stage, and where its time comes from."""
+        views: dict[n.Node, str] = {}
+        origins: list[Origin] = []
+        for scan in stage.scans:
+            index = len(self.scans)
+            self.scans.append(scan)
+            frame = self.context.scan(scan, index)
+            views[scan] = self._view(self._scanned(scan, frame, index, ticked))
+            origin = self._origin(scan, index)
+            origins += [origin] if origin is not None else []
+        if stage.scans and not origins:
+            # Without event time the sources still tell when they have ended.
+            first = len(self.scans) - len(stage.scans)
+            origins = [Origin(first + place) for place, _ in enumerate(stage.scans)]
+        for operator in stage.operators:
+            frame, number = self._operator(operator, ticked)
+            views[operator.node] = self._view(frame)
+            origins.append(Origin(number))
+        return views, origins
+
+    def _origin(self, scan: n.Scan | n.SideScan, index: int) -> Origin | None:
+        source = getattr(scan, "source", None)
+        if not isinstance(source, Source) or source.watermark is None:
+            return None
+        return Origin(index, source.options["idle_timeout"])
+
+    def _scanned(
+        self, scan: n.Scan | n.SideScan, frame: DataFrame, index: int, ticked: bool
+    ) -> DataFrame:
+        """The columns of a source by id; with its time, and its end when that has come."""
+        columns = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in scan.fields]
+        columns += [OP] if carries_op(scan) else []
+        if has_arrival(scan):
+            known = ARRIVAL_FILE in frame.columns
+            columns.append(ARRIVAL_FILE if known else f"'' AS {ARRIVAL_FILE}")
+            number = ARRIVAL_ROW if known else "monotonically_increasing_id()"
+            columns.append(f"{number} AS {ARRIVAL_ROW}")
+        if not ticked:
+            return frame.selectExpr(*columns)
+        source = getattr(scan, "source", None)
+        watermark = source.watermark if isinstance(source, Source) else None
+        mark = (
+            f"unix_micros(CAST({quoted(watermark.column)} AS TIMESTAMP))"
+            if watermark is not None
+            else "CAST(NULL AS BIGINT)"
+        )
+        hidden = [f"{index} AS {ORIGIN}", f"{mark} AS {MARK}"]
+        late = [f"CAST(NULL AS BINARY) AS {LATE}"] if self._carries_late else []
+        rows = frame.selectExpr(*columns, *hidden, *late, f"true AS {LIVE}")
+        nothing = [
+            f"CAST(NULL AS {f.dataType.simpleString()}) AS {quoted(f.name)}"
+            for f in rows.schema.fields[: len(columns)]
+        ]
+        ends = self._control().selectExpr(
+            *nothing, f"{index} AS {ORIGIN}", f"mark AS {MARK}", *late, f"false AS {LIVE}"
+        )
+        return rows.union(ends)
+
+    @property
+    def _carries_late(self) -> bool:
+        return self.context.late_of is not None
+
+    def _control(self) -> DataFrame:
+        """The durable stream that says when the input has ended."""
+        control = self.context.control
+        control.mkdir(parents=True, exist_ok=True)
+        spark = self.context.spark
+        ends = spark.readStream.schema("mark BIGINT").json(str(control))
+        if not self.context.needs_clock:
+            return ends
+        # An epoch now and then, so that time goes on while no rows come.
+        beats = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+        return ends.union(beats.selectExpr("CAST(NULL AS BIGINT) AS mark"))
+
+    def _view(self, frame: DataFrame) -> str:
+        name = f"_tidegate_{self.context.stream}_{len(self.views)}".lower()
+        frame.createOrReplaceTempView(name)
+        self.views.append(name)
+        return name
+
+    # Operators
+
+    def _operator(self, operator: Operator, ticked: bool) -> tuple[DataFrame, int]:
+        number = FIRST_OPERATOR + len(self.operators)
+        self.operators[number] = operator.name
+        keeps_late = operator.node is self.context.late_of
+        built = self.builder.build(operator.node, keeps_late)
+        running = built.operator
+        if keeps_late:
+            self.late = running.late
+        packed: DataFrame | None = None
+        ports: list[tuple[Origin, ...]] = []
+        for port, (given, stage) in enumerate(zip(built.ports, operator.inputs, strict=True)):
+            frame, origins = self._port(running, port, given, stage)
+            ports.append(tuple(origins))
+            packed = frame if packed is None else packed.union(frame)
+        assert packed is not None, "an operator has inputs"
+        runner = Runner(number, running, tuple(ports))
+        processor = Processor(runner, self.context.stream, self.context.reports)
+        out = packed.groupBy("kg").transformWithStateInPandas(
+            processor, OUT_SCHEMA, "Append", "None"
+        )
+        return self._unpacked(operator.node, running, out, number if ticked else None), number
+
+    def _port(
+        self, running: RunningOperator, port: int, given: PortInput, stage: Stage
+    ) -> tuple[DataFrame, Sequence[Origin]]:
+        """The packed rows of one port."""
+        views, origins = self._leaves(stage, ticked=True)
+        writer = TickedWriter(views.get, self._carries_late)
+        hidden = [ORIGIN, MARK, LIVE, *([LATE] if self._carries_late else [])]
+        if self.context.needs_clock:
+            hidden.append(f"{_NOW_SQL} AS {NOW}")
+        sql = (
+            f"SELECT {', '.join(hidden)}, {stage_columns(given)} FROM ({writer.write(given.node)})"
+        )
+        delays = tuple((origin.id, self._delay(origin.id)) for origin in origins)
+        spec = PackSpec(running, port, given.columns, delays, self.context.key_groups)
+        frame = self.context.spark.sql(sql).mapInArrow(packer(spec), PACKED_SCHEMA)
+        return frame, origins
+
+    def _delay(self, origin: int) -> int:
+        if origin >= FIRST_OPERATOR:
+            return 0
+        source = getattr(self.scans[origin], "source", None)
+        watermark = source.watermark if isinstance(source, Source) else None
+        return watermark.delay_us if watermark is not None else 0
+
+    def _unpacked(
+        self, node: n.Node, running: RunningOperator, out: DataFrame, origin: int | None
+    ) -> DataFrame:
+        names = [item.id for item in node.fields]
+        names += [OP] if OP in running.output.names else []
+        late = self._carries_late and origin is not None
+        spec = UnpackSpec(running.output, tuple(names), origin, late)
+        return out.mapInArrow(unpacker(spec), from_arrow_schema(spec.output))
+
+
+__all__ = ["Lowered", "Lowering", "LoweringContext", "Reports"]

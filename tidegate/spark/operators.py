@@ -1,0 +1,269 @@
+"""Operators from plan nodes: Spark says which types the columns have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.errors import RunError
+from tidegate.operators.accumulators import Call, ignores_nulls
+from tidegate.operators.contract import OP, Operator
+from tidegate.operators.groups import HASH, PANE, WEIGHT, GroupSpec
+from tidegate.operators.hold import Hold
+from tidegate.operators.keyed_aggregate import KeyedAggregate
+from tidegate.operators.late import LateRows
+from tidegate.operators.layout import Layout, OutputColumn
+from tidegate.operators.limits import Limits
+from tidegate.operators.normalize import FILE, ROW, Normalize
+from tidegate.operators.panes import Panes
+from tidegate.operators.session_aggregate import SessionAggregate
+from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.physical.aggregates import AggregatePlan, CallPlan, plan_aggregate
+from tidegate.physical.stage_sql import carries_op, quoted
+from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, when_live
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.spark.analysis import node_schema
+from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind
+
+TypesOf = Callable[[n.Node, Sequence[str]], list[DataType]]
+
+
+@dataclass(frozen=True)
+class PortInput:
+    """The rows of one port: the node they come from, the SQL of each column of the stage, and
+    which of them an operator knows under which name."""
+
+    node: n.Node
+    stage: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """An operator with what feeds it."""
+
+    operator: Operator
+    ports: tuple[PortInput, ...]
+    processing_time: bool = False
+
+
+class _Columns:
+    """The columns of a stage; the same SQL is sent once."""
+
+    def __init__(self) -> None:
+        self.by_sql: dict[str, str] = {}
+        self.named: list[tuple[str, str]] = []
+
+    def add(self, name: str, sql: str) -> None:
+        given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
+        self.named.append((name, given))
+
+    def port(self, node: n.Node) -> PortInput:
+        stage = tuple((given, sql) for sql, given in self.by_sql.items())
+        return PortInput(node, stage, tuple(self.named))
+
+
+class OperatorBuilder:
+    """Makes the operators of one pipeline."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, limits: Limits) -> None:
+        self.spark = spark
+        self.catalog = catalog
+        self.limits = limits
+
+    def build(self, node: n.Node, keeps_late: bool) -> Built:
+        if isinstance(node, n.Aggregate):
+            return self._aggregate(plan_aggregate(node), keeps_late)
+        if isinstance(node, n.Hold):
+            return self._hold(node, keeps_late)
+        if isinstance(node, n.Normalize):
+            return self._normalize(node)
+        raise RunError("TG-501", f"{node.label()} cannot run yet")
+
+    # Aggregates
+
+    def _aggregate(self, plan: AggregatePlan, keeps_late: bool) -> Built:
+        columns = _Columns()
+        columns.add(PANE, plan.pane)
+        keys = [f"{key}" for key in plan.keys]
+        columns.add(HASH, f"xxhash64({', '.join(keys)})" if keys else "0L")
+        for index, key in enumerate(keys):
+            columns.add(f"k{index}", key)
+        if plan.retracts:
+            columns.add(WEIGHT, plan.weight)
+        arguments = [_argument_sql(call) for call in plan.calls]
+        for index, parts in enumerate(arguments):
+            for place, sql in enumerate(parts):
+                columns.add(f"a{index}_{place}", sql)
+        types = dict(
+            zip(columns.by_sql, self._types(plan.input, list(columns.by_sql)), strict=True)
+        )
+        late = self._late(plan, columns, types) if keeps_late else None
+        spec = self._spec(plan, keys, arguments, types)
+        operator = self._operator(plan, spec, late)
+        return Built(operator, (columns.port(plan.input),), plan.processing_time)
+
+    def _spec(
+        self,
+        plan: AggregatePlan,
+        keys: list[str],
+        arguments: list[list[str]],
+        types: dict[str, pa.DataType],
+    ) -> GroupSpec:
+        results = self._result_types(plan)
+        calls = tuple(
+            Call(
+                call.function,
+                call.text,
+                tuple(types[sql] for sql in parts),
+                result,
+                call.distinct,
+                call.filter is not None and not _folds(call),
+                call.constants,
+                plan.retracts,
+            )
+            for call, parts, result in zip(plan.calls, arguments, results, strict=True)
+        )
+        for key in keys:
+            if pa.types.is_nested(types[key]):
+                raise RunError(
+                    "TG-501",
+                    f"GROUP BY {key.replace('`', '')}: groups by {types[key]} cannot run yet",
+                    hint="group by the parts of it, or by to_json(…).",
+                )
+        return GroupSpec(tuple(types[key] for key in keys), calls, plan.retracts)
+
+    def _operator(self, plan: AggregatePlan, spec: GroupSpec, late: LateRows | None) -> Operator:
+        node = plan.node
+        emit = node.emit
+        mode = emit.mode if emit is not None else None
+        with_op = carries_op(node)
+        layout = Layout(self._output(plan), plan.panes or Panes("DUE"), with_op)
+        lateness = (emit.lateness_us or 0) if emit is not None else 0
+        early = mode in (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
+        if plan.session_gap_us is not None:
+            return SessionAggregate(
+                spec, plan.session_gap_us, layout, lateness, early, late, self.limits
+            )
+        if plan.panes is not None and not early:
+            return WindowAggregate(spec, plan.panes, layout, lateness, late, self.limits)
+        every = emit.every_us if emit is not None and mode is EmitMode.EVERY else None
+        at_end = not early and plan.panes is None
+        name = "window_aggregate" if plan.panes is not None else "group_aggregate"
+        return KeyedAggregate(
+            spec, layout, plan.panes, lateness, every, at_end, node.ttl_us, late, self.limits, name
+        )
+
+    def _output(self, plan: AggregatePlan) -> tuple[OutputColumn, ...]:
+        kinds = self._arrow(node_schema(self.spark, self.catalog, plan.node))
+        return tuple(
+            OutputColumn(output.kind, output.index, kind)
+            for output, kind in zip(plan.outputs, kinds, strict=False)
+        )
+
+    def _result_types(self, plan: AggregatePlan) -> list[pa.DataType]:
+        kinds = self._arrow(node_schema(self.spark, self.catalog, plan.node))
+        return kinds[len(plan.node.keys) : len(plan.node.fields)]
+
+    # Rows that wait
+
+    def _hold(self, node: n.Hold, keeps_late: bool) -> Built:
+        columns = _Columns()
+        delta = 1 if node.field(node.end_id).role is n.Role.TIME else 0
+        end = f"unix_micros(CAST({quoted(node.end_id)} AS TIMESTAMP))"
+        columns.add(PANE, f"{end} + {delta}L" if delta else end)
+        columns.add(HASH, f"xxhash64({quoted(node.end_id)})")
+        names = [quoted(item.id) for item in node.fields]
+        for index, name in enumerate(names):
+            columns.add(f"c{index}", name)
+        if carries_op(node.input):
+            columns.add(OP, OP)
+        kinds = self._arrow(node_schema(self.spark, self.catalog, node.input))
+        fields = [pa.field(f"c{i}", kind) for i, kind in enumerate(kinds[: len(names)])]
+        fields += [pa.field(OP, pa.string())] if carries_op(node.input) else []
+        output = pa.schema(fields)
+        late = LateRows("hold_until_close", output, tuple(output.types)) if keeps_late else None
+        return Built(Hold(output, late_rows=late, limits=self.limits), (columns.port(node.input),))
+
+    # Upserts
+
+    def _normalize(self, node: n.Normalize) -> Built:
+        columns = _Columns()
+        keys = [quoted(column) for column in node.key]
+        columns.add(HASH, f"xxhash64({', '.join(keys)})")
+        for index, key in enumerate(keys):
+            columns.add(f"k{index}", key)
+        names = [quoted(item.id) for item in node.fields]
+        for index, name in enumerate(names):
+            columns.add(f"c{index}", name)
+        columns.add(OP, OP if carries_op(node.input) else "'+U'")
+        columns.add(FILE, ARRIVAL_FILE)
+        columns.add(ROW, ARRIVAL_ROW)
+        types = self._types(node.input, [*keys, *names])
+        operator = Normalize(tuple(types[: len(keys)]), tuple(types[len(keys) :]), self.limits)
+        return Built(operator, (columns.port(node.input),))
+
+    # Types
+
+    def _late(
+        self, plan: AggregatePlan, columns: _Columns, types: dict[str, pa.DataType]
+    ) -> LateRows:
+        """What comes too late is kept with all the columns its node has."""
+        needed = pa.schema(
+            [pa.field(own, types[_sql(columns, given)]) for own, given in columns.named]
+        )
+        own = [quoted(item.id) for item in plan.input.fields]
+        kinds = self._types(plan.input, own)
+        for index, sql in enumerate(own):
+            columns.add(f"l{index}", sql)
+        name = "session_aggregate" if plan.session_gap_us is not None else "window_aggregate"
+        return LateRows(name, needed, tuple(kinds))
+
+    def _types(self, node: n.Node, expressions: Sequence[str]) -> list[pa.DataType]:
+        """The types of expressions over the columns of a node."""
+        schema = node_schema(self.spark, self.catalog, node, expressions)
+        return self._arrow(schema)
+
+    def _arrow(self, schema: StructType) -> list[pa.DataType]:
+        return [to_arrow_type(field.dataType, timezone="UTC") for field in schema.fields]
+
+
+def _sql(columns: _Columns, given: str) -> str:
+    return next(sql for sql, name in columns.by_sql.items() if name == given)
+
+
+def _folds(call: CallPlan) -> bool:
+    """Whether FILTER can be had by making the argument NULL."""
+    return call.function == "count" or ignores_nulls(call.function, call.constants)
+
+
+def _argument_sql(call: CallPlan) -> list[str]:
+    """The arguments of a call, with its FILTER folded in or as one more of them."""
+    if call.filter is None:
+        return list(call.arguments)
+    if not _folds(call):
+        return [*call.arguments, f"coalesce({call.filter}, false)"]
+    arguments = call.arguments or ("1",)
+    return [f"CASE WHEN {call.filter} THEN {argument} END" for argument in arguments]
+
+
+def stage_columns(port: PortInput) -> str:
+    """The SELECT list of a stage for a port: computed for rows, NULL for ticks."""
+    trivial = {quoted(item.id) for item in port.node.fields}
+    parts = [f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in port.stage]
+    return ", ".join(parts)
+
+
+def is_changelog(node: n.Node) -> bool:
+    return properties(node).changelog is ChangelogKind.CHANGELOG
+
+
+__all__ = ["LIVE", "Built", "OperatorBuilder", "PortInput", "stage_columns"]
