@@ -75,6 +75,8 @@ TITLES: dict[str, str] = {
     "TG-603": "pipeline changed since its last epoch",
     "TG-604": "epoch no longer kept",
     "TG-605": "saved state cannot be read",
+    "TG-606": "state that no longer fits",
+    "TG-607": "stream that was run to its end",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

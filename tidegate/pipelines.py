@@ -12,7 +12,7 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
 from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
-from tidegate.errors import RunError
+from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
 from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
@@ -36,6 +36,8 @@ class Pipelines:
         self._pipelines: dict[str, SparkPipeline] = {}
         self._subscribed: dict[str, Sink] = {}
         self._ended: set[str] = set()
+        # What starting on old data means; whoever shows warnings takes them from here.
+        self.warnings: list[TidegateError] = []
         # None while the session is stopped, else whether it runs to the end of its input.
         self.until_end: bool | None = None
 
@@ -139,6 +141,7 @@ class Pipelines:
             self._add_sink(pipeline, sink, name)
         interval = trigger if trigger is not None else settings["trigger_interval"]
         pipeline.start(self.until_end, interval)
+        self.warnings += pipeline.warnings
         self._pipelines[name.lower()] = pipeline
         self._ended.discard(name.lower())
 

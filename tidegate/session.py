@@ -278,6 +278,8 @@ class Session:
         # Spark starts here at the latest, and with it the listener.
         _ = self.spark
         self._pipelines.start(self.catalog, self.settings, until_end, self._listener)
+        self.warnings += self._pipelines.warnings
+        self._pipelines.warnings = []
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""

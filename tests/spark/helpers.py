@@ -23,6 +23,19 @@ def rows_of(batches: Iterable[Batch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.table.to_pylist()]
 
 
+def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that a changelog leaves; taking back what is not there is an error."""
+    left: Counter[str] = Counter()
+    known: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        plain = {name: value for name, value in row.items() if name != "_op"}
+        key = repr(sorted(plain.items()))
+        known[key] = plain
+        left[key] += 1 if row["_op"] in ("+I", "+U") else -1
+    assert all(count >= 0 for count in left.values()), "what was not given was taken back"
+    return [known[key] for key in left.elements()]
+
+
 def table_rows(table: pa.Table) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
@@ -54,3 +67,36 @@ def open_with(path: Path, spark: Any, script: str, **config: Any) -> Session:
     session = tidegate.open(path, spark=spark, config=config)
     session.execute(script)
     return session
+
+
+Rows = list[dict[str, Any]]
+# One step inserts into some sources, and all of it is done before the next.
+Step = dict[str, Rows]
+
+
+def play(session: Session, *steps: Step) -> None:
+    """Insert step by step into a running session: each is an epoch of the streams it reaches."""
+    for step in steps:
+        for source, rows in step.items():
+            session.insert(source, rows)
+        session.wait()
+
+
+def play_with_restart(
+    path: Path, spark: Any, script: str, streams: Iterable[str], steps: list[Step], **config: Any
+) -> dict[str, list[Batch]]:
+    """Half of the steps one by one; a new session finds the rest and runs to the end."""
+    half = (len(steps) + 1) // 2
+    with open_with(path, spark, script, **config) as session:
+        for stream in streams:
+            session.subscribe(stream)
+        session.start()
+        play(session, *steps[:half])
+    with open_with(path, spark, script, **config) as session:
+        for step in steps[half:]:
+            for source, rows in step.items():
+                session.insert(source, rows)
+        subscriptions = {stream: session.subscribe(stream) for stream in streams}
+        session.start(until_end=True)
+        session.wait()
+        return {stream: item.take_all() for stream, item in subscriptions.items()}

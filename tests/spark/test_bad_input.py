@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import tidegate
-from tests.spark.helpers import open_with, rows_of, run_to_end
+from tests.spark.helpers import open_with, rows_of, run_to_end, standing
 from tidegate.errors import RunError, TidegateError
 
 pytestmark = pytest.mark.spark
@@ -154,19 +154,32 @@ def test_a_sink_that_cannot_hold_the_types_is_refused_when_declared(spark: Any, 
             assert session.catalog.get("o") is None
 
 
-def test_upserts_are_not_given_out_in_an_order_that_keeps_the_older_row(
+def test_upserts_of_one_epoch_keep_the_order_in_which_they_were_inserted(
     spark: Any, data: Path
 ) -> None:
-    """Spark reads the larger of two inserts first: the last row of a key would be the old one."""
+    """Spark reads the larger of two inserts first: the last row of a key must not be the old one."""
     script = (
         "CREATE SOURCE s (id INT, v STRING, PRIMARY KEY (id)) WITH (connector = 'memory');"
         "CREATE STREAM t AS SELECT id, v FROM s;"
     )
+    many = [(n, "x" * 50 + str(n)) for n in range(2, 2000)]
     with open_with(data, spark, script) as session:
         session.insert("s", [(1, "old")])
-        session.insert("s", [(1, "new"), *((n, "x" * 50 + str(n)) for n in range(2, 2000))])
-        session.subscribe("t")
-        with pytest.raises(RunError) as caught:
-            session.start(until_end=True)
-        assert caught.value.code == "TG-501"
-        assert "replaces rows by key" in caught.value.message
+        session.insert("s", [(1, "new"), *many])
+        stream = session.subscribe("t")
+        session.start()
+        session.wait()
+        (epoch,) = stream.take_all()
+        assert [row["v"] for row in epoch.table.to_pylist() if row["id"] == 1] == ["new"]
+        assert epoch.table.num_rows == 1 + len(many)
+    with open_with(data, spark, script) as session:
+        session.insert("s", [(1, "newer"), *many])
+        session.insert("s", [(1, "newest"), (1, "new"), (2, "two"), (1, "last")])
+        stream = session.subscribe("t")
+        session.start(until_end=True)
+        session.wait()
+        _, second, *_ = epochs = stream.take_all()
+        changed = {(row["_op"], row["id"]) for row in second.table.to_pylist()}
+        assert changed == {("-U", 1), ("+U", 1), ("-U", 2), ("+U", 2)}
+        left = {row["id"]: row["v"] for row in standing(rows_of(epochs))}
+        assert left == {**dict(many), 1: "last", 2: "two"}

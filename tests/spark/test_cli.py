@@ -166,10 +166,10 @@ def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
     again.read_until(lambda text: "even · epoch" in text)
     assert "even · epoch 0\r\n" not in again.text, "it did not go on where it was"
     again.press("\x03")
-    # The first one is noticed: the second comes while the streams are being stopped.
+    # The first one is noticed: the second comes while the streams are being stopped, or just after.
     again.read_until(lambda text: "stopping" in text)
     again.press("\x03")
-    assert again.wait() == 130
+    assert again.wait() in (0, 130)
     assert "Traceback" not in again.text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -137,7 +139,24 @@ def main() -> None:
     """The entry point of the `tidegate` command."""
     for stream in (sys.stdout, sys.stderr):
         _replace_unprintable(stream)
-    app(prog_name="tidegate")
+    try:
+        app(prog_name="tidegate")
+    except SystemExit as done:
+        _leave(done)
+
+
+def _leave(done: SystemExit) -> None:
+    """End at once where Spark ran.
+
+    While Python cleans up it has no handler any more: a Ctrl-C then would end the process by the
+    signal, after everything had gone well. Spark ends by itself when this process is gone.
+    """
+    if "pyspark" not in sys.modules or not isinstance(done.code, int | None):
+        raise done
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(done.code or 0)
 
 
 def _replace_unprintable(stream: TextIO) -> None:

@@ -63,9 +63,11 @@ def _start(
     if interrupts.requested:
         return
     session.add_console_sinks()
+    known = len(session.warnings)
     with screen.working("starting the streams…"):
         session.start(until_end=until_end)
     interrupts.install()
+    report.show(session.warnings[known:], "warning")
 
 
 def _watch(session: Session, screen: Screen, interrupts: Interrupts) -> None:

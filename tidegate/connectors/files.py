@@ -147,7 +147,8 @@ def _arrival(kind: str) -> tuple[str, str]:
         "_metadata.file_path",
         "lpad(CAST(_metadata.file_block_start AS STRING), 20, '0')",
     ]
-    row = "_metadata.row_index" if kind == "parquet" else "monotonically_increasing_id()"
+    # Rows of a block of text come one after the other, and keep that order where they are sorted.
+    row = "_metadata.row_index" if kind == "parquet" else "0L"
     # Parquet numbers its rows by file, whatever block they are in.
     file = f"concat({', '.join(parts[:2] if kind == 'parquet' else parts)})"
     return f"{file} AS _tg_file", f"{row} AS _tg_row"

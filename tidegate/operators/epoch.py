@@ -6,9 +6,10 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from tidegate.operators.clock import Clock, Origin, Tick, newest
+from tidegate.operators.clock import END_US, Clock, Origin, Tick, newest
 from tidegate.operators.contract import Moment, Operator, OperatorState, Output, Tables
 from tidegate.state import codec
 from tidegate.state.backend import StateBackend
@@ -36,8 +37,12 @@ class Runner:
     id: int
     operator: Operator
     ports: tuple[tuple[Origin, ...], ...]
+    # Windows of processing time: the clock of the epochs takes the place of the watermark.
+    by_clock: bool = False
 
+    @cached_property
     def fingerprint(self) -> bytes:
+        """What the operator means, in eight bytes."""
         return codec.fingerprint(self.operator.name, *self.operator.fingerprint())
 
     def run(
@@ -51,12 +56,12 @@ class Runner:
     ) -> EpochResult:
         """Step once. Nothing but `backend` is remembered."""
         clock, state, discarded = self._load(backend, what, key_group == 0)
-        before = clock.watermark_us
+        before = self._mark(clock)
         clock.step(newest(ticks), now_us)
-        moment = Moment(before, clock.watermark_us, clock.now_us)
+        mark = self._mark(clock)
+        moment = Moment(before, mark, clock.now_us)
         output = self.operator.step(state, [list(parts) for parts in inputs], moment)
         self._save(backend, clock, state)
-        mark = clock.watermark_us
         tick = None if mark is None else Tick(self.id, 0, mark, clock.idle)
         report = {
             "operator": self.operator.name,
@@ -67,10 +72,15 @@ class Runner:
         }
         return EpochResult(output, tick, report)
 
+    def _mark(self, clock: Clock) -> int | None:
+        if not self.by_clock or clock.watermark_us == END_US:
+            return clock.watermark_us
+        return clock.now_us or None
+
     def _load(
         self, backend: StateBackend, what: str, first: bool
     ) -> tuple[Clock, OperatorState, bool]:
-        own = self.fingerprint()
+        own = self.fingerprint
         state = OperatorState(backend, own, what, first)
         stored = backend.get(_HEAD, b"")
         if stored is None:

@@ -30,6 +30,8 @@ from tidegate.operators.accumulators.base import Column, Ids, groupable
 from tidegate.operators.accumulators.kernels import group_ids, ids_of, normal, places_of
 
 PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
+# How many rows came in where some take others back, which may leave none.
+SEEN = "_seen"
 Tables = tuple[pa.Table, ...]
 
 
@@ -81,6 +83,7 @@ class Groups:
 
     def _main_schema(self) -> pa.Schema:
         fields = [*self._key_fields(), pa.field(ROWS, pa.int64())]
+        fields += [pa.field(SEEN, pa.int64())] if self.spec.retracts else []
         for item, names in self._plain.values():
             fields += [pa.field(*pair) for pair in zip(names, item.fields, strict=True)]
         return pa.schema(fields)
@@ -94,6 +97,7 @@ class Groups:
     ) -> tuple[list[tuple[str, str]], list[tuple[CombiningAccumulator, list[str]]]]:
         """What kernels of Arrow merge, and what accumulators merge themselves."""
         merges, custom = [(HASH, "min"), (ROWS, "sum")], []
+        merges += [(SEEN, "sum")] if self.spec.retracts else []
         for item, names in self._plain.values():
             if isinstance(item, CombiningAccumulator):
                 custom.append((item, names))
@@ -109,10 +113,11 @@ class Groups:
     def lift(self, rows: pa.Table) -> Tables:
         """Rows with PANE, HASH, keys, arguments (and WEIGHT) as states, combined."""
         weights = rows.column(WEIGHT) if self.spec.retracts else None
-        ones = weights if weights is not None else pa.array(np.ones(rows.num_rows, np.int64))
+        each = pa.array(np.ones(rows.num_rows, np.int64))
+        ones = each if weights is None else weights
         keys = [rows.column(PANE), rows.column(HASH)]
         keys += [normal(rows.column(name)) for name in self.keys]
-        main = [*keys, ones]
+        main = [*keys, ones, *([each] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.lift(self._arguments(rows, index, item), weights)
             main += [_cast(s, kind) for s, kind in zip(states, item.fields, strict=True)]
@@ -202,6 +207,11 @@ class Groups:
 
     def _bag_keys(self, bag: BagAccumulator) -> list[str]:
         return [*self.by, *(f"v{place}" for place, _ in enumerate(bag.values))]
+
+    def seen(self, main: pa.Table) -> Ids:
+        """How many rows came in for each group."""
+        counts: Ids = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
+        return counts
 
     # States to results
 

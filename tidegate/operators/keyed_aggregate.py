@@ -41,7 +41,7 @@ class KeyedAggregate:
 
     `panes` is None without windows. `every_us` collects changes and gives them out at most that
     often; `at_end` gives everything out once, when a bounded input has ended. After `ttl_us` of
-    processing time without a row a group is forgotten.
+    processing time without a row a group without window is forgotten.
     """
 
     spec: GroupSpec
@@ -78,9 +78,14 @@ class KeyedAggregate:
         """Without keys and windows there is always one group, even if it has no rows."""
         return not self.spec.keys and self.panes is None
 
+    @property
+    def lives_us(self) -> int | None:
+        """Windows go with the watermark; only groups without one have a time to live."""
+        return self.ttl_us if self.panes is None else None
+
     def fingerprint(self) -> tuple[str, ...]:
         schemas = [schema_text(schema) for schema in self.groups.schemas]
-        modes = (self.every_us is not None, self.at_end, self.ttl_us is not None)
+        modes = (self.every_us is not None, self.at_end, self.lives_us is not None)
         return (repr(self.spec), repr(self.panes), repr(modes), *schemas)
 
     # Where the rows are
@@ -131,7 +136,7 @@ class KeyedAggregate:
             new = self.groups.merge(parts)
             if self.panes is not None and before is not None and new[0].num_rows:
                 late_mask = self.panes.last_end(new[0].column(PANE).to_numpy()) <= before
-                state.count_late(int(np.abs(new[0].column(ROWS).to_numpy()[late_mask]).sum()))
+                state.count_late(int(self.groups.seen(new[0])[late_mask].sum()))
         if self.panes is None or not new[0].num_rows:
             return new
         ends = self.panes.ends(np.unique(new[0].column(PANE).to_numpy()))
@@ -143,17 +148,17 @@ class KeyedAggregate:
 
     @property
     def _expires(self) -> bool:
-        return self.panes is not None or self.ttl_us is not None
+        return self.panes is not None or self.lives_us is not None
 
     @property
     def stored(self) -> tuple[pa.Schema, ...]:
-        if self.ttl_us is None:
+        if self.lives_us is None:
             return self.groups.schemas
         first = self.groups.schemas[0].append(pa.field(TOUCHED, pa.int64()))
         return (first, *self.groups.schemas[1:])
 
     def _combine(self, tables: Tables) -> Tables:
-        if self.ttl_us is None:
+        if self.lives_us is None:
             return self._standing(self.groups.combine(tables))
         main = tables[0]
         combined = self.groups.combine((main.drop_columns([TOUCHED]), *tables[1:]))
@@ -169,13 +174,13 @@ class KeyedAggregate:
         return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
 
     def _due(self, main: pa.Table) -> Ints:
-        if self.ttl_us is not None:
-            return np.asarray(main.column(TOUCHED).to_numpy(), np.int64) + self.ttl_us
+        if self.lives_us is not None:
+            return np.asarray(main.column(TOUCHED).to_numpy(), np.int64) + self.lives_us
         return np.asarray(main.column(PANE).to_numpy(), np.int64)
 
     def _forget(self, log: PartLog, moment: Moment) -> None:
         """Drop groups whose time to live is over, before anything is added to them."""
-        if self.ttl_us is None:
+        if self.lives_us is None:
             return
         for number in log.due_by(moment.now_us):
             tables = log.load([number])
@@ -209,6 +214,7 @@ class KeyedAggregate:
             new = self.groups.combine(concat([waiting, new]))
         last = state.meta.get("given_us")
         due = last is None or moment.now_us >= last + self.every_us or moment.ended
+        due = due or self._closes_some(new, moment)
         if due and new[0].num_rows:
             state.meta["given_us"] = moment.now_us
             if waiting is not None:
@@ -217,6 +223,12 @@ class KeyedAggregate:
         if new[0].num_rows:
             state.put("waiting", b"", new)
         return None
+
+    def _closes_some(self, new: Tables, moment: Moment) -> bool:
+        """Whether a window that waits is about to be forgotten: then it must speak now."""
+        if self.panes is None or moment.after_us is None or not new[0].num_rows:
+            return False
+        return bool(pc.min(new[0].column(PANE)).as_py() <= moment.after_us - self.lateness_us)
 
     def _update(self, log: PartLog, new: Tables, moment: Moment) -> list[pa.Table]:
         """The groups that came in, before and after."""
@@ -229,7 +241,7 @@ class KeyedAggregate:
         return [self.layout.rows(result)] if result.num_rows else []
 
     def _stamped(self, new: Tables, now_us: int) -> Tables:
-        if self.ttl_us is None:
+        if self.lives_us is None:
             return new
         stamp = pa.array(np.full(new[0].num_rows, now_us, np.int64))
         return (new[0].append_column(TOUCHED, stamp), *new[1:])
@@ -237,7 +249,7 @@ class KeyedAggregate:
     def _same_groups(self, stored: Tables, new: Tables) -> Tables:
         """Of what is stored, the groups that came in."""
         main = stored[0]
-        if self.ttl_us is not None:
+        if self.lives_us is not None:
             main = main.drop_columns([TOUCHED])
         tables = (main, *stored[1:])
         return tuple(

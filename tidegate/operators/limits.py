@@ -11,12 +11,16 @@ from tidegate.errors import RunError
 class Limits:
     """How much one key group of an operator may keep; None is no limit."""
 
-    rows: int | None = None
+    groups: int | None = None
     bytes: int | None = None
+
+    def exceeded(self, gauges: dict[str, int]) -> bool:
+        limits = ((self.groups, gauges.get("groups", 0)), (self.bytes, gauges.get("bytes", 0)))
+        return any(limit is not None and kept > limit for limit, kept in limits)
 
     def check(self, operator: str, gauges: dict[str, int]) -> None:
         for what, limit, setting in (
-            ("rows", self.rows, "max_groups"),
+            ("groups", self.groups, "max_groups"),
             ("bytes", self.bytes, "max_state_bytes"),
         ):
             kept = gauges.get(what, 0)

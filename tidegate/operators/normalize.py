@@ -64,7 +64,7 @@ class Normalize:
         return (self._last(concat(parts)[0]),)
 
     def _last(self, rows: pa.Table) -> pa.Table:
-        """The last row of each key, by the place where it stood."""
+        """The last row of each key, by the place where it stood; Arrow's sort is stable."""
         if rows.num_rows <= 1:
             return rows
         return self._keep_last(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))

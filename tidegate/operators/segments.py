@@ -1,14 +1,16 @@
 """State as a log: what comes in is appended, what is due is read, and nothing else is touched.
 
 Rows lie in segments, segments in buckets of neighbouring panes. An epoch appends one segment to
-each bucket it touches, without reading. A bucket is rewritten when what was appended outgrows what
-it began with, so the cost of an epoch follows its input and not the state.
+each bucket it touches, without reading. When there are many segments of about the same size they
+become one, and these again: a row is rewritten a few times in its life, however much there is, so
+the cost of an epoch follows its input and not the state.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +20,34 @@ from tidegate.operators.groups import PANE, concat, filter_all
 
 _NAME = "segment"
 _MOST_BUCKETS = 128
-_MOST_SEGMENTS = 16
-_Bucket = list[int]  # base rows, rows, bytes, then the numbers of its segments
-_FIXED = 3
+# So many segments of a size class become one; a class is so much larger than the one before.
+_FANOUT = 8
+_MOST_SEGMENTS = 64
 
 Combine = Callable[[Tables], Tables]
+
+
+@dataclass
+class _Bucket:
+    """Neighbouring panes, and of each segment its number, rows, groups and bytes."""
+
+    first_us: int | None = None
+    last_us: int | None = None
+    segments: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def covers(self, panes: np.ndarray) -> None:
+        first, last = int(panes.min()), int(panes.max())
+        self.first_us = first if self.first_us is None else min(self.first_us, first)
+        self.last_us = last if self.last_us is None else max(self.last_us, last)
+
+    def joined(self, other: _Bucket) -> _Bucket:
+        firsts = [us for us in (self.first_us, other.first_us) if us is not None]
+        lasts = [us for us in (self.last_us, other.last_us) if us is not None]
+        return _Bucket(
+            min(firsts, default=None),
+            max(lasts, default=None),
+            sorted([*self.segments, *other.segments], key=lambda segment: segment[0]),
+        )
 
 
 class SegmentLog:
@@ -43,7 +68,7 @@ class SegmentLog:
         self.next = int(kept.get("next", 0))
         # Panes before the floor are gone, even if a bucket still holds some of their rows.
         self.floor_us: int | None = kept.get("floor")
-        self.buckets: dict[int, _Bucket] = {int(k): v for k, v in kept.get("buckets", {}).items()}
+        self.buckets = {int(k): _Bucket(*v) for k, v in kept.get("buckets", {}).items()}
 
     def save(self) -> None:
         """Put the index back into the meta, and say how much there is."""
@@ -51,15 +76,28 @@ class SegmentLog:
             "width": self.width_us,
             "next": self.next,
             "floor": self.floor_us,
-            "buckets": self.buckets,
+            "buckets": {number: list(vars(b).values()) for number, b in self.buckets.items()},
         }
-        self.state.gauges["rows"] = sum(bucket[1] for bucket in self.buckets.values())
-        self.state.gauges["bytes"] = sum(bucket[2] for bucket in self.buckets.values())
-        self.state.gauges["buckets"] = len(self.buckets)
+        kept = [segment for bucket in self.buckets.values() for segment in bucket.segments]
+        for place, what in enumerate(("rows", "groups", "bytes"), 1):
+            self.state.gauges[what] = sum(segment[place] for segment in kept)
 
-    @property
-    def rows(self) -> int:
-        return sum(bucket[1] for bucket in self.buckets.values())
+    def open_panes(self, width_us: int) -> int:
+        """How many panes there can be rows for, without looking at the rows."""
+        count = 0
+        for bucket in self.buckets.values():
+            if bucket.first_us is not None and bucket.last_us is not None:
+                floor = bucket.first_us if self.floor_us is None else self.floor_us
+                first = max(bucket.first_us, floor)
+                count += max(bucket.last_us - first, 0) // width_us + 1
+        return count
+
+    def settle(self) -> None:
+        """Compact all buckets, so that every group is counted once."""
+        for number in list(self.buckets):
+            bucket = self.buckets[number]
+            if len(bucket.segments) > 1:
+                self._merge(bucket, len(bucket.segments))
 
     def append(self, tables: Tables) -> None:
         """Add rows to the buckets of their panes."""
@@ -77,35 +115,33 @@ class SegmentLog:
         return lambda pane: pane // self.width_us == number
 
     def _append_to(self, number: int, tables: Tables) -> None:
-        rows = sum(table.num_rows for table in tables)
-        bucket = self.buckets.get(number)
-        if bucket is None:
-            bucket = self.buckets[number] = [rows, 0, 0]
-        self._write(bucket, tables, rows)
-        appended = bucket[1] - bucket[0]
-        segments = len(bucket) - _FIXED
-        if segments > 1 and (segments > _MOST_SEGMENTS or appended > max(bucket[0], 10_000)):
-            self._compact(number)
+        bucket = self.buckets.setdefault(number, _Bucket())
+        self._write(bucket, tables)
+        while (count := _alike(bucket)) >= _FANOUT:
+            self._merge(bucket, count)
+        if len(bucket.segments) > _MOST_SEGMENTS:
+            self._merge(bucket, len(bucket.segments))
 
-    def _write(self, bucket: _Bucket, tables: Tables, rows: int) -> None:
+    def _write(self, bucket: _Bucket, tables: Tables) -> None:
+        rows = sum(table.num_rows for table in tables)
         size = self.state.put(_NAME, _key(self.next), tables)
-        bucket.append(self.next)
-        bucket[1] += rows
-        bucket[2] += size
+        bucket.segments.append((self.next, rows, tables[0].num_rows, size))
+        if tables[0].num_rows:
+            bucket.covers(tables[0].column(PANE).to_numpy())
         self.next += 1
 
-    def _compact(self, number: int) -> None:
-        bucket = self.buckets[number]
-        tables = concat(self._read(bucket))
+    def _merge(self, bucket: _Bucket, count: int) -> None:
+        """The last segments of a bucket as one. Their order stays, because some rows need it."""
+        merged = bucket.segments[-count:]
+        parts = [self._segment(segment) for segment, *_ in merged]
+        bucket.segments = bucket.segments[:-count]
+        for segment, *_ in merged:
+            self.state.delete(_NAME, _key(segment))
+        tables = concat(parts)
         if self.floor_us is not None:
             floor = self.floor_us
             tables = filter_all(tables, lambda pane: pane >= floor)
-        if self.combine is not None:
-            tables = self.combine(tables)
-        self.remove(number)
-        rows = sum(table.num_rows for table in tables)
-        fresh = self.buckets[number] = [rows, 0, 0]
-        self._write(fresh, tables, rows)
+        self._write(bucket, self.combine(tables) if self.combine is not None else tables)
 
     def _widen(self) -> None:
         """Twice as wide: neighbours become one; only the index changes."""
@@ -114,26 +150,22 @@ class SegmentLog:
         for number in sorted(self.buckets):
             bucket = self.buckets[number]
             known = merged.get(number // 2)
-            if known is None:
-                merged[number // 2] = bucket
-                continue
-            segments = sorted([*known[_FIXED:], *bucket[_FIXED:]])
-            totals = [known[place] + bucket[place] for place in range(_FIXED)]
-            merged[number // 2] = [*totals, *segments]
+            merged[number // 2] = bucket if known is None else known.joined(bucket)
         self.buckets = merged
 
     def _read(self, bucket: _Bucket) -> list[Tables]:
-        parts = []
-        for segment in bucket[_FIXED:]:
-            tables = self.state.get(_NAME, _key(segment), self.schemas)
-            assert tables is not None, "a segment of the index is there"
-            parts.append(tables)
-        return parts
+        return [self._segment(segment) for segment, *_ in bucket.segments]
+
+    def _segment(self, segment: int) -> Tables:
+        tables = self.state.get(_NAME, _key(segment), self.schemas)
+        assert tables is not None, "a segment of the index is there"
+        return tables
 
     def load(self, first_us: int | None, limit_us: int) -> list[Tables]:
         """All rows with first ≤ pane < limit, oldest segments first within a bucket."""
         parts = []
-        low = first_us if self.floor_us is None else max(self.floor_us, first_us or self.floor_us)
+        bounds = [us for us in (self.floor_us, first_us) if us is not None]
+        low = max(bounds, default=None)
         for number in sorted(self.buckets):
             begins, ends = number * self.width_us, (number + 1) * self.width_us
             if begins >= limit_us or (low is not None and ends <= low):
@@ -159,8 +191,21 @@ class SegmentLog:
                 self.remove(number)
 
     def remove(self, number: int) -> None:
-        for segment in self.buckets.pop(number)[_FIXED:]:
+        for segment, *_ in self.buckets.pop(number).segments:
             self.state.delete(_NAME, _key(segment))
+
+
+def _alike(bucket: _Bucket) -> int:
+    """How many segments at the end are no larger, by class, than the last one."""
+    if len(bucket.segments) < _FANOUT:
+        return 0
+    limit = _FANOUT * max(bucket.segments[-1][1], 1)
+    count = 0
+    for _, rows, *_ in reversed(bucket.segments):
+        if rows > limit:
+            break
+        count += 1
+    return count
 
 
 def _key(segment: int) -> bytes:

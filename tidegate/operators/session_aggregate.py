@@ -12,23 +12,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.groups import (
-    HASH,
-    PANE,
-    ROWS,
-    Groups,
-    GroupSpec,
-    concat,
-    group_ids,
-    places_of,
-)
+from tidegate.operators.groups import HASH, PANE, Groups, GroupSpec, concat, group_ids, places_of
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import START, Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.parts import PartLog
+from tidegate.operators.parts import PartLog, part_of
+from tidegate.operators.window_aggregate import with_pane
 from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
@@ -52,6 +45,13 @@ class SessionAggregate:
     limits: Limits = NO_LIMITS
     name: str = "session_aggregate"
 
+    def __post_init__(self) -> None:
+        if self.spec.retracts:
+            # A row that goes may cut a session in two, and an island has forgotten where.
+            hint = "use TUMBLE or HOP, or make sessions of a stream that only adds rows."
+            what = "sessions of rows that are taken back cannot run yet"
+            raise RunError("TG-501", what, hint=hint)
+
     @cached_property
     def groups(self) -> Groups:
         last = Call("max", "the last row of a session", (pa.int64(),), pa.int64())
@@ -65,6 +65,10 @@ class SessionAggregate:
     @property
     def _last_argument(self) -> str:
         return f"a{len(self.spec.calls)}_0"
+
+    @property
+    def _last_result(self) -> str:
+        return f"r{len(self.spec.calls)}"
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -130,11 +134,11 @@ class SessionAggregate:
         starts = self._starts(main, first, last)
         if np.array_equal(starts, first):
             return self.groups.combine(tables)
-        moved = [_with_pane(main, starts)]
+        moved = [with_pane(main, starts)]
         for bag in tables[1:]:
             # Equal islands that came apart have equal starts, so any of them will do.
             places = places_of(main, bag, self.groups.by)
-            moved.append(_with_pane(bag, starts[places]))
+            moved.append(with_pane(bag, starts[places]))
         return self.groups.combine(tuple(moved))
 
     def _span(self, main: pa.Table) -> tuple[Ints, Ints]:
@@ -185,9 +189,8 @@ class SessionAggregate:
         """Islands without those that are over and touch no session that is still kept."""
         rows: pa.Table | None = None
         if self.late_rows is not None:
-            rows = pa.concat_tables(
-                [part[0] for part in parts] or [self.late_rows.packed.empty_table()]
-            )
+            empty = self.late_rows.packed.empty_table()
+            rows = pa.concat_tables([empty, *(part[0] for part in parts)])
             new = self._islands(rows)
         else:
             new = self.merged(concat(parts)) if parts else self.groups.empty()
@@ -196,12 +199,10 @@ class SessionAggregate:
             return new
         limit = before - self.lateness_us
         over = self._end(new[0]) <= limit
-        if not over.any():
-            return new
-        late = self._not_rescued(log, new, over, limit)
+        late = self._not_rescued(log, new, over, limit) if over.any() else over
         if not late.any():
             return new
-        state.count_late(int(np.abs(new[0].column(ROWS).to_numpy()[late]).sum()))
+        state.count_late(int(self.groups.seen(new[0])[late].sum()))
         gone = new[0].filter(pa.array(late))
         if rows is not None and self.late_rows is not None:
             output.late.append(self._late_table(rows, gone, before))
@@ -216,7 +217,7 @@ class SessionAggregate:
         both = pa.concat_tables([stored, new[0]])
         first, last = self._span(both)
         starts = self._starts(both, first, last)
-        merged = _with_pane(both, starts)
+        merged = with_pane(both, starts)
         ids, count = group_ids(merged, self.groups.by)
         ends = np.full(count, np.iinfo(np.int64).min)
         np.maximum.at(ends, ids, last + self.gap_us)
@@ -225,7 +226,7 @@ class SessionAggregate:
     def _late_table(self, rows: pa.Table, gone: pa.Table, before: int) -> pa.Table:
         assert self.late_rows is not None, "somebody asked for late rows"
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        by_island = _with_pane(rows, self._starts(rows, times, times))
+        by_island = with_pane(rows, self._starts(rows, times, times))
         # Late islands may have been merged across tasks: a row belongs to the one that covers it.
         places = places_of(gone, by_island, self.groups.by)
         late = rows.filter(pa.array(places >= 0))
@@ -239,14 +240,14 @@ class SessionAggregate:
 
         Returns the islands that belong to other parts.
         """
-        inside = np.isin(_parts_of(log, new[0]), numbers)
         own = _masked(log, new, numbers)
         rest = _masked(log, new, sorted(set(range(len(log.parts))) - set(numbers)))
         stored = log.load(numbers)
-        joined = self.merged(concat([stored, own])) if inside.any() else stored
+        joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
         was = self._visible(stored, moment.before_us)
         now = self._visible(joined, moment.after_us)
-        result = changes(was, now, [*self.groups.by])
+        # A session with another end is another row: the end is part of what it is known by.
+        result = changes(was, now, [*self.groups.by, self._last_result])
         if result.num_rows:
             output.main.append(self.layout.rows(self._with_ends(result)))
         after = moment.after_us
@@ -260,25 +261,20 @@ class SessionAggregate:
     def _visible(self, tables: Tables, mark: int | None) -> pa.Table:
         """The evaluated sessions that have been given out at this watermark."""
         if not self.early:
-            fired = self._end(tables[0]) <= mark if mark is not None else None
-            if fired is None:
+            if mark is None:
                 return self.groups.evaluate(self.groups.empty())
-            tables = self._only(tables, fired)
-        if self.spec.retracts:
-            tables = (tables[0].filter(pc.greater(tables[0].column(ROWS), 0)), *tables[1:])
+            tables = self._only(tables, self._end(tables[0]) <= mark)
         return self.groups.evaluate(tables)
 
     def _only(self, tables: Tables, chosen: Mask) -> Tables:
         main = tables[0].filter(pa.array(chosen))
-        bags = (
-            bag.filter(pa.array(places_of(main, bag, self.groups.by) >= 0)) for bag in tables[1:]
-        )
-        return (main, *bags)
+        known = [pa.array(places_of(main, bag, self.groups.by) >= 0) for bag in tables[1:]]
+        return (main, *(b.filter(mask) for b, mask in zip(tables[1:], known, strict=True)))
 
     def _with_ends(self, result: pa.Table) -> pa.Table:
         """The start beside the pane, and in the pane the end, as the layout wants it."""
         starts = result.column(PANE)
-        last = result.column(f"r{len(self.spec.calls)}")
+        last = result.column(self._last_result)
         ends = pc.add(last, pa.scalar(self.gap_us, pa.int64()))
         place = result.schema.get_field_index(PANE)
         return result.set_column(place, PANE, ends).append_column(START, starts)
@@ -289,17 +285,9 @@ def _hashes(tables: Tables) -> Ints:
 
 
 def _parts_of(log: PartLog, table: pa.Table) -> Ints:
-    from tidegate.operators.parts import part_of
-
     return part_of(np.asarray(table.column(HASH).to_numpy(), np.int64), len(log.parts))
 
 
 def _masked(log: PartLog, tables: Tables, numbers: list[int]) -> Tables:
-    return tuple(
-        table.filter(pa.array(np.isin(_parts_of(log, table), numbers))) for table in tables
-    )
-
-
-def _with_pane(table: pa.Table, panes: Ints) -> pa.Table:
-    place = table.schema.get_field_index(PANE)
-    return table.set_column(place, pa.field(PANE, pa.int64()), pa.array(panes, pa.int64()))
+    masks = [pa.array(np.isin(_parts_of(log, table), numbers)) for table in tables]
+    return tuple(table.filter(mask) for table, mask in zip(tables, masks, strict=True))

@@ -90,7 +90,7 @@ class WindowAggregate:
             output.main += self._fire_again(log, new, moment.before_us)
         after = moment.after_us
         if after is not None:
-            if after != moment.before_us or new[0].num_rows:
+            if after != moment.before_us:
                 output.main += self._close(log, new, moment.before_us, after)
             floor = self.panes.floor_after(after - self.lateness_us)
             log.drop_before(floor)
@@ -98,8 +98,22 @@ class WindowAggregate:
         if new[0].num_rows:
             log.append(new)
         log.save()
+        if self.limits.exceeded(state.gauges):
+            log.settle()
+            log.save()
+        state.gauges["open_windows"] = self._open_windows(log)
         self.limits.check(self.name, state.gauges)
         return output
+
+    def _open_windows(self, log: SegmentLog) -> int:
+        """Counted from the index: exact while rows come without holes."""
+        if self.panes.kind == "DUE":
+            return len(log.buckets)
+        panes = log.open_panes(self.panes.width_us)
+        if not panes or not self.panes.shared:
+            return panes
+        span = panes * self.panes.width_us + self.panes.size_us - self.panes.width_us
+        return -(-span // self.panes.slide_us)
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
@@ -119,8 +133,7 @@ class WindowAggregate:
         main = new[0]
         too_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit
         if too_late.any():
-            counts = np.abs(main.column(ROWS).to_numpy()[too_late])
-            state.count_late(int(counts.sum()))
+            state.count_late(int(self.groups.seen(main)[too_late].sum()))
             new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
         return new
 
@@ -135,12 +148,12 @@ class WindowAggregate:
             parts.append(filter_all(new, lambda pane: pane < limit))
         if not parts:
             return []
-        tables = concat(parts)
-        ends = self.panes.ends(np.unique(tables[0].column(PANE).to_numpy()))
+        tables = concat(parts) if len(parts) > 1 else parts[0]
+        ends = self.panes.ends(distinct(tables[0]))
         ends = ends[ends <= after]
         if before is not None:
             ends = ends[ends > before]
-        results = self._results(tables, ends)
+        results = self._results(tables, ends, merged=len(parts) == 1)
         if results is None:
             return []
         if self.layout.with_op:
@@ -149,7 +162,7 @@ class WindowAggregate:
 
     def _fire_again(self, log: SegmentLog, new: Tables, before: int) -> list[pa.Table]:
         """The windows that had fired, are still kept, and are changed by late rows."""
-        ends = self.panes.ends(np.unique(new[0].column(PANE).to_numpy()))
+        ends = self.panes.ends(distinct(new[0]))
         ends = ends[(ends <= before) & (ends > before - self.lateness_us)]
         if not len(ends):
             return []
@@ -162,15 +175,22 @@ class WindowAggregate:
         result = changes(was or nothing, now or nothing, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _results(self, tables: Tables, ends: Ints) -> pa.Table | None:
+    def _results(self, tables: Tables, ends: Ints, merged: bool = False) -> pa.Table | None:
         """The evaluated groups of the windows with these ends; their pane is the end."""
         if not len(ends) or not tables[0].num_rows:
             return None
-        merged = self.groups.combine(tuple(spread(table, self.panes, ends) for table in tables))
+        found = tuple(spread(table, self.panes, ends) for table in tables)
+        if not merged or self.panes.shared:
+            found = self.groups.combine(found)
         if self.spec.retracts:
-            alive = pc.greater(merged[0].column(ROWS), 0)
-            merged = (merged[0].filter(alive), *merged[1:])
-        return self.groups.evaluate(merged) if merged[0].num_rows else None
+            alive = pc.greater(found[0].column(ROWS), 0)
+            found = (found[0].filter(alive), *found[1:])
+        return self.groups.evaluate(found) if found[0].num_rows else None
+
+
+def distinct(table: pa.Table) -> Ints:
+    """The panes of a table, each once."""
+    return np.asarray(pc.unique(table.column(PANE)).to_numpy(), np.int64)
 
 
 def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
@@ -180,16 +200,17 @@ def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
         last = panes.last_end(found)
         inside = np.isin(last, ends)
         chosen = table if inside.all() else table.filter(pa.array(inside))
-        return _with_pane(chosen, last if inside.all() else last[inside])
+        return with_pane(chosen, last if inside.all() else last[inside])
     order = np.argsort(found, kind="stable")
     ordered = found[order]
     lows = np.searchsorted(ordered, panes.start(ends))
     highs = np.searchsorted(ordered, ends)
     pieces = [order[low:high] for low, high in zip(lows, highs, strict=True)]
     rows = np.concatenate(pieces) if pieces else np.array([], np.int64)
-    return _with_pane(table.take(pa.array(rows)), np.repeat(ends, highs - lows))
+    return with_pane(table.take(pa.array(rows)), np.repeat(ends, highs - lows))
 
 
-def _with_pane(table: pa.Table, panes: Ints) -> pa.Table:
+def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
+    """The table with other panes."""
     place = table.schema.get_field_index(PANE)
     return table.set_column(place, pa.field(PANE, pa.int64()), pa.array(panes, pa.int64()))

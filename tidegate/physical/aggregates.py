@@ -32,6 +32,14 @@ class CallPlan:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Panes begin at multiples of `width_us` from `offset_us`."""
+
+    width_us: int
+    offset_us: int
+
+
+@dataclass(frozen=True)
 class Output:
     """Where a field of the aggregate comes from: a key, or a time of the window."""
 
@@ -51,10 +59,20 @@ class AggregatePlan:
     panes: Panes | None
     session_gap_us: int | None
     processing_time: bool
-    pane: str
+    # The time of a row in microseconds, and the grid that makes a pane of it; None without windows.
+    time: str | None
+    grid: Grid | None
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
     calls: tuple[CallPlan, ...]
+
+    @property
+    def time_id(self) -> str | None:
+        """The column that is the time of a row, if it is one as it stands."""
+        window = self.node.input
+        if not isinstance(window, n.Window) or not window.grouped or self.processing_time:
+            return None
+        return window.time_id
 
     @property
     def retracts(self) -> bool:
@@ -80,10 +98,10 @@ def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) 
     names = [item.id for item in window.fields[-3:]]
     derived = _window_columns(spec, names)
     panes, gap = _panes(spec)
-    pane = time if gap is not None else _aligned(time, panes.width_us, spec.offset_us)
+    grid = Grid(panes.width_us, spec.offset_us) if gap is None else None
     keys, outputs = _keys(node, derived)
     return AggregatePlan(
-        node, window.input, panes, gap, spec.processing_time, pane, keys, outputs, calls
+        node, window.input, panes, gap, spec.processing_time, time, grid, keys, outputs, calls
     )
 
 
@@ -108,13 +126,15 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
     found = _closing_key(node)
     if found is None:
         keys, outputs = _keys(node, {})
-        return AggregatePlan(node, node.input, None, None, False, "0L", keys, outputs, calls)
+        return AggregatePlan(node, node.input, None, None, False, None, None, keys, outputs, calls)
     item, delta = found
     tree = node.keys[node.key_fields.index(item)]
     pane = f"{_micros(to_sql(tree))} + {delta}L" if delta else _micros(to_sql(tree))
     keys, outputs = _keys(node, {item.id: Output("due", -delta)})
     clock = item.window is not None and item.window.processing_time
-    return AggregatePlan(node, node.input, Panes("DUE"), None, clock, pane, keys, outputs, calls)
+    return AggregatePlan(
+        node, node.input, Panes("DUE"), None, clock, pane, None, keys, outputs, calls
+    )
 
 
 def _closing_key(node: n.Aggregate) -> tuple[n.Field, int] | None:
@@ -149,10 +169,6 @@ def _keys(
 
 def _micros(time: str) -> str:
     return f"unix_micros(CAST({time} AS TIMESTAMP))"
-
-
-def _aligned(us: str, width: int, offset: int) -> str:
-    return f"{us} - pmod({us} - {offset}L, {width}L)"
 
 
 def plan_call(tree: exp.Expr) -> CallPlan:

@@ -132,7 +132,7 @@ class Resolver:
             self.context.report(
                 "TG-103", "parameters in SQL are not supported", node, "write the value."
             )
-        return self._resolved_parts(_with_unit(node))
+        return self._resolved_parts(_with_names(_with_unit(node)))
 
     def _resolved_parts(self, node: exp.Expr) -> exp.Expr:
         result = node.copy() if not node.args else type(node)()
@@ -310,6 +310,19 @@ def _with_unit(node: exp.Expr) -> exp.Expr:
     result = node.copy()
     result.expressions[0].replace(exp.Var(this=unit.name.upper()))
     return result
+
+
+def _with_names(node: exp.Expr) -> exp.Expr:
+    """struct(a) has a field a, whatever the id of that column is."""
+    if ex.call_name(node) != "STRUCT":
+        return node
+    named = node.copy()
+    parts = [
+        exp.alias_(part, part.name, quoted=True) if isinstance(part, exp.Column) else part
+        for part in node.expressions
+    ]
+    named.set("expressions", parts)
+    return named
 
 
 def _rename_parameter(tree: exp.Expr, old: str, new: str) -> None:

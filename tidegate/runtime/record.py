@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def open_record(
     wanted = [source.as_json() for source in sources]
     digest = query_hash(text)
     identity = uuid.uuid4().hex[:8]
+    fingerprints: object = {}
     if path.exists():
         stored = _load(path)
         if stored["sources"] != wanted:
@@ -86,6 +87,7 @@ def open_record(
                 f"rm -r {directory} (it then starts from the beginning).",
             )
         identity = str(stored["id"])
+        fingerprints = stored.get("fingerprints", {})
         key_groups = int(str(stored.get("key_groups", key_groups)))
     record = {
         "format": FORMAT,
@@ -95,9 +97,21 @@ def open_record(
         "query_hash": digest,
         "operators": list(operators),
         "key_groups": key_groups,
+        "fingerprints": fingerprints,
     }
     write_json(path, record)
     return PipelineRecord(identity, digest, key_groups)
+
+
+def changed_operators(directory: Path, fingerprints: Mapping[str, str]) -> list[str]:
+    """Remember what the operators mean, and say which meant something else before."""
+    path = directory / "pipeline.json"
+    record = _load(path)
+    before = record.get("fingerprints", {})
+    assert isinstance(before, dict), "a record has its fingerprints by operator"
+    if before != dict(fingerprints):
+        write_json(path, {**record, "fingerprints": dict(fingerprints)})
+    return [name for name, now in fingerprints.items() if before.get(name, now) != now]
 
 
 def _load(path: Path) -> dict[str, object]:

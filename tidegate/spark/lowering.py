@@ -70,6 +70,7 @@ class Lowered:
     frame: DataFrame
     late: pa.Schema | None
     operators: dict[int, str] = field(default_factory=dict)
+    fingerprints: dict[int, str] = field(default_factory=dict)
 
 
 class Lowering:
@@ -80,6 +81,7 @@ class Lowering:
         self.builder = OperatorBuilder(context.spark, context.catalog, context.limits)
         self.scans: list[n.Scan | n.SideScan] = []
         self.operators: dict[int, str] = {}
+        self.fingerprints: dict[int, str] = {}
         self.views: list[str] = []
         self.late: pa.Schema | None = None
         self.control: str | None = None
@@ -101,7 +103,7 @@ class Lowering:
             views = self._leaves(stage, ticked=False)[0]
             writer = SqlWriter(views.get, by_id=True)
             sql = output_sql(stage.node, views.get, writer)
-        return Lowered(spark.sql(sql), self.late, self.operators)
+        return Lowered(spark.sql(sql), self.late, self.operators, self.fingerprints)
 
     # Leaves
 
@@ -141,7 +143,7 @@ class Lowering:
         if has_arrival(scan):
             known = ARRIVAL_FILE in frame.columns
             columns.append(ARRIVAL_FILE if known else f"'' AS {ARRIVAL_FILE}")
-            number = ARRIVAL_ROW if known else "monotonically_increasing_id()"
+            number = ARRIVAL_ROW if known else "0L"
             columns.append(f"{number} AS {ARRIVAL_ROW}")
         if not ticked:
             return frame.selectExpr(*columns)
@@ -203,7 +205,8 @@ class Lowering:
             ports.append(tuple(origins))
             packed = frame if packed is None else packed.union(frame)
         assert packed is not None, "an operator has inputs"
-        runner = Runner(number, running, tuple(ports))
+        runner = Runner(number, running, tuple(ports), built.processing_time)
+        self.fingerprints[number] = runner.fingerprint.hex()
         processor = Processor(runner, self.context.stream, self.context.reports)
         out = packed.groupBy("kg").transformWithStateInPandas(
             processor, OUT_SCHEMA, "Append", "None"
@@ -216,16 +219,29 @@ class Lowering:
         """The packed rows of one port."""
         views, origins = self._leaves(stage, ticked=True)
         writer = TickedWriter(views.get, self._carries_late)
-        hidden = [ORIGIN, MARK, LIVE, *([LATE] if self._carries_late else [])]
+        if self._is_mark(stage, given.time_id):
+            given = given.with_pane(MARK)
+        hidden = [MARK, LIVE, *([LATE] if self._carries_late else [])]
+        hidden += [ORIGIN] if len(origins) > 1 else []
         if self.context.needs_clock:
             hidden.append(f"{_NOW_SQL} AS {NOW}")
         sql = (
             f"SELECT {', '.join(hidden)}, {stage_columns(given)} FROM ({writer.write(given.node)})"
         )
         delays = tuple((origin.id, self._delay(origin.id)) for origin in origins)
-        spec = PackSpec(running, port, given.columns, delays, self.context.key_groups)
+        spec = PackSpec(
+            running, port, given.columns, delays, self.context.key_groups, given.grid, given.hashed
+        )
         frame = self.context.spark.sql(sql).mapInArrow(packer(spec), PACKED_SCHEMA)
         return frame, origins
+
+    def _is_mark(self, stage: Stage, time_id: str | None) -> bool:
+        """Whether a column is the event time of the one source, which comes along anyway."""
+        scan = stage.scans[0] if len(stage.scans) == 1 and not stage.operators else None
+        if time_id is None or not isinstance(scan, n.Scan) or scan.source.watermark is None:
+            return False
+        name = scan.source.watermark.column.lower()
+        return any(item.id == time_id and item.name.lower() == name for item in scan.fields)
 
     def _delay(self, origin: int) -> int:
         if origin >= FIRST_OPERATOR:

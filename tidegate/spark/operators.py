@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call, ignores_nulls
 from tidegate.operators.contract import OP, Operator
 from tidegate.operators.groups import HASH, PANE, WEIGHT, GroupSpec
+from tidegate.operators.hashing import has_fixed_width
 from tidegate.operators.hold import Hold
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.late import LateRows
@@ -24,7 +26,7 @@ from tidegate.operators.normalize import FILE, ROW, Normalize
 from tidegate.operators.panes import Panes
 from tidegate.operators.session_aggregate import SessionAggregate
 from tidegate.operators.window_aggregate import WindowAggregate
-from tidegate.physical.aggregates import AggregatePlan, CallPlan, plan_aggregate
+from tidegate.physical.aggregates import AggregatePlan, CallPlan, Grid, plan_aggregate
 from tidegate.physical.stage_sql import carries_op, quoted
 from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, when_live
 from tidegate.plan import nodes as n
@@ -44,6 +46,19 @@ class PortInput:
     node: n.Node
     stage: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
+    grid: Grid | None = None
+    # The column whose value is the pane, before the grid; often the event time itself.
+    time_id: str | None = None
+    # What the hash is made of behind `lift`; None if Spark makes it.
+    hashed: tuple[str, ...] | None = None
+
+    def with_pane(self, column: str) -> PortInput:
+        """The same, with the pane read from a column that is there already."""
+        given = dict(self.columns)[PANE]
+        columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
+        used = {name for _, name in columns}
+        stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
+        return replace(self, columns=columns, stage=stage)
 
 
 @dataclass(frozen=True)
@@ -66,9 +81,9 @@ class _Columns:
         given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
         self.named.append((name, given))
 
-    def port(self, node: n.Node) -> PortInput:
+    def port(self, node: n.Node, **rest: Any) -> PortInput:
         stage = tuple((given, sql) for sql, given in self.by_sql.items())
-        return PortInput(node, stage, tuple(self.named))
+        return PortInput(node, stage, tuple(self.named), **rest)
 
 
 class OperatorBuilder:
@@ -92,9 +107,9 @@ class OperatorBuilder:
 
     def _aggregate(self, plan: AggregatePlan, keeps_late: bool) -> Built:
         columns = _Columns()
-        columns.add(PANE, plan.pane)
-        keys = [f"{key}" for key in plan.keys]
-        columns.add(HASH, f"xxhash64({', '.join(keys)})" if keys else "0L")
+        keys = list(plan.keys)
+        if plan.time is not None:
+            columns.add(PANE, plan.time)
         for index, key in enumerate(keys):
             columns.add(f"k{index}", key)
         if plan.retracts:
@@ -109,7 +124,18 @@ class OperatorBuilder:
         late = self._late(plan, columns, types) if keeps_late else None
         spec = self._spec(plan, keys, arguments, types)
         operator = self._operator(plan, spec, late)
-        return Built(operator, (columns.port(plan.input),), plan.processing_time)
+        hashed = self._hashed(columns, keys, [types[key] for key in keys])
+        port = columns.port(plan.input, grid=plan.grid, time_id=plan.time_id, hashed=hashed)
+        return Built(operator, (port,), plan.processing_time)
+
+    def _hashed(
+        self, columns: _Columns, keys: list[str], types: list[pa.DataType]
+    ) -> tuple[str, ...] | None:
+        """Numbers are hashed where they are few, behind `lift`; text by Spark."""
+        if all(has_fixed_width(kind) for kind in types):
+            return tuple(f"k{index}" for index, _ in enumerate(keys))
+        columns.add(HASH, f"xxhash64({', '.join(keys)})")
+        return None
 
     def _spec(
         self,
@@ -180,7 +206,6 @@ class OperatorBuilder:
         delta = 1 if node.field(node.end_id).role is n.Role.TIME else 0
         end = f"unix_micros(CAST({quoted(node.end_id)} AS TIMESTAMP))"
         columns.add(PANE, f"{end} + {delta}L" if delta else end)
-        columns.add(HASH, f"xxhash64({quoted(node.end_id)})")
         names = [quoted(item.id) for item in node.fields]
         for index, name in enumerate(names):
             columns.add(f"c{index}", name)
@@ -191,14 +216,14 @@ class OperatorBuilder:
         fields += [pa.field(OP, pa.string())] if carries_op(node.input) else []
         output = pa.schema(fields)
         late = LateRows("hold_until_close", output, tuple(output.types)) if keeps_late else None
-        return Built(Hold(output, late_rows=late, limits=self.limits), (columns.port(node.input),))
+        port = columns.port(node.input, hashed=(PANE,))
+        return Built(Hold(output, late_rows=late, limits=self.limits), (port,))
 
     # Upserts
 
     def _normalize(self, node: n.Normalize) -> Built:
         columns = _Columns()
         keys = [quoted(column) for column in node.key]
-        columns.add(HASH, f"xxhash64({', '.join(keys)})")
         for index, key in enumerate(keys):
             columns.add(f"k{index}", key)
         names = [quoted(item.id) for item in node.fields]
@@ -209,7 +234,8 @@ class OperatorBuilder:
         columns.add(ROW, ARRIVAL_ROW)
         types = self._types(node.input, [*keys, *names])
         operator = Normalize(tuple(types[: len(keys)]), tuple(types[len(keys) :]), self.limits)
-        return Built(operator, (columns.port(node.input),))
+        hashed = self._hashed(columns, keys, types[: len(keys)])
+        return Built(operator, (columns.port(node.input, hashed=hashed),))
 
     # Types
 
@@ -217,9 +243,9 @@ class OperatorBuilder:
         self, plan: AggregatePlan, columns: _Columns, types: dict[str, pa.DataType]
     ) -> LateRows:
         """What comes too late is kept with all the columns its node has."""
-        needed = pa.schema(
-            [pa.field(own, types[_sql(columns, given)]) for own, given in columns.named]
-        )
+        fields = [pa.field(own, types[_sql(columns, given)]) for own, given in columns.named]
+        fields = [field for field in fields if field.name not in (PANE, HASH)]
+        needed = pa.schema([(PANE, pa.int64()), (HASH, pa.int64()), *fields])
         own = [quoted(item.id) for item in plan.input.fields]
         kinds = self._types(plan.input, own)
         for index, sql in enumerate(own):

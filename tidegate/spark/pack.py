@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from tidegate.operators.clock import END_US, Tick, encode_ticks
 from tidegate.operators.contract import Operator, Tables
-from tidegate.operators.groups import HASH, normal
+from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.hashing import hash_of
+from tidegate.physical.aggregates import Grid
 from tidegate.physical.ticked_sql import LATE, LIVE, MARK, ORIGIN
 from tidegate.state.codec import table_from_bytes, tables_to_bytes
 
@@ -45,6 +47,8 @@ class PackSpec:
     columns: tuple[tuple[str, str], ...]
     delays: tuple[tuple[int, int], ...]
     key_groups: int
+    grid: Grid | None = None
+    hashed: tuple[str, ...] | None = None
 
 
 def packer(spec: PackSpec) -> Callable[[Batches], Batches]:
@@ -90,11 +94,21 @@ class Packer:
             table = table.filter(live)
         if not table.num_rows:
             return
-        rows = pa.table(
-            [_key_normal(own, table.column(given)) for own, given in self.spec.columns],
-            names=[own for own, _ in self.spec.columns],
-        )
-        self._keep(self.spec.operator.lift(self.spec.port, rows))
+        part = self.spec.operator.lift(self.spec.port, self._rows(table))
+        if self.spec.hashed is not None:
+            part = tuple(_hashed(lifted, self.spec.hashed) for lifted in part)
+        self._keep(part)
+
+    def _rows(self, table: pa.Table) -> pa.Table:
+        """The columns that the operator knows; its panes are found here."""
+        columns = {own: table.column(given) for own, given in self.spec.columns}
+        if PANE not in columns:
+            columns[PANE] = _zeros(table.num_rows)
+        elif self.spec.grid is not None:
+            columns[PANE] = _on_grid(columns[PANE], self.spec.grid)
+        if HASH not in columns:
+            columns[HASH] = _zeros(table.num_rows)
+        return pa.table(columns)
 
     def _keep(self, part: Tables) -> None:
         self.parts.append(part)
@@ -167,9 +181,19 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
     return blobs
 
 
-def _key_normal(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Keys that are equal in SQL have equal bits: one NaN, one zero."""
-    return normal(column) if name.startswith("k") else column
+def _zeros(count: int) -> pa.Array:
+    return pa.array(np.zeros(count, np.int64))
+
+
+def _on_grid(times: pa.ChunkedArray, grid: Grid) -> pa.Array:
+    """The start of the pane of each time; right before 1970 too."""
+    us = times.to_numpy()
+    return pa.array(us - np.mod(us - grid.offset_us, grid.width_us))
+
+
+def _hashed(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    hashes = hash_of([table.column(key) for key in keys], table.num_rows)
+    return table.set_column(table.schema.get_field_index(HASH), HASH, pa.array(hashes))
 
 
 @dataclass(frozen=True)

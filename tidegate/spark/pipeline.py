@@ -38,12 +38,13 @@ from tidegate.physical.planner import (
 from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
-from tidegate.runtime.control import end_input
+from tidegate.runtime.control import end_input, has_ended
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.pipeline import Counters
+from tidegate.runtime.record import changed_operators
 from tidegate.spark.failure import pipeline_error
 from tidegate.spark.listener import ProgressListener
-from tidegate.spark.lowering import Lowering, LoweringContext
+from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringContext
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
 from tidegate.spark.sources import SourceFrame, source_frame
@@ -92,6 +93,8 @@ class SparkPipeline:
         self._ending: threading.Thread | None = None
         self._stopping = False
         self._reports: Any = None
+        self._ending_now = False
+        self.warnings: list[TidegateError] = []
 
     @property
     def folder(self) -> Path:
@@ -158,6 +161,7 @@ class SparkPipeline:
             if query.exception() is not None or self._stopping:
                 return
             self._drain(query)
+            self._ending_now = True
             end_input(self.folder / "control")
             query = self._launch()
             with contextlib.suppress(PySparkException):
@@ -188,6 +192,7 @@ class SparkPipeline:
         lowered = lowering.lower(self.stage)
         frame = lowered.frame
         self.outputs.late = lowered.late
+        self._note_changes(lowered)
         if self.late_stream is not None:
             self.outputs.late_names = tuple(c.name for c in self.late_stream.columns)
         if not frame.isStreaming:
@@ -200,6 +205,33 @@ class SparkPipeline:
             return frame
         counted = F.count_if(F.col(LIVE)) if late is not None else F.count(F.lit(1))
         return frame.observe("out", counted.alias("rows"))
+
+    def _note_changes(self, lowered: Lowered) -> None:
+        """Say what a start on old data means for the result."""
+        if not self.stateful or self.warnings:
+            return
+        named = {
+            f"{lowered.operators[number]} {number - FIRST_OPERATOR}": mark
+            for number, mark in lowered.fingerprints.items()
+        }
+        for name in changed_operators(self.folder, named):
+            self.warnings.append(
+                RunError(
+                    "TG-606",
+                    f"the operator {name.split()[0]} of the stream {self.name} changed: its state "
+                    "is discarded, and it goes on from the committed offsets",
+                    hint=f"to start from the beginning, remove its data: rm -r {self.folder}",
+                )
+            )
+        if has_ended(self.folder / "control") and not self._ending_now:
+            self.warnings.append(
+                RunError(
+                    "TG-607",
+                    f"the stream {self.name} was run to its end before: all its windows are "
+                    "closed, and rows that come now are late",
+                    hint=f"to start from the beginning, remove its data: rm -r {self.folder}",
+                )
+            )
 
     def _late_node(self) -> n.Node | None:
         """The operator whose late rows somebody wants: the first that judges them."""
@@ -226,7 +258,8 @@ class SparkPipeline:
         watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
-        return frame.good()
+        # Operators know the time from their ticks; without them it is taken from the rows.
+        return frame.good(timed=not self.stateful)
 
     def _source(self, source: Source, index: int) -> SourceFrame:
         reader = self.context.readers.get(source.connector)

@@ -13,6 +13,7 @@ from tidegate.operators.clock import decode_ticks
 from tidegate.operators.epoch import EpochResult, Runner
 from tidegate.spark.pack import LATE_PORT, MAIN, PASSING, TICK_PORT
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
+from tidegate.state.keys import delimit
 
 Reports = dict[tuple[int, int], dict[str, Any]]
 
@@ -49,21 +50,21 @@ class SparkBackend:
     ) -> Iterator[tuple[bytes, bytes]]:
         prefix = _full(name, b"")
         found = []
-        for (full,), (value,) in self.entries.iterator():
+        for (full,) in self.entries.keys():  # noqa: SIM118
             key = bytes(full)
-            if not key.startswith(prefix):
-                continue
-            key = key[len(prefix) :]
-            if key >= start and (end is None or key < end):
-                found.append((key, bytes(value)))
-        return iter(sorted(found))
+            if key.startswith(prefix):
+                found.append(key[len(prefix) :])
+        for key in sorted(found):
+            value = self.get(name, key) if key >= start and (end is None or key < end) else None
+            if value is not None:
+                yield key, value
 
     def clear(self) -> None:
         self.entries.clear()
 
 
 def _full(name: str, key: bytes) -> bytes:
-    return name.encode() + b"\0" + key
+    return delimit(name.encode()) + key
 
 
 class Processor(StatefulProcessor):

@@ -25,8 +25,8 @@ class SourceFrame:
     metric: str
     counted_by_spark: bool = True
 
-    def good(self) -> DataFrame:
-        """The usable rows; what is dropped and the event time are counted on the way.
+    def good(self, timed: bool = True) -> DataFrame:
+        """The usable rows; what is dropped and (`timed`) the event time are noted on the way.
 
         Where Spark counts the rows of the source itself, the good ones are counted behind the
         filter and the rest follows; the generator's rows are counted before it.
@@ -36,11 +36,11 @@ class SourceFrame:
             return self.everything
         frame = self._whole_records()
         if not self.counted_by_spark:
-            frame = frame.observe(self.metric, *self._counts_before(reason))
+            frame = frame.observe(self.metric, *self._counts_before(reason, timed))
         if reason is not None:
             frame = frame.where(f"({reason}) IS NULL")
             if self.counted_by_spark:
-                frame = frame.observe(self.metric, *self._counts_behind())
+                frame = frame.observe(self.metric, *self._counts_behind(timed))
         columns = [quoted(c.name) for c in self.source.columns]
         columns += [OP] if self.source.options["changelog"] else []
         columns += [name for name in ARRIVAL if name in frame.columns]
@@ -54,15 +54,15 @@ class SourceFrame:
         nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
         return self.everything.where(f"{nulls} >= 0")
 
-    def _counts_behind(self) -> list[Column]:
-        return [F.count(F.lit(1)).alias("good"), *self._time("true")]
+    def _counts_behind(self, timed: bool) -> list[Column]:
+        return [F.count(F.lit(1)).alias("good"), *(self._time("true") if timed else [])]
 
-    def _counts_before(self, reason: str | None) -> list[Column]:
+    def _counts_before(self, reason: str | None, timed: bool) -> list[Column]:
         is_good = f"({reason}) IS NULL" if reason is not None else "true"
         return [
             F.count(F.lit(1)).alias("rows"),
             F.expr(f"count_if({is_good})").alias("good"),
-            *self._time(is_good),
+            *(self._time(is_good) if timed else []),
         ]
 
     def _time(self, is_good: str) -> list[Column]:

@@ -1,0 +1,167 @@
+"""The operators by themselves, without Spark: what a window costs, and what it does not.
+
+    python benchmarks/operators.py
+
+Incremental against recomputing from raw rows, closing a window of many groups, memory of a window
+with a million rows, and the cost of an epoch while the open state grows a hundredfold.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.operators.accumulators import Call
+from tidegate.operators.clock import Origin, Tick
+from tidegate.operators.contract import Tables
+from tidegate.operators.epoch import Runner
+from tidegate.operators.groups import GroupSpec
+from tidegate.operators.layout import Layout, OutputColumn
+from tidegate.operators.panes import Panes
+from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.state import codec
+from tidegate.state.memory import MemoryStore
+
+INT = pa.int64()
+HOUR = 3_600_000_000
+CALLS = (
+    Call("count", "count(*)", (), INT),
+    Call("sum", "sum(price)", (INT,), INT),
+    Call("max", "max(price)", (INT,), INT),
+)
+
+
+def aggregate(size_us: int) -> WindowAggregate:
+    panes = Panes("TUMBLE", size_us, size_us)
+    results = tuple(OutputColumn("result", index, INT) for index in range(3))
+    layout = Layout((OutputColumn("key", 0, INT), OutputColumn("due", 0, INT), *results), panes)
+    return WindowAggregate(GroupSpec((INT,), CALLS), panes, layout)
+
+
+def rows(times: np.ndarray, keys: np.ndarray, size_us: int) -> pa.Table:
+    price = pa.array(np.arange(len(times)) % 1000)
+    return pa.table(
+        {
+            "_pane": times - times % size_us,
+            "_hash": keys,
+            "k0": keys,
+            "a1_0": price,
+            "a2_0": price,
+        }
+    )
+
+
+def timed(work: Callable[[], object], repeats: int = 5) -> float:
+    """Milliseconds, the median of some runs."""
+    took = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        took.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(took)
+
+
+def incremental() -> None:
+    """100 K events in 100 epochs: closing from accumulators against closing from the raw rows."""
+    operator = aggregate(HOUR)
+    random = np.random.default_rng(1)
+    batches = [
+        rows(np.full(1_000, 5_000), random.integers(0, 100, 1_000), HOUR) for _ in range(100)
+    ]
+    schema = batches[0].schema
+    stored = [codec.encode(codec.table_to_bytes(batch), b"raw rows") for batch in batches]
+
+    def recompute() -> pa.Table:
+        found = [codec.decode(data, b"raw rows", "raw rows") for data in stored]
+        tables = [codec.table_from_bytes(data, schema) for data in found if data is not None]
+        return operator.groups.evaluate(operator.groups.lift(pa.concat_tables(tables)))
+
+    took = []
+    for _ in range(10):
+        runner = Runner(0, operator, ((Origin(0),),))
+        backend = MemoryStore().backend(0, 0)
+        for batch in batches:
+            runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, 0)], 0)
+        started = time.perf_counter()
+        result = runner.run(backend, [[]], [Tick(0, 0, HOUR)], 0)
+        took.append((time.perf_counter() - started) * 1e3)
+        assert result.output.main[0].num_rows == recompute().num_rows, "the same groups"
+    ours, raw = statistics.median(took), timed(recompute, 10)
+    print(f"closing a window of 100 K events, 100 groups: {ours:.2f} ms, from raw rows {raw:.2f}")
+    print(f"  ms: {raw / ours:.1f} x")
+
+
+def closing() -> None:
+    """A window of 10 K groups, from the tick that closes it to its rows."""
+    operator = aggregate(HOUR)
+    runner = Runner(0, operator, ((Origin(0),),))
+    took = []
+    for _ in range(20):
+        backend = MemoryStore().backend(0, 0)
+        keys = np.arange(10_000)
+        part: Tables = operator.lift(0, rows(np.full(10_000, 5_000), keys, HOUR))
+        runner.run(backend, [[part]], [Tick(0, 0, 0)], 0)
+        started = time.perf_counter()
+        result = runner.run(backend, [[]], [Tick(0, 0, HOUR)], 0)
+        took.append((time.perf_counter() - started) * 1e3)
+        assert result.output.main[0].num_rows == 10_000, "all groups come out"
+    print(f"closing 10 K groups: {statistics.median(took):.2f} ms")
+
+
+def memory() -> None:
+    """A million events of one hour in a thousand groups: state follows the groups."""
+    operator = aggregate(HOUR)
+    runner = Runner(0, operator, ((Origin(0),),))
+    backend = MemoryStore().backend(0, 0)
+    random = np.random.default_rng(1)
+    tracemalloc.start()
+    report = {}
+    for _ in range(100):
+        batch = rows(np.full(10_000, 5_000), random.integers(0, 1_000, 10_000), HOUR)
+        report = runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, 0)], 0).report
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    print(f"1 M events, 1,000 groups, one hour: {report['bytes'] / 1e6:.1f} MB of state,", end=" ")
+    print(f"{held / 1e6:.1f} MB held by Python")
+
+
+def flat() -> None:
+    """Epochs of 1,000 rows while the open state grows from 10 K to 1 M groups."""
+    operator = aggregate(HOUR)
+    runner = Runner(0, operator, ((Origin(0),),))
+    backend = MemoryStore().backend(0, 0)
+    random = np.random.default_rng(1)
+    for groups in (10_000, 100_000, 1_000_000):
+        keys = np.arange(groups)
+        runner.run(
+            backend,
+            [[operator.lift(0, rows(np.full(groups, 5_000), keys, HOUR))]],
+            [Tick(0, 0, 0)],
+            0,
+        )
+
+        def epoch(keys: int = groups) -> None:
+            batch = rows(np.full(1_000, 5_000), random.integers(0, keys, 1_000), HOUR)
+            runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, 0)], 0)
+
+        took = [timed(epoch, 1) for _ in range(50)]
+        print(
+            f"open state of {groups:>9,} groups: epoch of 1,000 rows {statistics.median(took):.2f}"
+            f" ms (mean {statistics.fmean(took):.2f})"
+        )
+
+
+def main() -> None:
+    incremental()
+    closing()
+    memory()
+    flat()
+
+
+if __name__ == "__main__":
+    main()

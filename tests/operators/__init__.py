@@ -1,0 +1,1 @@
+"""Window operators, driven bare: no Spark, one key group after the other."""

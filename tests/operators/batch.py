@@ -1,0 +1,103 @@
+"""The same GROUP BY in DuckDB, over rows that the model has placed in windows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tests.operators.driving import B, D, L, Query, Row, S, same_keys
+from tests.operators.model import Window
+from tidegate.operators.accumulators import Call
+
+DATE = pa.date32()
+DEC = pa.decimal128(10, 2)
+# The columns that aggregates read, v0, v1, …
+VALUES = (L, D, DEC, S, B, DATE)
+_FLAG = VALUES.index(B)
+Choice = tuple[Call, tuple[int, ...], int | None, str]
+Results = dict[tuple[Any, ...], tuple[Any, ...]]
+
+
+def _one(sql: str, result: pa.DataType, column: int, **options: Any) -> Choice:
+    function = sql.split("(")[0]
+    return Call(function, sql, (VALUES[column],), result, **options), (column,), None, sql
+
+
+def _filtered(choice: Choice) -> Choice:
+    """The same with FILTER: an argument that is NULL where the flag is not true."""
+    one, columns, _, sql = choice
+    kinds = one.arguments or (pa.int32(),)
+    text = f"{sql} FILTER (WHERE v{_FLAG})"
+    return Call(one.function, text, kinds, one.result, one.distinct), columns, _FLAG, text
+
+
+COUNT: Choice = (Call("count", "count(*)", (), L), (), None, "count(*)")
+_PLAIN = [
+    COUNT,
+    *(_one(f"count(v{i})", L, i) for i in range(len(VALUES))),
+    *(_one(f"count(DISTINCT v{i})", L, i, distinct=True) for i in range(len(VALUES))),
+    *(_one(f"{name}(v{i})", kind, i) for name in ("min", "max") for i, kind in enumerate(VALUES)),
+    _one("sum(v0)", L, 0),
+    _one("sum(DISTINCT v0)", L, 0, distinct=True),
+    _one("sum(v1)", D, 1),
+    _one("sum(v2)", pa.decimal128(20, 2), 2),
+    _one("avg(v0)", D, 0),
+    _one("avg(v1)", D, 1),
+    _one("avg(v2)", pa.decimal128(14, 6), 2),
+    _one("stddev(v0)", D, 0),
+    _one("var_pop(v2)", D, 2),
+    _one("bool_and(v4)", B, 4),
+    _one("bool_or(v4)", B, 4),
+    (Call("count_if", "count_if(v4)", (B,), L), (4,), None, "count(*) FILTER (WHERE v4)"),
+    _one("bit_xor(v0)", L, 0),
+]
+CHOICES = [*_PLAIN, *(_filtered(choice) for choice in _PLAIN if "FILTER" not in choice[3])]
+_connection = duckdb.connect(config={"threads": 1})
+
+
+def expected(query: Query, texts: Sequence[str], placed: list[tuple[Row, Window]]) -> Results:
+    """Results by keys and window; rows that were taken back are not there."""
+    net: Counter[tuple[Any, ...]] = Counter()
+    for row, window in placed:
+        net[(*row.keys, *row.values, *window)] += row.weight
+    assert all(count >= 0 for count in net.values()), "only rows that are there are taken back"
+    rows = [row for row, count in net.items() for _ in range(count)]
+    names = [f"k{i}" for i, _ in enumerate(query.keys)]
+    kinds = [*query.keys, *query.values, L, L]
+    columns = [*names, *(f"v{i}" for i, _ in enumerate(query.values)), "ws", "we"]
+    table = pa.table(
+        [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)], names=columns
+    )
+    by = [*names, *(["ws", "we"] if query.windowed else [])]
+    _connection.register("placed", table)
+    grouping = f" GROUP BY {', '.join(by)}" if by else ""
+    sql = f"SELECT {', '.join([*by, *texts])} FROM placed{grouping}"
+    found = _connection.execute(sql).fetchall()
+    return {same_keys(row[: len(by)]): row[len(by) :] for row in found}
+
+
+def assert_same(actual: Results, wanted: Results) -> None:
+    assert set(actual) == set(wanted), (actual, wanted)
+    for key, results in wanted.items():
+        pairs = zip(actual[key], results, strict=True)
+        assert all(same_value(one, other) for one, other in pairs), (key, actual[key], results)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    if isinstance(one, float) or isinstance(other, float):
+        one, other = float(one), float(other)
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
+        # DuckDB averages decimals in doubles; here they have six digits.
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+    if isinstance(one, Decimal) or isinstance(other, Decimal):
+        return Decimal(one) == Decimal(other)
+    return bool(one == other)

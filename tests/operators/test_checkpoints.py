@@ -1,0 +1,133 @@
+"""Operator state through a checkpoint: what is restored goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.operators.driving import D, Drive, L, Query, Row, S, call, drive
+from tidegate.errors import DataDirectoryError
+from tidegate.operators.panes import Panes
+from tidegate.state.memory import MemoryStore
+
+SUM = Query((), (L,), (call("sum", L, L),), ((0,),), (None,), mode="early")
+AVG = Query((S,), (D,), (call("avg", D, D),), ((0,),), (None,), mode="early")
+WINDOWS = replace(SUM, panes=Panes("TUMBLE", 10, 10), mode="close")
+
+
+def after_restart(query: Query, first: list[Row], second: list[Row]) -> Drive:
+    run = drive(query)
+    run.rows(first, 0)
+    run.restart()
+    run.rows(second, 0)
+    return run
+
+
+def test_checkpoint_roundtrip_single_group_sum() -> None:
+    run = after_restart(SUM, [Row(0, (), (10,)), Row(0, (), (20,))], [Row(0, (), (30,))])
+    assert run.epochs[-1].main == [(30, "-U"), (60, "+U")]
+
+
+def test_checkpoint_roundtrip_multi_group_avg() -> None:
+    first = [Row(0, ("a",), (1.0,)), Row(0, ("b",), (5.0,)), Row(0, (None,), (2.0,))]
+    run = after_restart(AVG, first, [Row(0, ("a",), (2.0,)), Row(0, (None,), (4.0,))])
+    now = {row[0]: row[1] for row in run.epochs[-1].main if row[-1] == "+U"}
+    assert now == {"a": 1.5, None: 3.0}
+
+
+def test_checkpoint_roundtrip_eowc_tumbling_window() -> None:
+    run = after_restart(WINDOWS, [Row(1, (), (1,))], [Row(2, (), (2,))])
+    assert run.rows([], 10).main == [(0, 10, 3)]
+
+
+def test_checkpoint_roundtrip_eowc_multiple_windows() -> None:
+    first = [Row(1, (), (1,)), Row(11, (), (10,)), Row(-5, (), (100,))]
+    run = after_restart(WINDOWS, first, [Row(12, (), (2,)), Row(25, (), (7,))])
+    assert run.rows([], 20).main == [(0, 10, 1), (10, 20, 12)]
+    assert run.epochs[0].main == [(-10, 0, 100)]
+    run.restart()
+    assert run.end().main == [(20, 30, 7)]
+
+
+def test_restore_missing_key_is_noop() -> None:
+    run = drive(WINDOWS)
+    run.store = MemoryStore.restore(MemoryStore().snapshot())
+    run.rows([Row(1, (), (1,))], 0)
+    assert run.end().main == [(0, 10, 1)]
+    assert {report["discarded"] for report in run.epochs[-1].reports} == {0}
+
+
+def test_restore_fingerprint_mismatch_skips_query() -> None:
+    """Another query starts afresh and says so; time does not go back with it."""
+    run = drive(WINDOWS)
+    run.rows([Row(1, (), (1,))], 5)
+    changed = replace(WINDOWS, panes=Panes("TUMBLE", 20, 20))
+    run.make, run.table = changed.operator, changed.table
+    run.restart()
+    epoch = run.rows([Row(2, (), (2,)), Row(3, (), (4,))])
+    assert (epoch.watermark, {report["discarded"] for report in epoch.reports}) == (5, {1})
+    assert run.end().main == [(0, 20, 6)]
+
+
+@pytest.mark.parametrize("name", ["head", "segment"])
+def test_restore_corrupt_bytes_returns_error(name: str) -> None:
+    run = drive(WINDOWS, key_groups=1)
+    run.rows([Row(1, (), (1,))], 0)
+    backend = run.store.backend(1, 0)
+    ((key, value),) = backend.scan(name)
+    backend.put(name, key, value[:-1] + bytes([value[-1] ^ 1]))
+    with pytest.raises(DataDirectoryError, match="cannot be read") as caught:
+        run.end()
+    assert caught.value.code == "TG-605"
+
+
+def test_checkpoint_empty_state_returns_none() -> None:
+    """Windows that have closed leave nothing but the clock."""
+    for query in (WINDOWS, replace(WINDOWS, panes=None, gap_us=10), replace(WINDOWS, mode="early")):
+        run = drive(query)
+        run.rows([Row(1, (), (1,))], 0)
+        assert run.kept() != []
+        run.end()
+        assert run.kept() == []
+
+
+QUERIES = [
+    SUM,
+    AVG,
+    WINDOWS,
+    replace(AVG, panes=Panes("HOP", 7, 3), mode="close", lateness_us=4),
+    replace(AVG, panes=Panes("CUMULATE", 6, 2), every_us=2),
+    replace(AVG, gap_us=3),
+    replace(AVG, gap_us=3, mode="close"),
+]
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(-9, 30), st.sampled_from("abc"), st.integers(0, 9)), max_size=5),
+    max_size=20,
+)
+
+
+def outputs(run: Drive, batches: list[list[tuple[int, str, int]]], restart: bool) -> list[Any]:
+    query_keys = 1 if run.runner.operator.packed[0][0].get_field_index("k0") >= 0 else 0
+    for number, batch in enumerate(batches):
+        rows = [Row(ts, (key,) * query_keys, (value,)) for ts, key, value in batch]
+        mark = max((row.ts for row in rows), default=0) - 5
+        run.rows(rows, mark if rows else None, now_us=number)
+        if restart:
+            run.restart()
+    run.end()
+    return [(epoch.main, epoch.reports, epoch.tick) for epoch in run.epochs]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
+@settings(deadline=None, max_examples=15)
+@given(batches=BATCHES)
+def test_checkpoint_and_restore_is_the_same_as_processing_them_all(
+    query: Query, batches: list[list[tuple[int, str, int]]]
+) -> None:
+    straight, restarted = drive(query), drive(query)
+    assert outputs(straight, batches, False) == outputs(restarted, batches, True)
+    assert straight.store.snapshot() == restarted.store.snapshot()

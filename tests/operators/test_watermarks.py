@@ -1,0 +1,110 @@
+"""Watermarks: how far time is, and what that lets in and out."""
+
+from __future__ import annotations
+
+from tests.operators.driving import MINUTE, SECOND, Query, Row, drive
+from tidegate.operators.clock import END_US, Clock, Origin, Tick
+from tidegate.operators.panes import Panes
+
+TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
+
+
+def test_rows_1000_1005_1002_1010_with_delay_5_give_995_1000_1000_1005() -> None:
+    run = drive(TUMBLE)
+    marks = [run.rows([Row(ts)], ts - 5).watermark for ts in (1000, 1005, 1002, 1010)]
+    assert marks == [995, 1000, 1000, 1005]
+
+
+def test_two_inputs_at_1000_and_800_are_at_800() -> None:
+    """As two sources of one input, and as two inputs."""
+    for ports in (((Origin(0), Origin(1)),), ((Origin(0),), (Origin(1),))):
+        clock = Clock(ports)
+        clock.step([Tick(0, 0, 1000)], None)
+        assert clock.watermark_us is None, "the other has not spoken yet"
+        clock.step([Tick(1, 0, 800)], None)
+        assert clock.watermark_us == 800
+        clock.step([Tick(1, 0, 900)], None)
+        assert clock.watermark_us == 900
+
+
+def test_the_slowest_partition_of_a_source_counts() -> None:
+    clock = Clock(((Origin(0),),))
+    clock.step([Tick(0, 0, 1000), Tick(0, 1, 800)], None)
+    assert clock.watermark_us == 800
+    clock.step([Tick(0, 1, 1200)], None)
+    assert clock.watermark_us == 1000
+
+
+def test_a_source_silent_for_30_s_with_idle_timeout_10_s_is_left_out_until_it_speaks() -> None:
+    clock = Clock(((Origin(0, 10 * SECOND), Origin(1, 10 * SECOND)),))
+    clock.step([Tick(0, 0, 100), Tick(1, 0, 50)], 0)
+    assert clock.watermark_us == 50
+    clock.step([Tick(0, 0, 200)], 10 * SECOND)
+    assert clock.watermark_us == 50, "ten seconds are not over ten seconds"
+    clock.step([Tick(0, 0, 300)], 30 * SECOND)
+    assert (clock.watermark_us, clock.idle) == (300, False)
+    clock.step([Tick(0, 0, 400), Tick(1, 0, 310)], 31 * SECOND)
+    assert clock.watermark_us == 310
+
+
+def test_a_watermark_never_goes_back() -> None:
+    clock = Clock(((Origin(0, SECOND), Origin(1, SECOND)),))
+    clock.step([Tick(0, 0, 100), Tick(1, 0, 50)], 0)
+    clock.step([Tick(0, 0, 100)], 5 * SECOND)
+    assert clock.watermark_us == 100
+    clock.step([Tick(1, 0, 60), Tick(0, 0, 90)], 6 * SECOND)
+    assert clock.watermark_us == 100
+
+
+def test_when_all_are_idle_time_stands_still() -> None:
+    clock = Clock(((Origin(0, SECOND),),))
+    clock.step([Tick(0, 0, 100)], 0)
+    clock.step([], 5 * SECOND)
+    assert (clock.watermark_us, clock.idle) == (100, True)
+    clock.step([Tick(0, 0, 120)], 6 * SECOND)
+    assert (clock.watermark_us, clock.idle) == (120, False)
+
+
+def test_a_source_that_never_speaks_is_idle_after_its_timeout() -> None:
+    clock = Clock(((Origin(0), Origin(1, 10 * SECOND)),))
+    clock.step([Tick(0, 0, 100)], 0)
+    assert clock.watermark_us is None
+    clock.step([], 11 * SECOND)
+    assert clock.watermark_us == 100
+
+
+def test_a_clock_is_the_same_after_a_restart() -> None:
+    ports = ((Origin(0, 10 * SECOND), Origin(1)),)
+    clock = Clock(ports)
+    clock.step([Tick(0, 0, 100), Tick(0, 1, 70, idle=True), Tick(1, 0, 50)], 5)
+    assert Clock.from_bytes(ports, clock.to_bytes()) == clock
+
+
+def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
+    run = drive(TUMBLE)
+    epoch = run.rows([Row(1000), Row(3), Row(1)], 1000)
+    assert sorted(epoch.main) == [(0, 5, 2)]
+    assert (epoch.late, epoch.late_rows) == ([], 0)
+    after = run.rows([Row(2), Row(1001)], 1000)
+    assert ([row["l1"] for row in after.late], after.late_rows, after.main) == ([2], 1, [])
+
+
+def test_progress_is_told_when_it_advances_and_only_then() -> None:
+    run = drive(TUMBLE)
+    assert run.rows([Row(7)]).tick is None
+    assert [run.rows([], mark).tick for mark in (10, 8)] == [Tick(1, 0, 10)] * 2
+    assert [report["watermark_us"] for report in run.epochs[-1].reports] == [10, 10]
+
+
+def test_time_goes_on_in_key_groups_that_get_no_rows() -> None:
+    run = drive(Query(panes=Panes("TUMBLE", 5, 5)), key_groups=4)
+    run.rows([Row(1)], 0)
+    assert {report["watermark_us"] for report in run.rows([], 5).reports} == {5}
+    assert run.epochs[-1].main == [(0, 5, 1)]
+
+
+def test_the_end_of_the_input_closes_everything() -> None:
+    run = drive(Query(panes=Panes("TUMBLE", 60 * MINUTE, 60 * MINUTE)))
+    assert run.rows([Row(1), Row(-1)], 0).main == [(-60 * MINUTE, 0, 1)]
+    last = run.end()
+    assert (last.watermark, last.main, run.kept()) == (END_US, [(0, 60 * MINUTE, 1)], [])

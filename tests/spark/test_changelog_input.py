@@ -1,0 +1,82 @@
+"""Rows that are taken back, and upserts by key, from memory and from files."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.helpers import play_with_restart, rows_of, standing
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def change(op: str, k: str, v: int, seconds: float) -> dict[str, Any]:
+    return {"_op": op, "k": k, "v": v, "ts": at(seconds)}
+
+
+def order(op: str, number: int, state: str | None, amount: str | None) -> dict[str, Any]:
+    return {"_op": op, "id": number, "state": state, "amount": amount, "ts": at(number)}
+
+
+def test_aggregates_follow_rows_that_are_taken_back_and_replaced(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    script = (
+        "CREATE SOURCE c (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', changelog = true, inserts_per_epoch = 1);"
+        "CREATE SOURCE orders (id INT, state STRING, amount DECIMAL(10, 2), ts TIMESTAMP, "
+        "PRIMARY KEY (id), WATERMARK FOR ts AS ts - INTERVAL '1' HOUR) "
+        "WITH (connector = 'memory', changelog = true);"
+        f"CREATE SOURCE people (id INT, city STRING, PRIMARY KEY (id)) WITH (connector = 'files', "
+        f"path = '{folder}', format = 'json');"
+        "CREATE STREAM sums AS SELECT k, sum(v) AS total, min(v) AS low, max(v) AS high FROM c "
+        "GROUP BY k EMIT ON UPDATE;"
+        "CREATE STREAM windows AS SELECT k, window_start, count(*) AS n, max(v) AS high FROM c "
+        "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND);"
+        "CREATE STREAM by_state AS SELECT state, count(*) AS n, sum(amount) AS amount FROM orders "
+        "GROUP BY state EMIT CHANGES;"
+        "CREATE STREAM cities AS SELECT city, count(*) AS n FROM people GROUP BY city EMIT CHANGES;"
+    )
+    (folder / "1.json").write_text(
+        "".join(json.dumps({"id": n % 5, "city": f"c{n // 5}"}) + "\n" for n in range(15))
+    )
+    steps: list[dict[str, list[dict[str, Any]]]] = [
+        {
+            "c": [change("+I", "a", 5, 1), change("+I", "a", 9, 2), change("+I", "b", 1, 3)],
+            "orders": [order("+I", 1, "open", "10.00"), order("+I", 2, "open", "5.50")],
+        },
+        {
+            # The largest goes, the last row of b goes, and a row comes back in the same epoch.
+            "c": [change("-D", "a", 9, 2), change("-U", "b", 1, 3), change("+I", "a", 2, 12)],
+            "orders": [order("+U", 1, "paid", "10.00"), order("-D", 2, None, None)],
+        },
+        {
+            "c": [change("+I", "a", 7, 13), change("-D", "a", 7, 13)],
+            "orders": [order("+I", 2, "paid", "1.25"), order("-D", 9, "open", None)],
+        },
+    ]
+    streams = ("sums", "windows", "by_state", "cities")
+    found = play_with_restart(data, spark, script, streams, steps, key_groups=4)
+    sums = [[tuple(r.values()) for r in b.table.to_pylist()] for b in found["sums"]]
+    assert sorted(sums[0]) == [("a", 14, 5, 9, "+I"), ("b", 1, 1, 1, "+I")]
+    assert sorted(sums[1]) == [("a", 7, 2, 5, "+U"), ("b", 1, 1, 1, "-D")]
+    assert not any(sums[2:])
+    closed = [tuple(row.values()) for row in rows_of(found["windows"])]
+    assert sorted(closed) == [("a", at(0), 1, 5), ("a", at(10), 1, 2)]
+    assert standing(rows_of(found["by_state"])) == [
+        {"state": "paid", "n": 2, "amount": Decimal("11.25")}
+    ]
+    assert standing(rows_of(found["cities"])) == [{"city": "c2", "n": 5}]

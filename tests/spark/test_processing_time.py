@@ -1,0 +1,102 @@
+"""Processing time: what happens because time passes, with or without rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.helpers import open_with, rows_of
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until it holds; a busy machine may take its time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.1)
+
+
+def test_a_silent_source_holds_the_watermark_until_it_is_idle(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE p (ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');"
+        "CREATE SOURCE q (ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', idle_timeout = '2 seconds');"
+        "CREATE STREAM u AS SELECT window_start, count(*) AS n FROM "
+        "(SELECT ts FROM p UNION ALL SELECT ts FROM q) GROUP BY TUMBLE(ts, INTERVAL '10' SECOND);"
+    )
+
+    def watermark() -> Any:
+        return session.status()[0].watermark
+
+    with open_with(data, spark, script, key_groups=2) as session:
+        out = session.subscribe("u")
+        session.insert("p", [(at(1),), (at(25),)])
+        session.insert("q", [(at(2),)])
+        session.start()
+        eventually(lambda: watermark() == at(2))
+        # No rows come any more: only time passes.
+        eventually(lambda: watermark() == at(25))
+        eventually(lambda: any(batch.table.num_rows for batch in out.take_all()))
+    with open_with(data, spark, script, key_groups=2) as session:
+        out = session.subscribe("u")
+        session.insert("q", [(at(26),)])
+        session.start()
+        eventually(lambda: watermark() in (at(25), at(26)))
+        session.insert("p", [(at(60),)])
+        eventually(lambda: watermark() == at(60))
+        rows = [(row["window_start"], row["n"]) for row in rows_of(out.take_all())]
+        assert rows == [(at(0), 2), (at(20), 2)]
+        assert session.status()[0].late_rows == 0
+
+
+def test_updates_now_and_then_groups_that_expire_and_windows_of_the_clock(
+    spark: Any, data: Path
+) -> None:
+    script = (
+        "CREATE SOURCE s (k STRING) WITH (connector = 'memory');"
+        "CREATE STREAM now_and_then AS SELECT k, count(*) AS n FROM s GROUP BY k "
+        "EMIT EVERY INTERVAL '3' SECOND;"
+        "CREATE STREAM forgets WITH (state_ttl = '3 seconds') AS SELECT k, count(*) AS n FROM s "
+        "GROUP BY k EMIT ON UPDATE;"
+        "CREATE STREAM clock AS SELECT k, window_start, window_end, count(*) AS n FROM s "
+        "GROUP BY k, TUMBLE(PROCTIME(), INTERVAL '2' SECOND);"
+    )
+    began = datetime.now(UTC)
+    with open_with(data, spark, script, key_groups=2) as session:
+        out = {name: session.subscribe(name) for name in ("now_and_then", "forgets", "clock")}
+        seen: dict[str, list[dict[str, Any]]] = {name: [] for name in out}
+
+        def total(name: str, column: str = "n") -> int:
+            seen[name] += rows_of(out[name].take_all())
+            return sum(row[column] for row in seen[name])
+
+        session.insert("s", [("a",), ("a",)])
+        session.start()
+        eventually(lambda: total("now_and_then") == 2 and total("forgets") == 2)
+        eventually(lambda: total("clock") == 2)
+        time.sleep(4)
+        for _ in range(4):
+            session.insert("s", [("a",)])
+            time.sleep(0.4)
+        eventually(lambda: total("clock") == 6)
+        eventually(lambda: total("now_and_then") > 2 and seen["now_and_then"][-1]["n"] == 6)
+        # Without forgetting the first two it would be six; every insert alone would be five rows.
+        total("forgets")
+        assert max(row["n"] for row in seen["forgets"]) <= 4
+        assert len(seen["now_and_then"]) < 5
+        for row in seen["clock"]:
+            assert row["window_end"] - row["window_start"] == timedelta(seconds=2)
+            assert began - timedelta(seconds=2) <= row["window_start"] <= datetime.now(UTC)
