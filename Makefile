@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 
 setup: $(READY) ## Create .venv with everything in it
 
-demo: $(READY) ## Run a real pipeline and show its results
+demo: $(READY) ## Run a real pipeline and watch its windows close
 	@$(BIN)/tidegate run examples/demo.sql --until-end --fresh
 
 test: lint test-fast test-spark ## Everything: lint, types, layers, all tests

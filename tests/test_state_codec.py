@@ -214,8 +214,8 @@ def test_an_error_says_what_cannot_be_read_and_what_to_do() -> None:
         codec.decode(codec.encode(b"payload", US)[:-1] + b"x", US, WHAT)
     assert str(caught.value) == (
         f"error[TG-605]: {WHAT} cannot be read: its checksum is wrong\n"
-        "Hint: restore an earlier epoch (SHOW CHECKPOINTS lists them, RESTORE FROM CHECKPOINT n "
-        "goes back to one), or remove the stream's data to start it afresh."
+        "Hint: put back a copy of the data directory from before, or remove the data of the stream: "
+        "it then starts from the beginning."
     )
 
 

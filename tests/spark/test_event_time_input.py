@@ -68,16 +68,17 @@ def test_limits_stop_with_one_clear_error_and_a_restart_goes_on(spark: Any, data
         session.subscribe("sums")
         session.insert("s", [(n, most, START) for n in range(1000)])
         session.start(until_end=True)
+        codes = set()
         for _ in range(2):
             with pytest.raises(RunError) as caught:
                 session.wait()
+            codes.add((caught.value.code, (caught.value.hint or "").split(" ")[0]))
+        assert codes <= {("TG-507", "cast"), ("TG-508", "group")}
         errors = {item.name: item.error or "" for item in session.status()}
         assert {item.state for item in session.status()} == {State.FAILED}
         assert "sum(v) overflows" in errors["sums"].lower()
         assert "and 10 are allowed" in errors["many"]
-        assert caught.value.code in ("TG-507", "TG-508")
         assert "Traceback" not in "".join(errors.values())
-        assert "SET max_groups = " in (caught.value.hint or "") or caught.value.code == "TG-507"
         assert rows_of(out.take_all()) == []
     rows = rows_of(run_to_end(data, spark, "SET max_groups = 1000;" + script, "many"))
     assert sorted(row["k"] for row in rows) == list(range(1000))

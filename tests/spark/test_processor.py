@@ -144,4 +144,4 @@ def test_damaged_state_is_an_error_and_never_other_rows(place: int) -> None:
             hurt.epoch((1, 11, 5))
         assert caught.value.code == "TG-605"
         assert "the stream sales, operator window_aggregate" in caught.value.message
-        assert "remove the stream's data" in (caught.value.hint or "")
+        assert "remove the data of the stream" in (caught.value.hint or "")

@@ -46,6 +46,8 @@ def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data
     with open_with(data, spark, stream("max"), key_groups=4) as session:
         out = session.subscribe("t")
         session.start()
+        (warning,) = session.warnings
+        assert warning.code == "TG-606" and "window_aggregate of the stream t" in warning.message
         play(session, {"s": [row("c", 5, 12), row("c", 7, 13), row("c", 9, 3)]})
         (status,) = session.status()
         assert [item.discarded for item in status.operators] == [0, 1]

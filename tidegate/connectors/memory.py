@@ -105,6 +105,8 @@ class MemoryWriter:
     directory: Path
     retain_epochs: int
     last: int = -1
+    # Epochs without rows are not worth a file: where the clock asks for epochs there are many.
+    quiet: bool = True
 
     def prepare(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -120,6 +122,8 @@ class MemoryWriter:
         import pyarrow as pa
 
         table = frame.toArrow()
+        if not table.num_rows and self.quiet:
+            return
         with (
             pa.OSFile(str(self._aside(epoch)), "wb") as sink,
             pa.ipc.new_file(sink, table.schema) as writer,
@@ -127,7 +131,9 @@ class MemoryWriter:
             writer.write_table(table)
 
     def commit(self, epoch: int) -> None:
-        self._aside(epoch).rename(epoch_file(self.directory, epoch))
+        aside = self._aside(epoch)
+        if aside.exists() or not self.quiet:
+            aside.rename(epoch_file(self.directory, epoch))
         self.last = epoch
         expired = epoch_file(self.directory, epoch - self.retain_epochs)
         if epoch >= self.retain_epochs and expired.exists():

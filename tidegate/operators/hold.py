@@ -22,6 +22,8 @@ class Hold:
 
     output: pa.Schema
     bucket_us: int = 1_000_000
+    # The column with the start of the window that a row waits for.
+    start: str | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "hold_until_close"
@@ -66,8 +68,7 @@ class Hold:
             output.main += self._in_order(due)
         if rows.num_rows:
             log.append((rows,))
-        log.save()
-        self.limits.check(self.name, state.gauges)
+        self.limits.enforce(self.name, log, state.gauges)
         return output
 
     def _in_order(self, parts: list[pa.Table]) -> list[pa.Table]:
@@ -82,5 +83,8 @@ class Hold:
             return
         names = dict(zip(self.late_rows.names, self.output.names, strict=False))
         renamed = pa.table([rows.column(own) for own in names.values()], names=list(names))
-        times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        output.late.append(self.late_rows.marked(renamed, times, times, moment.before_us))
+        ends = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        starts = ends
+        if self.start is not None:
+            starts = np.asarray(rows.column(self.start).cast(pa.int64()).to_numpy(), np.int64)
+        output.late.append(self.late_rows.marked(renamed, starts, ends, moment.before_us))

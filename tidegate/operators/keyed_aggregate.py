@@ -116,9 +116,7 @@ class KeyedAggregate:
             if output.main:
                 state.meta["spoken"] = 1
         self._close(log, moment)
-        log.save()
-        state.gauges["groups"] = log.rows
-        self.limits.check(self.name, state.gauges)
+        self.limits.enforce(self.name, log, state.gauges)
         return output
 
     def _on_time(

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidegate.errors import RunError
+
+
+class Log(Protocol):
+    """What keeps state in segments, in which a group may lie several times."""
+
+    def save(self) -> None: ...
+
+    def settle(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,14 @@ class Limits:
     def exceeded(self, gauges: dict[str, int]) -> bool:
         limits = ((self.groups, gauges.get("groups", 0)), (self.bytes, gauges.get("bytes", 0)))
         return any(limit is not None and kept > limit for limit, kept in limits)
+
+    def enforce(self, operator: str, log: Log, gauges: dict[str, int]) -> None:
+        """Save a log and stop if it is too large, after counting every group once."""
+        log.save()
+        if self.exceeded(gauges):
+            log.settle()
+            log.save()
+        self.check(operator, gauges)
 
     def check(self, operator: str, gauges: dict[str, int]) -> None:
         for what, limit, setting in (

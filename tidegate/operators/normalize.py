@@ -97,9 +97,7 @@ class Normalize:
             if result.num_rows:
                 output.main.append(result.select(self.output.names))
             log.append((new,))
-        log.save()
-        state.gauges["groups"] = log.rows
-        self.limits.check(self.name, state.gauges)
+        self.limits.enforce(self.name, log, state.gauges)
         return output
 
 

@@ -29,12 +29,13 @@ Ints = npt.NDArray[np.int64]
 class _Part:
     base: int = 0
     rows: int = 0
+    groups: int = 0
     bytes: int = 0
     due: int | None = None
     segments: list[int] = field(default_factory=list)
 
     def as_json(self) -> list[object]:
-        return [self.base, self.rows, self.bytes, self.due, self.segments]
+        return [self.base, self.rows, self.groups, self.bytes, self.due, self.segments]
 
 
 class PartLog:
@@ -64,7 +65,14 @@ class PartLog:
             "parts": [part.as_json() for part in self.parts],
         }
         self.state.gauges["rows"] = self.rows
+        self.state.gauges["groups"] = sum(part.groups for part in self.parts)
         self.state.gauges["bytes"] = sum(part.bytes for part in self.parts)
+
+    def settle(self) -> None:
+        """Rewrite what lies in several segments, so that every group is counted once."""
+        for number, part in enumerate(self.parts):
+            if len(part.segments) > 1:
+                self.replace([number], self.load([number]))
 
     @property
     def rows(self) -> int:
@@ -136,6 +144,7 @@ class PartLog:
     def _write(self, part: _Part, tables: Tables) -> None:
         part.bytes += self.state.put(_NAME, _key(self.next), tables)
         part.rows += sum(table.num_rows for table in tables)
+        part.groups += tables[0].num_rows
         part.segments.append(self.next)
         self.next += 1
         if self.due is not None and tables[0].num_rows:

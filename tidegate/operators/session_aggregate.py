@@ -163,9 +163,7 @@ class SessionAggregate:
             new = self._settle(log, sorted(numbers), new, moment, output)
         if new[0].num_rows:
             log.append(new)
-        log.save()
-        state.gauges["groups"] = log.rows
-        self.limits.check(self.name, state.gauges)
+        self.limits.enforce(self.name, log, state.gauges)
         return output
 
     def _end(self, main: pa.Table) -> Ints:

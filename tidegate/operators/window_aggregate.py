@@ -97,12 +97,8 @@ class WindowAggregate:
             new = filter_all(new, lambda pane: pane >= floor)
         if new[0].num_rows:
             log.append(new)
-        log.save()
-        if self.limits.exceeded(state.gauges):
-            log.settle()
-            log.save()
+        self.limits.enforce(self.name, log, state.gauges)
         state.gauges["open_windows"] = self._open_windows(log)
-        self.limits.check(self.name, state.gauges)
         return output
 
     def _open_windows(self, log: SegmentLog) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
+from tidegate.runtime.control import is_control
 from tidegate.runtime.record import write_json
 from tidegate.runtime.reports import Reports, operator_statuses
 
@@ -130,7 +131,8 @@ class Counters:
 def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, int]:
     """Rows of all sources and how many of them are good: counted by us, else by Spark."""
     total = good = 0
-    for index, item in enumerate(progress.get("sources", [])):
+    sources = [item for item in progress.get("sources", []) if not is_control(item)]
+    for index, item in enumerate(sources):
         metrics = observed.get(f"source_{index}") or {}
         rows = int(metrics.get("rows") or item.get("numInputRows") or 0)
         total += rows

@@ -9,6 +9,11 @@ from pyspark.errors import PySparkException
 from tidegate.errors import RunError, TidegateError
 
 _ERROR_CLASS = re.compile(r"^\[([A-Z0-9_.]+)\]\s*")
+# What Python code in a task threw: the line below its traceback.
+_WORKER = re.compile(
+    r"thrown from the Python worker.*?^Traceback [^\n]*\n(?:[ \t][^\n]*\n)+(\S[^\n]*)",
+    re.DOTALL | re.MULTILINE,
+)
 _FILE = re.compile(r"(?:file|hdfs|s3a?|abfss?|gs):/{1,3}[^\s,;\]'\"]+")
 
 
@@ -25,6 +30,9 @@ def describe(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     """The innermost message that speaks of the cause."""
     text = str(error)
+    thrown = _WORKER.search(text)
+    if thrown is not None:
+        return thrown.group(1)
     causes = re.findall(r"Caused by: [\w.$]+(?:Exception|Error): (.+)", text)
     if causes:
         return str(causes[-1])
@@ -47,9 +55,10 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if isinstance(error, TidegateError):
         return error
     text = str(error)
-    own = re.search(r"error\[(TG-\d+)\]: (.+)", text)
+    own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
     if own is not None:
-        return RunError(own.group(1), f"the stream {stream} stopped: {own.group(2)}")
+        code, message, hint = own.groups()
+        return RunError(code, f"the stream {stream} stopped: {message}", hint=hint)
     for misfit in (_wrong_type, _wrong_header, _unreadable):
         found = misfit(text)
         if found is not None:

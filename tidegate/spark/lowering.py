@@ -171,16 +171,11 @@ class Lowering:
         return self.context.late_of is not None
 
     def _control(self) -> DataFrame:
-        """The durable stream that says when the input has ended."""
+        """The durable stream that says when the input has ended, and that time goes on."""
         control = self.context.control
         control.mkdir(parents=True, exist_ok=True)
         spark = self.context.spark
-        ends = spark.readStream.schema("mark BIGINT").json(str(control))
-        if not self.context.needs_clock:
-            return ends
-        # An epoch now and then, so that time goes on while no rows come.
-        beats = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
-        return ends.union(beats.selectExpr("CAST(NULL AS BIGINT) AS mark"))
+        return spark.readStream.schema("mark BIGINT").json(str(control))
 
     def _view(self, frame: DataFrame) -> str:
         name = f"_tidegate_{self.context.stream}_{len(self.views)}".lower()

@@ -15,7 +15,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call, ignores_nulls
 from tidegate.operators.contract import OP, Operator
-from tidegate.operators.groups import HASH, PANE, WEIGHT, GroupSpec
+from tidegate.operators.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
 from tidegate.operators.hashing import has_fixed_width
 from tidegate.operators.hold import Hold
 from tidegate.operators.keyed_aggregate import KeyedAggregate
@@ -124,6 +124,8 @@ class OperatorBuilder:
         late = self._late(plan, columns, types) if keeps_late else None
         spec = self._spec(plan, keys, arguments, types)
         operator = self._operator(plan, spec, late)
+        # Making the accumulators here refuses what cannot run before anything starts.
+        Groups(spec)
         hashed = self._hashed(columns, keys, [types[key] for key in keys])
         port = columns.port(plan.input, grid=plan.grid, time_id=plan.time_id, hashed=hashed)
         return Built(operator, (port,), plan.processing_time)
@@ -215,9 +217,15 @@ class OperatorBuilder:
         fields = [pa.field(f"c{i}", kind) for i, kind in enumerate(kinds[: len(names)])]
         fields += [pa.field(OP, pa.string())] if carries_op(node.input) else []
         output = pa.schema(fields)
-        late = LateRows("hold_until_close", output, tuple(output.types)) if keeps_late else None
+        # A late stream has the columns that rows had before windows were put on them.
+        window = node.input if isinstance(node.input, n.Window) else None
+        original = len(window.input.fields) if window is not None else len(names)
+        types = tuple(output.types[:original])
+        late = LateRows("hold_until_close", output, types) if keeps_late else None
+        start = f"c{len(names) - 3}" if window is not None else None
         port = columns.port(node.input, hashed=(PANE,))
-        return Built(Hold(output, late_rows=late, limits=self.limits), (port,))
+        hold = Hold(output, start=start, late_rows=late, limits=self.limits)
+        return Built(hold, (port,))
 
     # Upserts
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,11 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
 from tidegate.catalog.objects import SideStream, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.errors import RunError, TidegateError
+from tidegate.errors import Place, RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
+from tidegate.operators.accumulators import FUNCTIONS
 from tidegate.operators.limits import Limits
+from tidegate.physical.aggregates import plan_call
 from tidegate.physical.planner import (
     Stage,
     all_operators,
@@ -38,7 +41,8 @@ from tidegate.physical.planner import (
 from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
-from tidegate.runtime.control import end_input, has_ended
+from tidegate.runtime.control import FOLDER as CONTROL
+from tidegate.runtime.control import beat, end_input, has_ended
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.pipeline import Counters
 from tidegate.runtime.record import changed_operators
@@ -48,6 +52,10 @@ from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringC
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
 from tidegate.spark.sources import SourceFrame, source_frame
+from tidegate.sql.dialect import own_span
+
+# How often the clock is looked at while no rows come.
+BEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,17 @@ class SparkPipeline:
         self._stopping = False
         self._reports: Any = None
         self._ending_now = False
+        self._heart: threading.Thread | None = None
+        self._waiting = False
         self.warnings: list[TidegateError] = []
 
     @property
     def folder(self) -> Path:
         return self.context.directory.pipeline(self.name)
+
+    @property
+    def control(self) -> Path:
+        return self.folder / CONTROL
 
     # Starting
 
@@ -128,6 +142,9 @@ class SparkPipeline:
         except PySparkException as error:
             raise pipeline_error(self.name, error) from None
         self.counters.state = State.RUNNING
+        if not until_end and needs_clock(self.stage):
+            self._heart = threading.Thread(target=self._beat, daemon=True)
+            self._heart.start()
         if until_end and self.stateful:
             self._ended.clear()
             self._ending = threading.Thread(target=self._run_to_end, daemon=True)
@@ -151,6 +168,18 @@ class SparkPipeline:
         self.context.listener.watch(str(query.runId), self.counters.add)
         return query
 
+    def _beat(self) -> None:
+        """While no rows come, ask for an epoch now and then, so that the clock is seen."""
+        while not self._stopping:
+            time.sleep(BEAT_SECONDS)
+            query = self.query
+            if query is None or not query.isActive:
+                return
+            status = query.status
+            idle = not status["isDataAvailable"] and not status["isTriggerActive"]
+            if idle and not self._waiting and not self._stopping:
+                beat(self.control)
+
     def _run_to_end(self) -> None:
         """After the last row comes the end of time, in an epoch of its own."""
         try:
@@ -162,7 +191,7 @@ class SparkPipeline:
                 return
             self._drain(query)
             self._ending_now = True
-            end_input(self.folder / "control")
+            end_input(self.control)
             query = self._launch()
             with contextlib.suppress(PySparkException):
                 query.awaitTermination()
@@ -181,7 +210,7 @@ class SparkPipeline:
                 self.context.catalog,
                 self.name,
                 self._scan,
-                self.folder / "control",
+                self.control,
                 self.key_groups,
                 Limits(settings["max_groups"], settings["max_state_bytes"]),
                 self._reports,
@@ -223,7 +252,7 @@ class SparkPipeline:
                     hint=f"to start from the beginning, remove its data: rm -r {self.folder}",
                 )
             )
-        if has_ended(self.folder / "control") and not self._ending_now:
+        if has_ended(self.control) and not self._ending_now:
             self.warnings.append(
                 RunError(
                     "TG-607",
@@ -279,12 +308,7 @@ class SparkPipeline:
 
     def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
         parent = self.context.catalog.get(side.parent)
-        if not isinstance(parent, Source):
-            raise RunError(
-                "TG-501",
-                f"the {side.reason} of {side.parent} cannot be read by another stream yet",
-                hint=f"put a sink on it: CREATE SINK … FROM {side.name} WITH (…).",
-            )
+        assert isinstance(parent, Source), "late rows are not read by other streams"
         return self._source(parent, index)
 
     # Epochs
@@ -310,9 +334,13 @@ class SparkPipeline:
             elif self.until_end:
                 done = _await_end(query, timeout)
             else:
+                # Beats would keep it from ever being done.
+                self._waiting = True
                 done = _process_available(query, timeout)
         except PySparkException:
             done = True
+        finally:
+            self._waiting = False
         self._check(query)
         self._drain(query)
         return done
@@ -412,7 +440,33 @@ def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
 def check_runnable(stream: Stream) -> None:
     """Refuse a stream whose plan needs operators that are not built."""
     stage = plan_stages(stream.plan)
-    require_built(stage, stream.name, stream.origin.text, stream.origin.file, stream.statement.span)
+    text, file = stream.origin.text, stream.origin.file
+    require_built(stage, stream.name, text, file, stream.statement.span)
+    for scan in all_scans(stage):
+        if isinstance(scan, n.SideScan) and scan.side.reason == "late rows":
+            raise RunError(
+                "TG-501",
+                f"the late rows of {scan.side.parent} cannot be read by another stream yet",
+                hint=f"put a sink on it: CREATE SINK late FROM {scan.side.name} WITH (…).",
+            )
+    for operator in all_operators(stage):
+        if isinstance(operator.node, n.Aggregate):
+            require_aggregates(operator.node, text, file)
+
+
+def require_aggregates(node: n.Aggregate, text: str, file: str | None) -> None:
+    """Refuse aggregates that do not run on streams, at their place in the query."""
+    for call in node.aggregates:
+        span = own_span(call)
+        place = Place(text, span.start, span.end, file) if span is not None else None
+        planned = plan_call(call)
+        if planned.function not in FUNCTIONS:
+            raise RunError(
+                "TG-501",
+                f"the aggregate {planned.function} cannot run on streams yet",
+                place=place,
+                hint=f"aggregates that run: {', '.join(sorted(FUNCTIONS))}.",
+            )
 
 
 def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:

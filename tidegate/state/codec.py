@@ -70,8 +70,8 @@ def _unreadable(what: str, why: str) -> DataDirectoryError:
     return DataDirectoryError(
         "TG-605",
         f"{what} cannot be read: {why}",
-        hint="restore an earlier epoch (SHOW CHECKPOINTS lists them, RESTORE FROM CHECKPOINT n "
-        "goes back to one), or remove the stream's data to start it afresh.",
+        hint="put back a copy of the data directory from before, or remove the data of the stream: "
+        "it then starts from the beginning.",
     )
 
 

@@ -40,4 +40,6 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
 def _judges_lateness(node: n.Node) -> bool:
     if isinstance(node, n.Join):
         return node.kind not in (n.JoinKind.REGULAR, n.JoinKind.LOOKUP)
-    return isinstance(node, n.Window | n.Over) or (isinstance(node, n.Aggregate) and node.windowed)
+    if isinstance(node, n.Aggregate):
+        return node.windowed
+    return isinstance(node, n.Window | n.Over | n.Hold)
