@@ -31,6 +31,13 @@ def stage_sql(query: str) -> str:
     return output_sql(stage.node, views.get)
 
 
+def test_the_fields_of_a_struct_have_the_names_of_the_query() -> None:
+    """Not those by which the plan tells columns apart."""
+    counted = "SELECT auction AS a, count(*) AS n FROM bids GROUP BY auction"
+    sql = stage_sql(f"SELECT struct(a, c.n, n + 1, n AS m) AS s FROM ({counted}) AS c EMIT CHANGES")
+    assert "STRUCT(`auction` AS `a`, `count` AS `n`, `count` + 1, `count` AS m)" in sql
+
+
 @pytest.mark.parametrize(
     ("query", "sql"),
     [

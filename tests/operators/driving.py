@@ -277,9 +277,13 @@ class Drive:
         return self.epoch((), [Tick(origin.id, 0, END_US) for origin in self.origins])
 
     def kept(self) -> list[str]:
-        """The names of what is stored besides the head."""
+        """The names of what is stored, in the head or apart."""
         entries = self.store.scan_key_groups(1, 0, self.key_groups)
-        return [key.name for key, _ in entries if key.name != "head"]
+        apart = [key.name for key, _ in entries if key.name != "head"]
+        runner = self._runner()
+        for key_group in range(self.key_groups):
+            apart += runner.stored_names(self.store.backend(1, key_group))
+        return apart
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:

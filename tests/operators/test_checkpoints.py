@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import D, Drive, L, Query, Row, S, call, drive
 from tidegate.errors import DataDirectoryError
+from tidegate.operators import contract
 from tidegate.operators.panes import Panes
 from tidegate.state.memory import MemoryStore
 
@@ -74,7 +75,9 @@ def test_restore_fingerprint_mismatch_skips_query() -> None:
 
 
 @pytest.mark.parametrize("name", ["head", "segment"])
-def test_restore_corrupt_bytes_returns_error(name: str) -> None:
+def test_restore_corrupt_bytes_returns_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "segment":
+        monkeypatch.setattr(contract, "INLINE_BYTES", 0)
     run = drive(WINDOWS, key_groups=1)
     run.rows([Row(1, (), (1,))], 0)
     backend = run.store.backend(1, 0)

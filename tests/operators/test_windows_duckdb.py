@@ -22,7 +22,7 @@ from tests.operators.batch import Results, assert_same, expected, same_value
 from tests.operators.driving import Drive, Query, Row, same_keys
 from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
-from tidegate.operators import parts, segments
+from tidegate.operators import contract, parts, segments
 from tidegate.operators.clock import Origin, Tick
 from tidegate.operators.contract import AFTER, BEFORE, DELETE, INSERT
 
@@ -63,6 +63,8 @@ def limits_of_state(small: bool) -> Iterator[None]:
         patch.object(segments, "_MOST_SEGMENTS", 3),
         patch.object(segments, "_FANOUT", 2),
         patch.object(parts, "_MOST_SEGMENTS", 2),
+        patch.object(contract, "INLINE_BYTES", 600),
+        patch.object(contract, "HEAD_BYTES", 1_500),
         patch.object(parts, "_ROWS_A_PART", 2),
     ):
         yield

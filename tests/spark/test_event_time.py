@@ -140,8 +140,9 @@ def test_a_window_closes_in_the_epoch_that_proves_it_closed(spark: Any, data: Pa
     def row(k: str, v: int, seconds: float) -> dict[str, Any]:
         return {"k": k, "v": v, "ts": START + timedelta(seconds=seconds)}
 
-    def epochs(subscription: Any) -> list[Any]:
-        return [sorted(batch.table.column(0).to_pylist()) for batch in subscription.take_all()]
+    def epochs(subscription: Any) -> dict[int, list[Any]]:
+        batches = subscription.take_all()
+        return {batch.epoch: sorted(batch.table.column(0).to_pylist()) for batch in batches}
 
     with open_with(data, spark, script, key_groups=4) as session:
         chain, in_windows = (session.subscribe(name) for name in names)
@@ -149,9 +150,10 @@ def test_a_window_closes_in_the_epoch_that_proves_it_closed(spark: Any, data: Pa
         # The watermark is 30 seconds behind.
         play(session, {"b": [row("a", 1, 1), row("b", 1, 9), row("z", 0, 2)]})
         play(session, {"b": [row("a", 1, 31.5)]}, {"b": [row("z", 0, 40)]})
-        assert epochs(chain) == [[], [], [2]]
-        assert epochs(in_windows) == [[], [], ["a", "b"]]
+        assert epochs(chain) == {2: [2]}
+        assert epochs(in_windows) == {2: ["a", "b"]}
         for status in session.status():
+            assert status.epoch == 2
             assert status.watermark == START + timedelta(seconds=10)
             assert {item.watermark for item in status.operators} == {status.watermark}
     with open_with(data, spark, script, key_groups=4) as session:
@@ -159,6 +161,6 @@ def test_a_window_closes_in_the_epoch_that_proves_it_closed(spark: Any, data: Pa
         chain, in_windows = (session.subscribe(name, from_epoch=3) for name in names)
         session.start(until_end=True)
         session.wait()
-        assert epochs(chain) == [[], [1, 1]]
-        assert epochs(in_windows) == [[], ["a", "d"]]
+        assert epochs(chain) == {4: [1, 1]}
+        assert epochs(in_windows) == {4: ["a", "d"]}
         assert [status.late_rows for status in session.status()] == [1, 1]

@@ -28,7 +28,9 @@ def test_what_python_threw_in_a_task_is_named_without_its_traceback() -> None:
 
 def test_errors_of_our_own_keep_their_code_on_the_way_through_spark() -> None:
     shown = RunError("TG-507", "sum(v) overflows bigint", hint="cast it.").render()
-    error = pipeline_error("t", RuntimeError(IN_A_TASK.format(f"tidegate.errors.RunError: {shown}")))
+    error = pipeline_error(
+        "t", RuntimeError(IN_A_TASK.format(f"tidegate.errors.RunError: {shown}"))
+    )
     assert (error.code, error.hint) == ("TG-507", "cast it.")
     assert error.message == "the stream t stopped: sum(v) overflows bigint"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +17,10 @@ from tidegate.state.backend import StateBackend
 Tables = tuple[pa.Table, ...]
 OP = "_op"
 INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
+# Tables up to this size lie in the head, as long as all of them together are no larger than that.
+INLINE_BYTES = 16_384
+HEAD_BYTES = 65_536
+_SIZES = struct.Struct("<II")
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,11 @@ class Operator(Protocol):
 
 
 class OperatorState:
-    """The state of one operator in one key group: a small `meta` and stored tables."""
+    """The state of one operator in one key group: a small `meta` and stored tables.
+
+    Small tables lie in the head, next to the meta: an epoch then reads and writes one value, and
+    not one for each of them. What does not fit there is stored by itself.
+    """
 
     def __init__(
         self, backend: StateBackend, fingerprint: bytes, what: str, first_key_group: bool = True
@@ -83,6 +92,7 @@ class OperatorState:
         # Where the one group of an aggregate without keys lives.
         self.first_key_group = first_key_group
         self.meta: dict[str, Any] = {}
+        self.inline: dict[bytes, bytes | memoryview] = {}
         # Numbers to show: groups, open windows, rows.
         self.gauges: dict[str, int] = {}
 
@@ -95,12 +105,32 @@ class OperatorState:
             self.meta["late_rows"] = self.late_rows + rows
 
     def put(self, name: str, key: bytes, tables: Tables) -> int:
-        """Store tables; returns how many bytes they take."""
-        stored = codec.encode(codec.tables_to_bytes(tables), self.fingerprint)
-        self.backend.put(name, key, stored)
-        return len(stored)
+        """Store tables under a key that is not in use; returns how many bytes they take."""
+        payload = codec.tables_to_bytes(tables)
+        if len(payload) <= INLINE_BYTES:
+            self.inline[_full(name, key)] = payload
+        else:
+            self._put_apart(name, key, payload)
+        return len(payload)
+
+    def _put_apart(self, name: str, key: bytes, payload: bytes | memoryview) -> None:
+        self.backend.put(name, key, codec.encode(payload, self.fingerprint))
+
+    def spill(self) -> None:
+        """Move the largest tables out of the head until it is small enough."""
+        size = sum(len(payload) for payload in self.inline.values())
+        for full in sorted(self.inline, key=lambda full: -len(self.inline[full])):
+            if size <= HEAD_BYTES:
+                return
+            payload = self.inline.pop(full)
+            size -= len(payload)
+            name, _, key = full.partition(b"\0")
+            self._put_apart(name.decode(), key, payload)
 
     def get(self, name: str, key: bytes, schemas: Sequence[pa.Schema]) -> Tables | None:
+        near = self.inline.get(_full(name, key))
+        if near is not None:
+            return tuple(codec.tables_from_bytes(near, schemas))
         stored = self.backend.get(name, key)
         if stored is None:
             return None
@@ -108,10 +138,34 @@ class OperatorState:
         return None if payload is None else tuple(codec.tables_from_bytes(payload, schemas))
 
     def delete(self, name: str, key: bytes) -> None:
-        self.backend.delete(name, key)
+        if self.inline.pop(_full(name, key), None) is None:
+            self.backend.delete(name, key)
 
-    def meta_bytes(self) -> bytes:
-        return json.dumps(self.meta, separators=(",", ":")).encode()
+    def to_bytes(self) -> bytes:
+        """What of it lies in the head."""
+        self.spill()
+        meta = json.dumps(self.meta, separators=(",", ":")).encode()
+        parts: list[bytes | memoryview] = [_SIZES.pack(len(meta), len(self.inline)), meta]
+        for full, payload in self.inline.items():
+            parts += (_SIZES.pack(len(full), len(payload)), full, payload)
+        return b"".join(parts)
+
+    def from_bytes(self, data: memoryview) -> None:
+        size, count = _SIZES.unpack_from(data)
+        place = _SIZES.size
+        self.meta = json.loads(bytes(data[place : place + size]))
+        place += size
+        for _ in range(count):
+            name, size = _SIZES.unpack_from(data, place)
+            place += _SIZES.size
+            full = bytes(data[place : place + name])
+            # A copy, so that tables begin at an address that Arrow likes.
+            self.inline[full] = bytes(data[place + name : place + name + size])
+            place += name + size
+
+
+def _full(name: str, key: bytes) -> bytes:
+    return name.encode() + b"\0" + key
 
 
 def with_op(table: pa.Table, op: str) -> pa.Table:

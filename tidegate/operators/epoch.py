@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,13 +92,18 @@ class Runner:
         place = _LENGTH.size
         clock = Clock.from_bytes(self.ports, bytes(payload[place : place + length]))
         if written_by == own:
-            state.meta = json.loads(bytes(payload[place + length :]))
+            state.from_bytes(payload[place + length :])
             return clock, state, False
         backend.clear()
         state.meta["discarded"] = 1
         return clock, state, True
 
+    def stored_names(self, backend: StateBackend) -> list[str]:
+        """What is stored in the head besides the clock and the meta, by name."""
+        _, state, _ = self._load(backend, "the state of an operator", True)
+        return [full.partition(b"\0")[0].decode() for full in state.inline]
+
     def _save(self, backend: StateBackend, clock: Clock, state: OperatorState) -> None:
         times = clock.to_bytes()
-        head = _LENGTH.pack(len(times), state.fingerprint) + times + state.meta_bytes()
+        head = _LENGTH.pack(len(times), state.fingerprint) + times + state.to_bytes()
         backend.put(_HEAD, b"", codec.encode(head, _HEAD_MARK))

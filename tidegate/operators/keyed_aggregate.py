@@ -209,14 +209,13 @@ class KeyedAggregate:
             return new
         waiting = state.get("waiting", b"", self.groups.schemas)
         if waiting is not None:
+            state.delete("waiting", b"")
             new = self.groups.combine(concat([waiting, new]))
         last = state.meta.get("given_us")
         due = last is None or moment.now_us >= last + self.every_us or moment.ended
         due = due or self._closes_some(new, moment)
         if due and new[0].num_rows:
             state.meta["given_us"] = moment.now_us
-            if waiting is not None:
-                state.delete("waiting", b"")
             return new
         if new[0].num_rows:
             state.put("waiting", b"", new)
