@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from tidegate.errors import DataDirectoryError
@@ -85,8 +86,8 @@ class Shell:
         packed = self.packed(rows)
         found, mark = [], None
         for key_group, frame in packed.groupby("kg"):
-            out = self.tester.testInPandas(key_group, frame)
-            for port, at, _, data in out.itertuples(index=False):
+            given = [Row(**row) for row in frame.to_dict("records")]
+            for port, at, _, data in self.tester.test(key_group, given):
                 if port == MAIN:
                     table = table_from_bytes(data, self.running.output)
                     found += [tuple(row.values()) for row in table.to_pylist()]

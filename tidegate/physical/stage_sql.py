@@ -74,7 +74,7 @@ class SqlWriter:
             columns.append(OP)
         return f"SELECT {', '.join(columns)} FROM {quoted(view)}"
 
-    def _child(self, node: n.Node) -> str:
+    def child(self, node: n.Node) -> str:
         return f"({self.write(node)})"
 
     def _ids(self, node: n.Node) -> list[str]:
@@ -92,7 +92,7 @@ class SqlWriter:
     def _filter(self, node: n.Filter) -> str:
         columns = ", ".join(self._ids(node))
         condition = _printed(node.condition)
-        return f"SELECT {columns} FROM {self._child(node.input)} WHERE {condition}"
+        return f"SELECT {columns} FROM {self.child(node.input)} WHERE {condition}"
 
     def _project(self, node: n.Project) -> str:
         columns = [
@@ -101,14 +101,14 @@ class SqlWriter:
         ]
         if carries_op(node):
             columns.append(OP)
-        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+        return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quoted(name) for name in node.generated)
         outer = "OUTER " if node.outer else ""
         columns = ", ".join(self._ids(node))
         return (
-            f"SELECT {columns} FROM {self._child(node.input)} LATERAL VIEW {outer}"
+            f"SELECT {columns} FROM {self.child(node.input)} LATERAL VIEW {outer}"
             f"{to_sql(node.generator)} generated AS {names}"
         )
 
@@ -122,7 +122,7 @@ class SqlWriter:
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
         below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS {us}'])} "
-        below += f"FROM {self._child(node.input)}"
+        below += f"FROM {self.child(node.input)}"
         bounds = window_bounds(spec, us)
         inner = f"SELECT {', '.join([*kept, f'{bounds} AS {window}'])} FROM ({below})"
         return (
@@ -145,7 +145,7 @@ class SqlWriter:
         columns = columns or ["1 AS one"]
         keys = ", ".join(to_sql(key) for key in node.keys)
         group = f" GROUP BY {keys}" if keys else ""
-        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}{group}"
+        return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}{group}"
 
     def _join(self, node: n.Join) -> str:
         conditions = [part for part in (node.condition, node.match) if part is not None]
@@ -155,7 +155,7 @@ class SqlWriter:
         condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
         columns = [quoted(item.id) for item in node.fields]
         columns += [f"'+I' AS {OP}"] if carries_op(node) else []
-        left, right = self._child(node.left), self._child(node.right)
+        left, right = self.child(node.left), self.child(node.right)
         return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"
 
     def _over(self, node: n.Over) -> str:
@@ -166,36 +166,36 @@ class SqlWriter:
             )
         ]
         columns = [*self._ids(node.input), *computed]
-        return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+        return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
 
     def _topn(self, node: n.TopN) -> str:
         columns = self._ids(node.input)
         if carries_op(node) and not carries_op(node.input):
             columns.append(f"'+I' AS {OP}")
         if node.rank_id is None:
-            return f"SELECT {', '.join(columns)} FROM {self._child(node.input)}"
+            return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
         partition = ", ".join(to_sql(part) for part in node.partition)
         order = ", ".join(to_sql(part) for part in node.order)
         over = f"PARTITION BY {partition} " if partition else ""
         over += f"ORDER BY {order}" if order else ""
         rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
-        return f"SELECT {', '.join([*columns, rank])} FROM {self._child(node.input)}"
+        return f"SELECT {', '.join([*columns, rank])} FROM {self.child(node.input)}"
 
     def _distinct(self, node: n.Distinct) -> str:
-        return f"SELECT DISTINCT {', '.join(self._ids(node))} FROM {self._child(node.input)}"
+        return f"SELECT DISTINCT {', '.join(self._ids(node))} FROM {self.child(node.input)}"
 
     def _sort(self, node: n.Sort) -> str:
         keys = ", ".join(to_sql(key) for key in node.order)
-        return f"SELECT {', '.join(self._ids(node))} FROM {self._child(node.input)} ORDER BY {keys}"
+        return f"SELECT {', '.join(self._ids(node))} FROM {self.child(node.input)} ORDER BY {keys}"
 
     def _limit(self, node: n.Limit) -> str:
-        text = f"SELECT {', '.join(self._ids(node))} FROM {self._child(node.input)}"
+        text = f"SELECT {', '.join(self._ids(node))} FROM {self.child(node.input)}"
         text += f" LIMIT {to_sql(node.count)}" if node.count is not None else ""
         return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
 
     def _normalize(self, node: n.Normalize) -> str:
         columns = ", ".join([*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}"])
-        return f"SELECT {columns} FROM {self._child(node.input)}"
+        return f"SELECT {columns} FROM {self.child(node.input)}"
 
     def _setoperation(self, node: n.SetOperation) -> str:
         """Members line up by position; an appended row of a mixed union is an insert."""
@@ -209,7 +209,7 @@ class SqlWriter:
             ]
             if with_op:
                 columns.append(OP if carries_op(member) else f"'+I' AS {OP}")
-            parts.append(f"SELECT {', '.join(columns)} FROM {self._child(member)}")
+            parts.append(f"SELECT {', '.join(columns)} FROM {self.child(member)}")
         return word.join(parts)
 
     def _emit(self, node: n.Emit) -> str:
@@ -223,7 +223,7 @@ class SqlWriter:
         if not changes:
             return self.write(inner)
         columns = [quoted(item.id) for item in node.fields]
-        return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self._child(inner)}"
+        return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self.child(inner)}"
 
 
 def _printed(tree: exp.Expr) -> str:

@@ -55,6 +55,10 @@ class TickedWriter(SqlWriter):
         self.carried = (ORIGIN, MARK, LATE) if with_late else (ORIGIN, MARK)
         self.hidden = (*self.carried, LIVE)
 
+    def child(self, node: n.Node) -> str:
+        view = self.leaf(node)
+        return quoted(view) if view is not None else super().child(node)
+
     def _leaf(self, node: n.Node, view: str) -> str:
         columns = [f"{quoted(f.id)}" for f in node.fields]
         columns += [OP] if carries_op(node) else []
@@ -74,7 +78,7 @@ class TickedWriter(SqlWriter):
     def _filter(self, node: n.Filter) -> str:
         kept = [*super()._ids(node), *self.carried]
         live = f"CASE WHEN {LIVE} THEN coalesce({_printed(node.condition)}, false) ELSE false END"
-        return f"SELECT {', '.join(kept)}, {live} AS {LIVE} FROM {self._child(node.input)}"
+        return f"SELECT {', '.join(kept)}, {live} AS {LIVE} FROM {self.child(node.input)}"
 
     def _project(self, node: n.Project) -> str:
         if any(ex.has_generator(expression) for expression in node.expressions):
@@ -88,7 +92,7 @@ class TickedWriter(SqlWriter):
             for item, expression in zip(node.fields, node.expressions, strict=True)
         ]
         columns += [OP] if carries_op(node) else []
-        return f"SELECT {', '.join([*columns, *self.hidden])} FROM {self._child(node.input)}"
+        return f"SELECT {', '.join([*columns, *self.hidden])} FROM {self.child(node.input)}"
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quoted(name) for name in node.generated)
@@ -111,7 +115,7 @@ class TickedWriter(SqlWriter):
         own = [quoted(name) for name in node.generated]
         return (
             f"SELECT {', '.join([*kept, *own, *self.carried])}, {live} AS {LIVE} "
-            f"FROM {self._child(node.input)} LATERAL VIEW OUTER {call} generated AS {names}"
+            f"FROM {self.child(node.input)} LATERAL VIEW OUTER {call} generated AS {names}"
         )
 
     def _window(self, node: n.Window) -> str:
@@ -124,7 +128,7 @@ class TickedWriter(SqlWriter):
         us, window = _free_name("_us", taken), _free_name("_window", taken)
         at = when_live(f"unix_micros(CAST({to_sql(node.time)} AS TIMESTAMP))")
         below = f"SELECT {', '.join([*kept, LIVE, f'{at} AS {us}'])} "
-        below += f"FROM {self._child(node.input)}"
+        below += f"FROM {self.child(node.input)}"
         # A row that is turned off has no time, and so no window; it must stay all the same.
         bounds = window_bounds(spec, us).replace("explode(", "explode_outer(", 1)
         inner = f"SELECT {', '.join([*kept, LIVE, us, f'{bounds} AS {window}'])} FROM ({below})"
@@ -145,7 +149,7 @@ class TickedWriter(SqlWriter):
             ]
             if with_op:
                 columns.append(OP if carries_op(member) else f"'+I' AS {OP}")
-            parts.append(f"SELECT {', '.join([*columns, *self.hidden])} FROM {self._child(member)}")
+            parts.append(f"SELECT {', '.join([*columns, *self.hidden])} FROM {self.child(member)}")
         return " UNION ALL ".join(parts)
 
     def _emit(self, node: n.Emit) -> str:
@@ -154,14 +158,14 @@ class TickedWriter(SqlWriter):
         if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
             return (
                 f"SELECT * EXCEPT ({LIVE}), {LIVE} AND coalesce({OP}, '') <> '-U' AS {LIVE} "
-                f"FROM {self._child(inner)}"
+                f"FROM {self.child(inner)}"
             )
         if not changes or carries_op(inner):
             return self.write(inner)
         columns = [quoted(item.id) for item in node.fields]
         return (
             f"SELECT {', '.join(columns)}, '+I' AS {OP}, {', '.join(self.hidden)} "
-            f"FROM {self._child(inner)}"
+            f"FROM {self.child(inner)}"
         )
 
 

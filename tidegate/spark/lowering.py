@@ -203,9 +203,7 @@ class Lowering:
         runner = Runner(number, running, tuple(ports), built.processing_time)
         self.fingerprints[number] = runner.fingerprint.hex()
         processor = Processor(runner, self.context.stream, self.context.reports)
-        out = packed.groupBy("kg").transformWithStateInPandas(
-            processor, OUT_SCHEMA, "Append", "None"
-        )
+        out = packed.groupBy("kg").transformWithState(processor, OUT_SCHEMA, "Append", "None")
         return self._unpacked(operator.node, running, out, number if ticked else None), number
 
     def _port(
@@ -220,9 +218,8 @@ class Lowering:
         hidden += [ORIGIN] if len(origins) > 1 else []
         if self.context.needs_clock:
             hidden.append(f"{_NOW_SQL} AS {NOW}")
-        sql = (
-            f"SELECT {', '.join(hidden)}, {stage_columns(given)} FROM ({writer.write(given.node)})"
-        )
+        below = writer.child(given.node)
+        sql = f"SELECT {', '.join(hidden)}, {stage_columns(given)} FROM {below}"
         delays = tuple((origin.id, self._delay(origin.id)) for origin in origins)
         spec = PackSpec(
             running, port, given.columns, delays, self.context.key_groups, given.grid, given.hashed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tidegate.operators.clock import decode_ticks
@@ -16,6 +16,7 @@ from tidegate.state.codec import table_to_bytes, tables_from_bytes
 from tidegate.state.keys import delimit
 
 Reports = dict[tuple[int, int], dict[str, Any]]
+_OUT = Row("port", "mark", "idle", "data")
 
 
 class ReportParam(AccumulatorParam[Reports]):
@@ -82,12 +83,12 @@ class Processor(StatefulProcessor):
     def handleInputRows(  # noqa: N802
         self,
         key: Any,
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator[Row],
         timerValues: Any,  # noqa: N803
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[Row]:
         key_group = int(key[0])
         operator = self.runner.operator
-        found = sorted(_rows(rows), key=lambda row: (row[0], row[1]))
+        found = sorted(map(_fields, rows), key=lambda row: (row[0], row[1]))
         inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.packed]
         ticks, now, passing = [], -1, []
         for port, _, at, tick, data in found:
@@ -105,23 +106,15 @@ class Processor(StatefulProcessor):
         if self.reports is not None:
             self.reports.add({(self.runner.id, key_group): result.report})
         handed = list(_handed_out(result, key_group, passing))
-        if handed:
-            yield pd.DataFrame(handed, columns=["port", "mark", "idle", "data"])
+        for row in handed:
+            yield _OUT(*row)
 
     def close(self) -> None:
         """Nothing is kept between epochs."""
 
 
-def _rows(rows: Iterator[pd.DataFrame]) -> Iterator[tuple[int, int, int, bytes, bytes | None]]:
-    for frame in rows:
-        yield from zip(
-            frame["port"].tolist(),
-            frame["task"].tolist(),
-            frame["now"].tolist(),
-            frame["ticks"].tolist(),
-            frame["data"].tolist(),
-            strict=True,
-        )
+def _fields(row: Row) -> tuple[int, int, int, bytes, bytes | None]:
+    return row["port"], row["task"], row["now"], row["ticks"], row["data"]
 
 
 def _handed_out(
