@@ -42,6 +42,9 @@ class GroupSpec:
     keys: tuple[pa.DataType, ...]
     calls: tuple[Call, ...]
     retracts: bool = False
+    # What the keys and the time of a row are, in the words of the query: state of other keys must
+    # not be taken for that of these.
+    meaning: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for kind in self.keys:

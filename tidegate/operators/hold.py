@@ -26,6 +26,7 @@ class Hold:
     start: str | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
+    meaning: tuple[str, ...] = ()
     name: str = "hold_until_close"
 
     @property
@@ -38,7 +39,7 @@ class Hold:
         return self.late_rows.schema if self.late_rows is not None else None
 
     def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.output),)
+        return (schema_text(self.output), *self.meaning)
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]

@@ -30,6 +30,7 @@ class Normalize:
     keys: tuple[pa.DataType, ...]
     columns: tuple[pa.DataType, ...]
     limits: Limits = NO_LIMITS
+    meaning: tuple[str, ...] = ()
     name: str = "normalize_upserts"
     late: pa.Schema | None = None
 
@@ -53,7 +54,7 @@ class Normalize:
         return ((pa.schema([*self.stored, *arrival]),),)
 
     def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.stored),)
+        return (schema_text(self.stored), *self.meaning)
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlglot import exp
@@ -75,6 +75,14 @@ class AggregatePlan:
         return window.time_id
 
     @property
+    def meaning(self) -> tuple[str, ...]:
+        """The keys and the time in the words of the query."""
+        below = self.node.input
+        words = [in_words(key, below) for key in self.node.keys]
+        time = in_words(below.time, below.input) if isinstance(below, n.Window) else ""
+        return (*words, time)
+
+    @property
     def retracts(self) -> bool:
         return carries_op(self.input)
 
@@ -86,10 +94,22 @@ class AggregatePlan:
 def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
     """Cut an aggregate into panes, keys and calls."""
     below = node.input
-    calls = tuple(plan_call(call) for call in node.aggregates)
+    calls = tuple(replace(plan_call(call), text=in_words(call, below)) for call in node.aggregates)
     if isinstance(below, n.Window) and below.grouped:
         return _windowed(node, below, calls)
     return _closed_by_key(node, calls)
+
+
+def in_words(tree: exp.Expr, node: n.Node) -> str:
+    """An expression with the names that the query gives to the columns of a node."""
+    names = {item.id: item.name for item in node.fields}
+
+    def named(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column) and part.name in names:
+            return exp.column(exp.to_identifier(names[part.name], quoted=True))
+        return part
+
+    return to_sql(tree.copy().transform(named)).replace("`", "")
 
 
 def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) -> AggregatePlan:

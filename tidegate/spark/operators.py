@@ -167,7 +167,8 @@ class OperatorBuilder:
                     f"GROUP BY {key.replace('`', '')}: groups by {types[key]} cannot run yet",
                     hint="group by the parts of it, or by to_json(…).",
                 )
-        return GroupSpec(tuple(types[key] for key in keys), calls, plan.retracts)
+        kinds = tuple(types[key] for key in keys)
+        return GroupSpec(kinds, calls, plan.retracts, plan.meaning)
 
     def _operator(self, plan: AggregatePlan, spec: GroupSpec, late: LateRows | None) -> Operator:
         node = plan.node
@@ -224,7 +225,8 @@ class OperatorBuilder:
         late = LateRows("hold_until_close", output, types) if keeps_late else None
         start = f"c{len(names) - 3}" if window is not None else None
         port = columns.port(node.input, hashed=(PANE,))
-        hold = Hold(output, start=start, late_rows=late, limits=self.limits)
+        meaning = (node.end_id, *(item.name for item in node.fields))
+        hold = Hold(output, start=start, late_rows=late, limits=self.limits, meaning=meaning)
         return Built(hold, (port,))
 
     # Upserts
@@ -241,7 +243,10 @@ class OperatorBuilder:
         columns.add(FILE, ARRIVAL_FILE)
         columns.add(ROW, ARRIVAL_ROW)
         types = self._types(node.input, [*keys, *names])
-        operator = Normalize(tuple(types[: len(keys)]), tuple(types[len(keys) :]), self.limits)
+        kinds, rows = tuple(types[: len(keys)]), tuple(types[len(keys) :])
+        meaning = tuple(node.field(column).name for column in node.key)
+        meaning += tuple(item.name for item in node.fields)
+        operator = Normalize(kinds, rows, self.limits, meaning)
         hashed = self._hashed(columns, keys, types[: len(keys)])
         return Built(operator, (columns.port(node.input, hashed=hashed),))
 

@@ -38,6 +38,7 @@ from tidegate.physical.planner import (
     plan_stages,
     require_built,
 )
+from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
@@ -456,6 +457,14 @@ def check_runnable(stream: Stream) -> None:
 
 def require_aggregates(node: n.Aggregate, text: str, file: str | None) -> None:
     """Refuse aggregates that do not run on streams, at their place in the query."""
+    if node.makes_sessions and carries_op(node.input):
+        at = node.span
+        raise RunError(
+            "TG-501",
+            "sessions of rows that are taken back cannot run yet",
+            place=Place(text, at.start, at.end, file) if at is not None else None,
+            hint="use TUMBLE or HOP, or make sessions of a stream that only adds rows.",
+        )
     for call in node.aggregates:
         span = own_span(call)
         place = Place(text, span.start, span.end, file) if span is not None else None
