@@ -38,6 +38,12 @@ QUERIES = {
         "FROM (SELECT *, timestamp_micros(us - pmod(us + 7000000, 20000000)) AS s FROM a_rows) "
         "GROUP BY upper(k), v % 2 = 0, s HAVING count(*) > 1",
     ),
+    # Nothing of a row is needed but its time.
+    "counts": (
+        "SELECT window_end, count(*) AS n FROM a GROUP BY TUMBLE(ts, INTERVAL '20' SECOND)",
+        "SELECT timestamp_micros(us - pmod(us, 20000000) + 20000000) AS window_end, count(*) AS n "
+        "FROM a_rows GROUP BY us - pmod(us, 20000000)",
+    ),
     # Without any key, and over rows that were made of one.
     "hops": (
         "SELECT window_start, window_end, count(*) AS n, max(tag) AS last, sum(v) AS total FROM a "

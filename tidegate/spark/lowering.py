@@ -219,7 +219,7 @@ class Lowering:
         if self.context.needs_clock:
             hidden.append(f"{_NOW_SQL} AS {NOW}")
         below = writer.child(given.node)
-        sql = f"SELECT {', '.join(hidden)}, {stage_columns(given)} FROM {below}"
+        sql = f"SELECT {', '.join([*hidden, *stage_columns(given)])} FROM {below}"
         delays = tuple((origin.id, self._delay(origin.id)) for origin in origins)
         spec = PackSpec(
             running, port, given.columns, delays, self.context.key_groups, given.grid, given.hashed

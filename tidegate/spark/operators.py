@@ -294,11 +294,10 @@ def _argument_sql(call: CallPlan) -> list[str]:
     return [f"CASE WHEN {call.filter} THEN {argument} END" for argument in arguments]
 
 
-def stage_columns(port: PortInput) -> str:
+def stage_columns(port: PortInput) -> list[str]:
     """The SELECT list of a stage for a port: computed for rows, NULL for ticks."""
     trivial = {quoted(item.id) for item in port.node.fields}
-    parts = [f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in port.stage]
-    return ", ".join(parts)
+    return [f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in port.stage]
 
 
 def is_changelog(node: n.Node) -> bool:
