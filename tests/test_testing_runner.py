@@ -48,6 +48,7 @@ class World:
     schema: pa.Schema = field(default_factory=lambda: pa.schema([("n", pa.int64())]))
     waits: bool = True
     forgets: bool = False
+    late_rows: int = 0
     pending: Rows = field(default_factory=list)
     epochs: list[pa.Table] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Pretender:
 
     world: World
     running: bool = False
-    late_rows: int = 0
+    spoken: bool = False
 
     def execute(self, sql: str, file: str | None = None) -> list[Any]:
         return []
@@ -79,11 +80,12 @@ class Pretender:
         assert not self.running, "a session starts once"
         self.world.calls.append("start until end" if until_end else "start")
         self.running = True
-        self.late_rows = 0
+        self.spoken = False
 
     def wait(self, timeout: float | None = None) -> bool:
         if self.world.pending and self.world.waits:
-            self.late_rows += self.world.late(self.world.pending)
+            self.world.late_rows += self.world.late(self.world.pending)
+            self.spoken = True
             rows = self.world.work(self.world.pending)
             self.world.epochs.append(pa.Table.from_pylist(rows, self.world.schema))
             self.world.pending = []
@@ -105,7 +107,12 @@ class Pretender:
         epoch = len(self.world.epochs) - 1
         at = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
         status = StreamStatus(
-            "result", State.RUNNING, epoch, watermark=at, late_rows=self.late_rows
+            "result",
+            State.RUNNING,
+            epoch,
+            watermark=at,
+            # Operators remember the number, and tell it with their first epoch.
+            late_rows=self.world.late_rows if self.spoken else 0,
         )
         return (status,)
 

@@ -191,6 +191,25 @@ CASES = [
         "LATE DATA TO late_rows",
     ),
     case(
+        "late_rows_of_several",
+        "TG-418",
+        f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE}) UNION ALL "
+        f"SELECT count(*) AS n FROM asks GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE "
+        "LATE DATA TO late_rows",
+        f"SELECT count(*) AS n FROM (SELECT ts FROM bids UNION ALL SELECT ts FROM asks) "
+        f"GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+    ),
+    case(
+        # Rows of asks meet the outer windows first, those of bids the inner ones.
+        "late_rows_of_several",
+        "TG-418",
+        "SELECT count(*) AS n FROM (SELECT ts FROM bids GROUP BY ts UNION ALL SELECT ts FROM asks) "
+        f"GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+        "SELECT count(*) AS n FROM (SELECT window_time AS ts FROM bids "
+        f"GROUP BY TUMBLE(ts, {MINUTE})) GROUP BY TUMBLE(ts, INTERVAL '1' HOUR) "
+        "EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+    ),
+    case(
         "volatile_in_state",
         "TG-414",
         "SELECT rand() AS r, count(*) AS n FROM bids GROUP BY rand() EMIT CHANGES",

@@ -29,6 +29,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import CatalogError, Place, SqlError, TidegateError, did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
+from tidegate.plan.late import first_judges, late_rows_of
 from tidegate.plan.rules import rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
 from tidegate.sql import expressions as ex
@@ -299,12 +300,11 @@ class _Run:
         emit = stream.query.emit
         if emit is None or emit.late_to is None:
             return []
-        keepers = [
-            node
-            for node in n.walk(stream.plan, into_inlined=False)
-            if isinstance(node, n.Window | n.Aggregate | n.Hold | n.Over | n.Join)
-        ]
-        rows = keepers[-1].inputs[0] if keepers else stream.plan
+        judges = first_judges(stream.plan)
+        if len(judges) != 1:
+            # The validator says why; where it is turned off, there is no late stream.
+            return []
+        rows = late_rows_of(judges[0])
         columns = tuple(Column(item.name, item.type) for item in rows.fields)
         columns += LATE_COLUMNS
         none = Options({}, {}, set())

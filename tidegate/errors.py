@@ -60,6 +60,7 @@ TITLES: dict[str, str] = {
     "TG-415": "temporal join without a versioned right side",
     "TG-416": "EMIT that has nothing to update",
     "TG-417": "join that the right side cannot serve",
+    "TG-418": "late rows from several places of a query",
     # 5xx: running
     "TG-501": "not built yet",
     "TG-502": "Java missing or too old",

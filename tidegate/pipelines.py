@@ -14,6 +14,7 @@ from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
+from tidegate.physical.runnable import check_runnable, require_end
 from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.record import SourceIdentity, open_record
@@ -70,8 +71,6 @@ class Pipelines:
 
     def check_runnable(self, catalog: Catalog, until_end: bool) -> None:
         """Refuse what cannot run before anything is started."""
-        from tidegate.spark.pipeline import check_runnable
-
         for name in self.wanted(catalog):
             declared = catalog.get(name)
             if isinstance(declared, Stream) and name.lower() not in self._pipelines:
@@ -79,8 +78,10 @@ class Pipelines:
                 self._require_end(declared, until_end)
 
     def _require_end(self, declared: Stream, until_end: bool) -> None:
-        """Running to the end of what never ends would hang: say so instead."""
+        """Running to the end of what never ends would hang, and so would waiting for the end of
+        what is not run to it: say so instead."""
         if not until_end:
+            require_end(declared)
             return
         from tidegate.spark.pipeline import scans_of
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         left[key] += 1 if row["_op"] in ("+I", "+U") else -1
     assert all(count >= 0 for count in left.values()), "what was not given was taken back"
     return [known[key] for key in left.elements()]
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until it holds; a busy machine may take its time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.1)
 
 
 def table_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
+from tidegate.connectors.memory import MemoryWriter
+from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
 
@@ -96,3 +98,88 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         status = {item.name: item for item in session.status()}
         assert (status["w"].late_rows, status["visits"].late_rows) == (1, 3)
         assert status["w"].operators[0].late_rows == 1
+
+
+OTHERS = (
+    "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+    "WITH (connector = 'memory', inserts_per_epoch = 1);"
+    "CREATE SOURCE latest (k STRING, v BIGINT, ts TIMESTAMP, PRIMARY KEY (k), "
+    "WATERMARK FOR ts AS ts) WITH (connector = 'memory', inserts_per_epoch = 1);"
+    "CREATE STREAM inner_w AS SELECT k, window_end, window_time AS at, sum(v) AS total FROM s "
+    "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) "
+    "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '1' HOUR;"
+    "CREATE STREAM over_stream AS SELECT window_end, sum(total) AS total FROM inner_w "
+    "GROUP BY TUMBLE(at, INTERVAL '20' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late_of_stream;"
+    "CREATE STREAM over_ends AS SELECT window_end, sum(total) AS total FROM inner_w "
+    "GROUP BY window_end EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '25' SECOND "
+    "LATE DATA TO late_of_ends;"
+    "CREATE STREAM over_upserts AS SELECT k, window_end, sum(v) AS total FROM latest "
+    "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late_of_keys;"
+    "CREATE STREAM over_windows AS SELECT k, window_end, sum(v) AS total "
+    "FROM TUMBLE(s, ts, INTERVAL '10' SECOND) GROUP BY k, window_end EMIT ON WINDOW CLOSE "
+    "LATE DATA TO late_of_windows;"
+)
+LATE_OF = {
+    "over_stream": "late_of_stream",
+    "over_ends": "late_of_ends",
+    "over_upserts": "late_of_keys",
+    "over_windows": "late_of_windows",
+}
+
+
+def test_late_rows_are_those_of_the_operator_of_the_query_itself(spark: Any, data: Path) -> None:
+    steps = [[row("a", 1, 1)], [row("b", 2, 30)], [row("a", 5, 2)], [row("c", 7, 60)]]
+    steps += [[row("a", 9, 3), row("d", 1, 61)], [row("e", 1, 7200)]]
+    with open_with(data, spark, OTHERS, key_groups=2) as session:
+        results = {name: session.subscribe(name) for name in LATE_OF}
+        late = {name: session.subscribe(side) for name, side in LATE_OF.items()}
+        session.start()
+        play(session, *({"s": rows, "latest": rows} for rows in steps))
+        kept = {name: rows_of(item.take_all()) for name, item in late.items()}
+        # The inner windows are corrected for an hour, and those above wait for that.
+        assert kept["over_stream"] == kept["over_ends"] == []
+        # Rows of a key replace each other: the old one and the new one are too late.
+        assert sorted(r["v"] for r in kept["over_upserts"]) == [1, 5, 5, 9]
+        assert [r["v"] for r in kept["over_windows"]] == [5, 9]
+        assert {r["window_end"] for r in kept["over_windows"]} == {at(10)}
+        for status in session.status():
+            assert status.late_rows == len(kept[status.name]), status.name
+        ends = rows_of(results["over_ends"].take_all())
+        assert [(r["total"], r["_op"]) for r in ends if r["window_end"] == at(10)] == [(15, "+I")]
+        whole = rows_of(results["over_stream"].take_all())
+        assert {r["window_end"]: r["total"] for r in whole} == {at(20): 15, at(40): 2, at(80): 8}
+
+
+def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twice(
+    spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = OTHERS.split("CREATE SOURCE latest")[0] + (
+        "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
+        "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late;"
+    )
+    commit = MemoryWriter.commit
+
+    def dies(writer: MemoryWriter, epoch: int) -> None:
+        if epoch == 2 and writer.directory.parent.name == "late":
+            raise OSError("the disk is gone")
+        commit(writer, epoch)
+
+    with open_with(data, spark, script, key_groups=2) as session:
+        session.subscribe("w")
+        session.subscribe("late")
+        session.start()
+        play(session, {"s": [row("a", 1, 1)]}, {"s": [row("b", 2, 30)]})
+        monkeypatch.setattr(MemoryWriter, "commit", dies)
+        with pytest.raises(RunError, match="the disk is gone"):
+            play(session, {"s": [row("a", 5, 2), row("c", 7, 60)]})
+    monkeypatch.undo()
+    with open_with(data, spark, script, key_groups=2) as session:
+        windows, late = session.subscribe("w"), session.subscribe("late")
+        session.insert("s", [row("a", 9, 3), row("d", 1, 61)])
+        session.start(until_end=True)
+        session.wait()
+        ends = [(r["k"], r["window_end"], r["total"]) for r in rows_of(windows.take_all())]
+        expected = [("a", at(10), 1), ("b", at(40), 2), ("c", at(70), 7), ("d", at(70), 1)]
+        assert sorted(ends) == expected
+        assert [r["v"] for r in rows_of(late.take_all())] == [5, 9]
+        assert session.status()[0].late_rows == 2

@@ -306,6 +306,26 @@ def test_what_cannot_run_is_refused_before_anything_starts(
         assert caught.value.code == "TG-505"
 
 
+def test_what_speaks_at_the_end_of_its_input_is_run_to_it(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE g WITH (connector = 'generator', kind = 'series', rows = 50);"
+        "CREATE STREAM total AS SELECT count(*) AS n FROM g;"
+    )
+    with open_with(data, spark, script) as session:
+        total = session.subscribe("total")
+        with pytest.raises(RunError, match="before its input ends") as caught:
+            session.start()
+        assert caught.value.code == "TG-505"
+        assert session.status() == ()
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(total.take_all()) == [{"n": 50}]
+        # Nothing is kept any more, whatever memory Spark holds on to.
+        status = session.status()[0]
+        assert status.operators
+        assert status.state_bytes == sum(item.bytes for item in status.operators)
+
+
 def test_a_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) -> None:
     with tidegate.open(data, spark=spark):
         with pytest.raises(RunError) as caught:

@@ -137,7 +137,7 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
         # Columns of CSV are matched by place: with a header, their names must be the declared ones.
         reader = reader.option("enforceSchema", str(not options["header"]).lower())
     frame = reader.load(_existing_directory(spark, options["path"], context.source.name))
-    return frame.selectExpr("*", *_arrival(kind)) if context.source.primary_key else frame
+    return frame.selectExpr("*", *_arrival(kind)) if context.arrival else frame
 
 
 def _arrival(kind: str) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def read(spark: SparkSession, context: SourceContext) -> DataFrame:
     reader = spark.readStream.format("parquet").schema(", ".join(columns))
     reader = reader.option("maxFilesPerTrigger", context.source.options["inserts_per_epoch"])
     frame = reader.load(literally(str(rows)))
-    if not context.source.primary_key:
+    if not context.arrival:
         return frame
     # The name of a file begins with the time at which it was inserted.
     return frame.selectExpr(

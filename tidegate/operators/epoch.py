@@ -38,6 +38,8 @@ class Runner:
     ports: tuple[tuple[Origin, ...], ...]
     # Windows of processing time: the clock of the epochs takes the place of the watermark.
     by_clock: bool = False
+    # How far behind the watermark the times of rows can be that come out after it.
+    held_back_us: int = 0
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -61,7 +63,7 @@ class Runner:
         moment = Moment(before, mark, clock.now_us)
         output = self.operator.step(state, [list(parts) for parts in inputs], moment)
         self._save(backend, clock, state)
-        tick = None if mark is None else Tick(self.id, 0, mark, clock.idle)
+        tick = None if mark is None else Tick(self.id, 0, self._handed_on(mark), clock.idle)
         report = {
             "operator": self.operator.name,
             "watermark_us": mark,
@@ -75,6 +77,9 @@ class Runner:
         if not self.by_clock or clock.watermark_us == END_US:
             return clock.watermark_us
         return clock.now_us or None
+
+    def _handed_on(self, mark: int) -> int:
+        return mark if mark == END_US else mark - self.held_back_us
 
     def _load(
         self, backend: StateBackend, what: str, first: bool

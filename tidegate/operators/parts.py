@@ -41,7 +41,8 @@ class _Part:
 class PartLog:
     """The parts of one operator and key group; the index lives in the operator's meta.
 
-    `combine` merges rows of the same group; `due` tells when each row of the first table is due.
+    `combine` merges rows of the same group; `due` tells when each row is due, in the first table or
+    in the first `timed` ones.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class PartLog:
         schemas: Sequence[pa.Schema],
         combine: Callable[[Tables], Tables],
         due: Callable[[pa.Table], Ints] | None = None,
+        timed: int = 1,
     ) -> None:
         self.state = state
         self.schemas = schemas
         self.combine = combine
         self.due = due
+        self.timed = timed
         kept = state.meta.get("parts")
         self.next = int(kept["next"]) if kept else 0
         self.parts = [_Part(*part) for part in kept["parts"]] if kept else [_Part()]
@@ -147,9 +150,10 @@ class PartLog:
         part.groups += tables[0].num_rows
         part.segments.append(self.next)
         self.next += 1
-        if self.due is not None and tables[0].num_rows:
-            earliest = int(self.due(tables[0]).min())
-            part.due = earliest if part.due is None else min(part.due, earliest)
+        for table in tables[: self.timed]:
+            if self.due is not None and table.num_rows:
+                earliest = int(self.due(table).min())
+                part.due = earliest if part.due is None else min(part.due, earliest)
 
     def _grow(self) -> None:
         """More parts, so that a touched one stays small. It happens ever more seldom."""

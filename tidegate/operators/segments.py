@@ -18,7 +18,6 @@ import pyarrow as pa
 from tidegate.operators.contract import OperatorState, Tables
 from tidegate.operators.groups import PANE, concat, filter_all
 
-_NAME = "segment"
 _MOST_BUCKETS = 128
 # So many segments of a size class become one; a class is so much larger than the one before.
 _FANOUT = 8
@@ -59,11 +58,15 @@ class SegmentLog:
         schemas: Sequence[pa.Schema],
         combine: Combine | None,
         width_us: int,
+        name: str = "",
     ) -> None:
         self.state = state
+        # An operator may keep several logs.
+        self.index = f"log_{name}" if name else "log"
+        self.name = f"segment_{name}" if name else "segment"
         self.schemas = schemas
         self.combine = combine
-        kept = state.meta.get("log", {})
+        kept = state.meta.get(self.index, {})
         self.width_us = int(kept.get("width", width_us))
         self.next = int(kept.get("next", 0))
         # Panes before the floor are gone, even if a bucket still holds some of their rows.
@@ -72,15 +75,18 @@ class SegmentLog:
 
     def save(self) -> None:
         """Put the index back into the meta, and say how much there is."""
-        self.state.meta["log"] = {
+        self.state.meta[self.index] = {
             "width": self.width_us,
             "next": self.next,
             "floor": self.floor_us,
             "buckets": {number: list(vars(b).values()) for number, b in self.buckets.items()},
         }
+        self.state.gauges.update(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
         kept = [segment for bucket in self.buckets.values() for segment in bucket.segments]
-        for place, what in enumerate(("rows", "groups", "bytes"), 1):
-            self.state.gauges[what] = sum(segment[place] for segment in kept)
+        named = enumerate(("rows", "groups", "bytes"), 1)
+        return {what: sum(segment[place] for segment in kept) for place, what in named}
 
     def open_panes(self, width_us: int) -> int:
         """How many panes there can be rows for, without looking at the rows."""
@@ -124,7 +130,7 @@ class SegmentLog:
 
     def _write(self, bucket: _Bucket, tables: Tables) -> None:
         rows = sum(table.num_rows for table in tables)
-        size = self.state.put(_NAME, _key(self.next), tables)
+        size = self.state.put(self.name, _key(self.next), tables)
         bucket.segments.append((self.next, rows, tables[0].num_rows, size))
         if tables[0].num_rows:
             bucket.covers(tables[0].column(PANE).to_numpy())
@@ -136,7 +142,7 @@ class SegmentLog:
         parts = [self._segment(segment) for segment, *_ in merged]
         bucket.segments = bucket.segments[:-count]
         for segment, *_ in merged:
-            self.state.delete(_NAME, _key(segment))
+            self.state.delete(self.name, _key(segment))
         tables = concat(parts)
         if self.floor_us is not None:
             floor = self.floor_us
@@ -157,7 +163,7 @@ class SegmentLog:
         return [self._segment(segment) for segment, *_ in bucket.segments]
 
     def _segment(self, segment: int) -> Tables:
-        tables = self.state.get(_NAME, _key(segment), self.schemas)
+        tables = self.state.get(self.name, _key(segment), self.schemas)
         assert tables is not None, "a segment of the index is there"
         return tables
 
@@ -192,7 +198,7 @@ class SegmentLog:
 
     def remove(self, number: int) -> None:
         for segment, *_ in self.buckets.pop(number).segments:
-            self.state.delete(_NAME, _key(segment))
+            self.state.delete(self.name, _key(segment))
 
 
 def _alike(bucket: _Bucket) -> int:

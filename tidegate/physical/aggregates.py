@@ -19,6 +19,10 @@ from tidegate.sql.dialect import to_sql
 NOW = "unix_micros(current_timestamp())"
 
 
+# 1 for a row that is added, −1 for one that is taken back.
+WEIGHT_SQL = f"CASE WHEN {OP} IN ('+I', '+U') THEN 1L ELSE -1L END"
+
+
 @dataclass(frozen=True)
 class CallPlan:
     """One aggregate: its function, the SQL of its arguments, and its constants."""
@@ -85,10 +89,6 @@ class AggregatePlan:
     @property
     def retracts(self) -> bool:
         return carries_op(self.input)
-
-    @property
-    def weight(self) -> str:
-        return f"CASE WHEN {OP} IN ('+I', '+U') THEN 1L ELSE -1L END"
 
 
 def plan_aggregate(node: n.Aggregate) -> AggregatePlan:

@@ -12,7 +12,7 @@ from tidegate.types import Span
 # The operators that can run; a plan that needs another one is refused when it is started.
 BUILT_OPERATORS: frozenset[str] = frozenset(
     {"window_aggregate", "session_aggregate", "group_aggregate", "hold_until_close"}
-    | {"normalize_upserts"}
+    | {"normalize_upserts", "interval_join", "window_join", "regular_join", "top_n", "window_top_n"}
 )
 
 

@@ -169,17 +169,16 @@ class SqlWriter:
         return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
 
     def _topn(self, node: n.TopN) -> str:
-        columns = self._ids(node.input)
-        if carries_op(node) and not carries_op(node.input):
-            columns.append(f"'+I' AS {OP}")
+        columns = [quoted(item.id) for item in node.input.fields]
+        op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
         if node.rank_id is None:
-            return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
+            return f"SELECT {', '.join([*columns, *op])} FROM {self.child(node.input)}"
         partition = ", ".join(to_sql(part) for part in node.partition)
         order = ", ".join(to_sql(part) for part in node.order)
         over = f"PARTITION BY {partition} " if partition else ""
         over += f"ORDER BY {order}" if order else ""
         rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
-        return f"SELECT {', '.join([*columns, rank])} FROM {self.child(node.input)}"
+        return f"SELECT {', '.join([*columns, rank, *op])} FROM {self.child(node.input)}"
 
     def _distinct(self, node: n.Distinct) -> str:
         return f"SELECT DISTINCT {', '.join(self._ids(node))} FROM {self.child(node.input)}"

@@ -28,7 +28,7 @@ from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import EmitMode
 
 ORIGIN, MARK, LIVE, LATE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_late"
-# Where a row of an upsert source stood; only the operator that keeps the last row reads them.
+# Where a row stood; only operators for which the order of rows counts read them.
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 # Generators that give no row for an empty collection, and those that always give some.
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
@@ -41,18 +41,14 @@ def when_live(sql: str) -> str:
     return f"CASE WHEN {LIVE} THEN {sql} END"
 
 
-def has_arrival(node: n.Node) -> bool:
-    """Whether rows say where they stood: those of sources in which later rows replace earlier."""
-    return isinstance(node, n.Scan) and bool(node.source.primary_key)
-
-
 class TickedWriter(SqlWriter):
     """Prints a stage with the hidden columns; its leaves have them already."""
 
-    def __init__(self, leaf: Leaf, with_late: bool = False) -> None:
+    def __init__(self, leaf: Leaf, with_late: bool = False, with_arrival: bool = False) -> None:
         super().__init__(leaf)
         # Rows that came too late for an operator below travel along as they are.
-        self.carried = (ORIGIN, MARK, LATE) if with_late else (ORIGIN, MARK)
+        self.carried: tuple[str, ...] = (ORIGIN, MARK, LATE) if with_late else (ORIGIN, MARK)
+        self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
         self.hidden = (*self.carried, LIVE)
 
     def child(self, node: n.Node) -> str:
@@ -62,8 +58,6 @@ class TickedWriter(SqlWriter):
     def _leaf(self, node: n.Node, view: str) -> str:
         columns = [f"{quoted(f.id)}" for f in node.fields]
         columns += [OP] if carries_op(node) else []
-        if has_arrival(node):
-            columns += [ARRIVAL_FILE, ARRIVAL_ROW]
         return f"SELECT {', '.join([*columns, *self.hidden])} FROM {quoted(view)}"
 
     def _ids(self, node: n.Node) -> list[str]:
@@ -71,6 +65,7 @@ class TickedWriter(SqlWriter):
 
     def _values(self, node: n.Values) -> str:
         kinds = {ORIGIN: "INT", MARK: "BIGINT", LATE: "BINARY"}
+        kinds |= {ARRIVAL_FILE: "STRING", ARRIVAL_ROW: "BIGINT"}
         nothing = [f"CAST(NULL AS {kinds[name]}) AS {name}" for name in self.carried]
         constant = ", ".join([*nothing, f"true AS {LIVE}"])
         return f"SELECT *, {constant} FROM ({super()._values(node)})"

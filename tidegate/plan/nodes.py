@@ -306,6 +306,8 @@ class Join(Node):
     as_of_id: str | None = field(default=None, kw_only=True)
     match: exp.Expr | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
+    # Whether pairs wait until the watermark says that the row they belong to gets no more.
+    at_close: bool = field(default=False, kw_only=True)
     # The event times of both sides as the query would write them, for hints.
     times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
 

@@ -143,6 +143,36 @@ def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
     return None
 
 
+def drop_unused_rank(node: n.Node) -> n.Node:
+    """A rank that nobody reads is not told, so that rows do not change with it."""
+    if not isinstance(node, n.Project):
+        return node
+    needed = set().union(*(referenced(part) for part in node.expressions))
+    below = _without_rank(node.input, needed)
+    return node if below is None else replace(node, input=below)
+
+
+def _without_rank(node: n.Node, needed: set[str]) -> n.Node | None:
+    """The node without its rank if nothing above needs it; None if it stays as it is."""
+    if isinstance(node, n.TopN):
+        if node.rank_id is None or node.rank_id in needed:
+            return None
+        return replace(node, fields=node.fields[:-1], rank_id=None)
+    if isinstance(node, n.Filter):
+        below = _without_rank(node.input, needed | referenced(node.condition))
+        return None if below is None else replace(node, input=below, fields=below.fields)
+    if not isinstance(node, n.Project) or not isinstance(_below_projections(node), n.TopN):
+        return None
+    pairs = zip(node.fields, node.expressions, strict=True)
+    kept = [(item, part) for item, part in pairs if item.id in needed]
+    read = set().union(*(referenced(part) for _, part in kept))
+    below = _without_rank(node.input, read)
+    if below is None:
+        return None
+    fields, expressions = (tuple(column) for column in zip(*kept, strict=True))
+    return replace(node, input=below, fields=fields, expressions=expressions)
+
+
 def top_n_from_window_limit(node: n.Node) -> n.Node:
     """ORDER BY … LIMIT n over rows that have a window is the top n of each window."""
     limit = node if isinstance(node, n.Limit) else None
@@ -195,6 +225,8 @@ def _held(node: n.Node, by_time: bool) -> n.Node:
         return node.with_inputs(*(_held(child, by_time) for child in node.inputs))
     if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
         return replace(node, left=_held(node.left, by_time))
+    if isinstance(node, n.Join) and node.kind in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW):
+        return replace(node, at_close=True)
     if by_time and isinstance(node, n.Scan) and node.source.watermark is not None:
         name = node.source.watermark.column.lower()
         time = next(item for item in node.fields if item.name.lower() == name)
@@ -209,6 +241,16 @@ def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
     if (starts or ends) and (starts or ends)[0].fixed_length:
         return ends or starts
     return [*starts, *ends] if starts and ends else []
+
+
+def filter_above_inner_join(node: n.Node) -> n.Node:
+    """What is neither a key nor a bound of time only drops pairs: Spark does that."""
+    if not isinstance(node, n.Join) or node.residual is None or node.how != "INNER":
+        return node
+    if node.kind not in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR):
+        return node
+    join = replace(node, residual=None)
+    return n.Filter(node.fields, input=join, condition=node.residual, span=node.span)
 
 
 def normalize_upserts(node: n.Node) -> n.Node:
@@ -267,7 +309,9 @@ def _normalized(node: n.Node) -> n.Node:
 
 RULES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
+    drop_unused_rank,
     top_n_from_window_limit,
+    filter_above_inner_join,
     hold_rows_of_open_windows,
     changes_of_streams_below,
     normalize_upserts,

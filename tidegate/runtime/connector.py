@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # The column in which a reader hands over the text of a record it could not read.
 BAD_RECORD = "_bad_record"
-# The columns in which a reader of a keyed source says where a row stood: rows sort by them in the
-# order they arrived.
+# The columns in which a reader says where a row stood, if asked to: rows sort by them in the order
+# they arrived.
 ARRIVAL = ("_tg_file", "_tg_row")
 
 
@@ -27,6 +27,8 @@ class SourceContext:
     source: Source
     directory: Path
     settings: Settings
+    # Whether rows must say where they stood.
+    arrival: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,12 @@ class Counters:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, progress: dict[str, Any]) -> None:
-        """One progress report of Spark's; it may come twice, from the listener and at the end."""
+        """One progress report of Spark's; it may come twice, from the listener and at the end.
+
+        While there is nothing to do, Spark reports that too, under the number of the next epoch.
+        """
+        if "addBatch" not in progress["durationMs"]:
+            return
         with self.lock:
             if self.epoch is not None and progress["batchId"] <= self.epoch:
                 return
@@ -108,7 +113,8 @@ class Counters:
         with self.lock:
             operators = self._operators()
             watermark = self.watermark(operators)
-            state_bytes = sum(item.bytes for item in operators) or self.state_bytes
+            # What Spark reports is its memory, which it keeps when the state is gone.
+            state_bytes = sum(item.bytes for item in operators) if operators else self.state_bytes
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
             return StreamStatus(
                 self.name,

@@ -79,6 +79,8 @@ def node_schema(
     analyst = _Analyst(spark, catalog)
     query = SqlWriter(_table_name).write(node)
     if expressions is not None:
+        if not expressions:
+            return StructType([])
         listed = [f"{sql} AS c{index}" for index, sql in enumerate(expressions)]
         query = f"SELECT {', '.join(listed)} FROM ({query})"
     return spark.sql(analyst.with_tables(query, node)).schema

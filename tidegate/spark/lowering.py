@@ -27,10 +27,9 @@ from tidegate.physical.ticked_sql import (
     MARK,
     ORIGIN,
     TickedWriter,
-    has_arrival,
 )
 from tidegate.plan import nodes as n
-from tidegate.spark.operators import OperatorBuilder, PortInput, stage_columns
+from tidegate.spark.operators import OperatorBuilder
 from tidegate.spark.pack import (
     NOW,
     OUT_SCHEMA,
@@ -40,7 +39,8 @@ from tidegate.spark.pack import (
     packer,
     unpacker,
 )
-from tidegate.spark.processor import Processor, Reports
+from tidegate.spark.ports import PortInput, stage_columns
+from tidegate.spark.processor import Processor
 
 # Operators are numbered from here on, sources from 0.
 FIRST_OPERATOR = 1_000
@@ -54,7 +54,7 @@ class LoweringContext:
     spark: SparkSession
     catalog: Catalog
     stream: str
-    scan: Callable[[n.Scan | n.SideScan, int], DataFrame]
+    scan: Callable[[n.Scan | n.SideScan, int, bool], DataFrame]
     control: Path
     key_groups: int
     limits: Limits
@@ -107,15 +107,17 @@ class Lowering:
 
     # Leaves
 
-    def _leaves(self, stage: Stage, ticked: bool) -> tuple[dict[n.Node, str], list[Origin]]:
+    def _leaves(
+        self, stage: Stage, ticked: bool, arrival: bool = False
+    ) -> tuple[dict[n.Node, str], list[Origin]]:
         """A view for each leaf of a stage, and where its time comes from."""
         views: dict[n.Node, str] = {}
         origins: list[Origin] = []
         for scan in stage.scans:
             index = len(self.scans)
             self.scans.append(scan)
-            frame = self.context.scan(scan, index)
-            views[scan] = self._view(self._scanned(scan, frame, index, ticked))
+            frame = self.context.scan(scan, index, arrival)
+            views[scan] = self._view(self._scanned(scan, frame, index, ticked, arrival))
             origin = self._origin(scan, index)
             origins += [origin] if origin is not None else []
         if stage.scans and not origins:
@@ -124,6 +126,8 @@ class Lowering:
             origins = [Origin(first + place) for place, _ in enumerate(stage.scans)]
         for operator in stage.operators:
             frame, number = self._operator(operator, ticked)
+            if arrival:
+                frame = frame.selectExpr("*", f"'' AS {ARRIVAL_FILE}", f"0L AS {ARRIVAL_ROW}")
             views[operator.node] = self._view(frame)
             origins.append(Origin(number))
         return views, origins
@@ -135,12 +139,17 @@ class Lowering:
         return Origin(index, source.options["idle_timeout"])
 
     def _scanned(
-        self, scan: n.Scan | n.SideScan, frame: DataFrame, index: int, ticked: bool
+        self,
+        scan: n.Scan | n.SideScan,
+        frame: DataFrame,
+        index: int,
+        ticked: bool,
+        arrival: bool,
     ) -> DataFrame:
         """The columns of a source by id; with its time, and its end when that has come."""
         columns = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in scan.fields]
         columns += [OP] if carries_op(scan) else []
-        if has_arrival(scan):
+        if arrival:
             known = ARRIVAL_FILE in frame.columns
             columns.append(ARRIVAL_FILE if known else f"'' AS {ARRIVAL_FILE}")
             number = ARRIVAL_ROW if known else "0L"
@@ -200,7 +209,7 @@ class Lowering:
             ports.append(tuple(origins))
             packed = frame if packed is None else packed.union(frame)
         assert packed is not None, "an operator has inputs"
-        runner = Runner(number, running, tuple(ports), built.processing_time)
+        runner = Runner(number, running, tuple(ports), built.processing_time, built.held_back_us)
         self.fingerprints[number] = runner.fingerprint.hex()
         processor = Processor(runner, self.context.stream, self.context.reports)
         out = packed.groupBy("kg").transformWithState(processor, OUT_SCHEMA, "Append", "None")
@@ -210,8 +219,8 @@ class Lowering:
         self, running: RunningOperator, port: int, given: PortInput, stage: Stage
     ) -> tuple[DataFrame, Sequence[Origin]]:
         """The packed rows of one port."""
-        views, origins = self._leaves(stage, ticked=True)
-        writer = TickedWriter(views.get, self._carries_late)
+        views, origins = self._leaves(stage, ticked=True, arrival=given.arrival)
+        writer = TickedWriter(views.get, self._carries_late, given.arrival)
         if self._is_mark(stage, given.time_id):
             given = given.with_pane(MARK)
         hidden = [MARK, LIVE, *([LATE] if self._carries_late else [])]
@@ -250,6 +259,3 @@ class Lowering:
         late = self._carries_late and origin is not None
         spec = UnpackSpec(running.output, tuple(names), origin, late)
         return out.mapInArrow(unpacker(spec), from_arrow_schema(spec.output))
-
-
-__all__ = ["Lowered", "Lowering", "LoweringContext", "Reports"]

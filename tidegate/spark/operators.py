@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StructType
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call, ignores_nulls
 from tidegate.operators.contract import OP, Operator
 from tidegate.operators.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
-from tidegate.operators.hashing import has_fixed_width
 from tidegate.operators.hold import Hold
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.late import LateRows
@@ -26,72 +19,22 @@ from tidegate.operators.normalize import FILE, ROW, Normalize
 from tidegate.operators.panes import Panes
 from tidegate.operators.session_aggregate import SessionAggregate
 from tidegate.operators.window_aggregate import WindowAggregate
-from tidegate.physical.aggregates import AggregatePlan, CallPlan, Grid, plan_aggregate
+from tidegate.physical.aggregates import WEIGHT_SQL, AggregatePlan, CallPlan, plan_aggregate
 from tidegate.physical.stage_sql import carries_op, quoted
-from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, when_live
+from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW
+from tidegate.physical.times import aggregate_behind_us, behind_us
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
-from tidegate.spark.analysis import node_schema
+from tidegate.spark.joins import build_join
+from tidegate.spark.ports import Built, Columns, Types, hash_columns
+from tidegate.spark.top_n import build_top_n
 from tidegate.sql.statements import EmitMode
-from tidegate.types import ChangelogKind
-
-TypesOf = Callable[[n.Node, Sequence[str]], list[DataType]]
-
-
-@dataclass(frozen=True)
-class PortInput:
-    """The rows of one port: the node they come from, the SQL of each column of the stage, and
-    which of them an operator knows under which name."""
-
-    node: n.Node
-    stage: tuple[tuple[str, str], ...]
-    columns: tuple[tuple[str, str], ...]
-    grid: Grid | None = None
-    # The column whose value is the pane, before the grid; often the event time itself.
-    time_id: str | None = None
-    # What the hash is made of behind `lift`; None if Spark makes it.
-    hashed: tuple[str, ...] | None = None
-
-    def with_pane(self, column: str) -> PortInput:
-        """The same, with the pane read from a column that is there already."""
-        given = dict(self.columns)[PANE]
-        columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
-        used = {name for _, name in columns}
-        stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
-        return replace(self, columns=columns, stage=stage)
-
-
-@dataclass(frozen=True)
-class Built:
-    """An operator with what feeds it."""
-
-    operator: Operator
-    ports: tuple[PortInput, ...]
-    processing_time: bool = False
-
-
-class _Columns:
-    """The columns of a stage; the same SQL is sent once."""
-
-    def __init__(self) -> None:
-        self.by_sql: dict[str, str] = {}
-        self.named: list[tuple[str, str]] = []
-
-    def add(self, name: str, sql: str) -> None:
-        given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
-        self.named.append((name, given))
-
-    def port(self, node: n.Node, **rest: Any) -> PortInput:
-        stage = tuple((given, sql) for sql, given in self.by_sql.items())
-        return PortInput(node, stage, tuple(self.named), **rest)
 
 
 class OperatorBuilder:
     """Makes the operators of one pipeline."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, limits: Limits) -> None:
-        self.spark = spark
-        self.catalog = catalog
+        self.types = Types(spark, catalog)
         self.limits = limits
 
     def build(self, node: n.Node, keeps_late: bool) -> Built:
@@ -101,43 +44,38 @@ class OperatorBuilder:
             return self._hold(node, keeps_late)
         if isinstance(node, n.Normalize):
             return self._normalize(node)
+        if isinstance(node, n.Join):
+            return build_join(node, self.types, self.limits)
+        if isinstance(node, n.TopN):
+            return build_top_n(node, self.types, self.limits)
         raise RunError("TG-501", f"{node.label()} cannot run yet")
 
     # Aggregates
 
     def _aggregate(self, plan: AggregatePlan, keeps_late: bool) -> Built:
-        columns = _Columns()
+        columns = Columns()
         keys = list(plan.keys)
         if plan.time is not None:
             columns.add(PANE, plan.time)
         for index, key in enumerate(keys):
             columns.add(f"k{index}", key)
         if plan.retracts:
-            columns.add(WEIGHT, plan.weight)
+            columns.add(WEIGHT, WEIGHT_SQL)
         arguments = [_argument_sql(call) for call in plan.calls]
         for index, parts in enumerate(arguments):
             for place, sql in enumerate(parts):
                 columns.add(f"a{index}_{place}", sql)
         types = dict(
-            zip(columns.by_sql, self._types(plan.input, list(columns.by_sql)), strict=True)
+            zip(columns.by_sql, self.types.of(plan.input, list(columns.by_sql)), strict=True)
         )
         late = self._late(plan, columns, types) if keeps_late else None
         spec = self._spec(plan, keys, arguments, types)
         operator = self._operator(plan, spec, late)
         # Making the accumulators here refuses what cannot run before anything starts.
         Groups(spec)
-        hashed = self._hashed(columns, keys, [types[key] for key in keys])
+        hashed = hash_columns(columns, keys, [types[key] for key in keys])
         port = columns.port(plan.input, grid=plan.grid, time_id=plan.time_id, hashed=hashed)
-        return Built(operator, (port,), plan.processing_time)
-
-    def _hashed(
-        self, columns: _Columns, keys: list[str], types: list[pa.DataType]
-    ) -> tuple[str, ...] | None:
-        """Numbers are hashed where they are few, behind `lift`; text by Spark."""
-        if all(has_fixed_width(kind) for kind in types):
-            return tuple(f"k{index}" for index, _ in enumerate(keys))
-        columns.add(HASH, f"xxhash64({', '.join(keys)})")
-        return None
+        return Built(operator, (port,), plan.processing_time, aggregate_behind_us(plan.node) or 0)
 
     def _spec(
         self,
@@ -192,20 +130,20 @@ class OperatorBuilder:
         )
 
     def _output(self, plan: AggregatePlan) -> tuple[OutputColumn, ...]:
-        kinds = self._arrow(node_schema(self.spark, self.catalog, plan.node))
+        kinds = self.types.columns(plan.node)
         return tuple(
             OutputColumn(output.kind, output.index, kind)
-            for output, kind in zip(plan.outputs, kinds, strict=False)
+            for output, kind in zip(plan.outputs, kinds, strict=True)
         )
 
     def _result_types(self, plan: AggregatePlan) -> list[pa.DataType]:
-        kinds = self._arrow(node_schema(self.spark, self.catalog, plan.node))
-        return kinds[len(plan.node.keys) : len(plan.node.fields)]
+        kinds = self.types.columns(plan.node)
+        return kinds[len(plan.node.keys) :]
 
     # Rows that wait
 
     def _hold(self, node: n.Hold, keeps_late: bool) -> Built:
-        columns = _Columns()
+        columns = Columns()
         delta = 1 if node.field(node.end_id).role is n.Role.TIME else 0
         end = f"unix_micros(CAST({quoted(node.end_id)} AS TIMESTAMP))"
         columns.add(PANE, f"{end} + {delta}L" if delta else end)
@@ -214,8 +152,8 @@ class OperatorBuilder:
             columns.add(f"c{index}", name)
         if carries_op(node.input):
             columns.add(OP, OP)
-        kinds = self._arrow(node_schema(self.spark, self.catalog, node.input))
-        fields = [pa.field(f"c{i}", kind) for i, kind in enumerate(kinds[: len(names)])]
+        kinds = self.types.columns(node.input)
+        fields = [pa.field(f"c{i}", kind) for i, kind in enumerate(kinds)]
         fields += [pa.field(OP, pa.string())] if carries_op(node.input) else []
         output = pa.schema(fields)
         # A late stream has the columns that rows had before windows were put on them.
@@ -227,12 +165,13 @@ class OperatorBuilder:
         port = columns.port(node.input, hashed=(PANE,))
         meaning = (node.end_id, *(item.name for item in node.fields))
         hold = Hold(output, start=start, late_rows=late, limits=self.limits, meaning=meaning)
-        return Built(hold, (port,))
+        behind = behind_us(node.fields, node.field(node.end_id)) or 0
+        return Built(hold, (port,), held_back_us=behind)
 
     # Upserts
 
     def _normalize(self, node: n.Normalize) -> Built:
-        columns = _Columns()
+        columns = Columns()
         keys = [quoted(column) for column in node.key]
         for index, key in enumerate(keys):
             columns.add(f"k{index}", key)
@@ -242,40 +181,32 @@ class OperatorBuilder:
         columns.add(OP, OP if carries_op(node.input) else "'+U'")
         columns.add(FILE, ARRIVAL_FILE)
         columns.add(ROW, ARRIVAL_ROW)
-        types = self._types(node.input, [*keys, *names])
+        types = self.types.of(node.input, [*keys, *names])
         kinds, rows = tuple(types[: len(keys)]), tuple(types[len(keys) :])
         meaning = tuple(node.field(column).name for column in node.key)
         meaning += tuple(item.name for item in node.fields)
         operator = Normalize(kinds, rows, self.limits, meaning)
-        hashed = self._hashed(columns, keys, types[: len(keys)])
-        return Built(operator, (columns.port(node.input, hashed=hashed),))
+        hashed = hash_columns(columns, keys, types[: len(keys)])
+        return Built(operator, (columns.port(node.input, hashed=hashed, arrival=True),))
 
     # Types
 
     def _late(
-        self, plan: AggregatePlan, columns: _Columns, types: dict[str, pa.DataType]
+        self, plan: AggregatePlan, columns: Columns, types: dict[str, pa.DataType]
     ) -> LateRows:
         """What comes too late is kept with all the columns its node has."""
         fields = [pa.field(own, types[_sql(columns, given)]) for own, given in columns.named]
         fields = [field for field in fields if field.name not in (PANE, HASH)]
         needed = pa.schema([(PANE, pa.int64()), (HASH, pa.int64()), *fields])
         own = [quoted(item.id) for item in plan.input.fields]
-        kinds = self._types(plan.input, own)
+        kinds = self.types.of(plan.input, own)
         for index, sql in enumerate(own):
             columns.add(f"l{index}", sql)
         name = "session_aggregate" if plan.session_gap_us is not None else "window_aggregate"
         return LateRows(name, needed, tuple(kinds))
 
-    def _types(self, node: n.Node, expressions: Sequence[str]) -> list[pa.DataType]:
-        """The types of expressions over the columns of a node."""
-        schema = node_schema(self.spark, self.catalog, node, expressions)
-        return self._arrow(schema)
 
-    def _arrow(self, schema: StructType) -> list[pa.DataType]:
-        return [to_arrow_type(field.dataType, timezone="UTC") for field in schema.fields]
-
-
-def _sql(columns: _Columns, given: str) -> str:
+def _sql(columns: Columns, given: str) -> str:
     return next(sql for sql, name in columns.by_sql.items() if name == given)
 
 
@@ -292,16 +223,3 @@ def _argument_sql(call: CallPlan) -> list[str]:
         return [*call.arguments, f"coalesce({call.filter}, false)"]
     arguments = call.arguments or ("1",)
     return [f"CASE WHEN {call.filter} THEN {argument} END" for argument in arguments]
-
-
-def stage_columns(port: PortInput) -> list[str]:
-    """The SELECT list of a stage for a port: computed for rows, NULL for ticks."""
-    trivial = {quoted(item.id) for item in port.node.fields}
-    return [f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in port.stage]
-
-
-def is_changelog(node: n.Node) -> bool:
-    return properties(node).changelog is ChangelogKind.CHANGELOG
-
-
-__all__ = ["LIVE", "Built", "OperatorBuilder", "PortInput", "stage_columns"]

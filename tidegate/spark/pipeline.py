@@ -23,24 +23,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
-from tidegate.catalog.objects import SideStream, Source, Stream
+from tidegate.catalog.objects import SideStream, Source
 from tidegate.catalog.settings import Settings
-from tidegate.errors import Place, RunError, TidegateError
+from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.operators.accumulators import FUNCTIONS
 from tidegate.operators.limits import Limits
-from tidegate.physical.aggregates import plan_call
 from tidegate.physical.planner import (
     Stage,
     all_operators,
     all_scans,
     needs_clock,
     plan_stages,
-    require_built,
 )
-from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
+from tidegate.plan.late import first_judges
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
 from tidegate.runtime.control import FOLDER as CONTROL
 from tidegate.runtime.control import beat, end_input, has_ended
@@ -53,7 +50,6 @@ from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringC
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
 from tidegate.spark.sources import SourceFrame, source_frame
-from tidegate.sql.dialect import own_span
 
 # How often the clock is looked at while no rows come.
 BEAT_SECONDS = 1.0
@@ -264,11 +260,11 @@ class SparkPipeline:
             )
 
     def _late_node(self) -> n.Node | None:
-        """The operator whose late rows somebody wants: the first that judges them."""
+        """The operator whose late rows somebody wants; the late stream has its columns."""
         if self.late_stream is None or not self.outputs.late_writers:
             return None
-        operators = list(all_operators(self.stage))
-        return operators[-1].node if operators else None
+        (judge,) = first_judges(self.stage.node)
+        return judge
 
     def _keeps_rows(self) -> bool:
         """Whether every usable row of the one source comes out once: then nobody must count."""
@@ -278,20 +274,20 @@ class SparkPipeline:
         self.counters.keeps_rows = isinstance(node, n.Scan)
         return self.counters.keeps_rows
 
-    def _scan(self, scan: n.Scan | n.SideScan, index: int) -> DataFrame:
+    def _scan(self, scan: n.Scan | n.SideScan, index: int, arrival: bool) -> DataFrame:
         if isinstance(scan, n.SideScan):
             return self._dead_letters(scan.side, index).bad()
         # The catalog knows the types of computed columns; the plan was bound before Spark did.
         source = self.context.catalog.get(scan.source.name)
         assert isinstance(source, Source), f"{scan.source.name} is declared"
-        frame = self._source(source, index)
+        frame = self._source(source, index, arrival)
         watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
         # Operators know the time from their ticks; without them it is taken from the rows.
         return frame.good(timed=not self.stateful)
 
-    def _source(self, source: Source, index: int) -> SourceFrame:
+    def _source(self, source: Source, index: int, arrival: bool = False) -> SourceFrame:
         reader = self.context.readers.get(source.connector)
         if reader is None:
             raise RunError(
@@ -302,7 +298,9 @@ class SparkPipeline:
                 + ".",
             )
         directory = self.context.directory.source(source.name)
-        raw = reader(self.context.spark, SourceContext(source, directory, self.context.settings))
+        raw = reader(
+            self.context.spark, SourceContext(source, directory, self.context.settings, arrival)
+        )
         spec = self.context.connectors[source.connector].source
         assert spec is not None, "a declared source has a source connector"
         return source_frame(source, raw, f"source_{index}", spec.counted_by_spark)
@@ -436,46 +434,6 @@ def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
     if raised:
         raise raised[0]
     return not thread.is_alive()
-
-
-def check_runnable(stream: Stream) -> None:
-    """Refuse a stream whose plan needs operators that are not built."""
-    stage = plan_stages(stream.plan)
-    text, file = stream.origin.text, stream.origin.file
-    require_built(stage, stream.name, text, file, stream.statement.span)
-    for scan in all_scans(stage):
-        if isinstance(scan, n.SideScan) and scan.side.reason == "late rows":
-            raise RunError(
-                "TG-501",
-                f"the late rows of {scan.side.parent} cannot be read by another stream yet",
-                hint=f"put a sink on it: CREATE SINK late FROM {scan.side.name} WITH (…).",
-            )
-    for operator in all_operators(stage):
-        if isinstance(operator.node, n.Aggregate):
-            require_aggregates(operator.node, text, file)
-
-
-def require_aggregates(node: n.Aggregate, text: str, file: str | None) -> None:
-    """Refuse aggregates that do not run on streams, at their place in the query."""
-    if node.makes_sessions and carries_op(node.input):
-        at = node.span
-        raise RunError(
-            "TG-501",
-            "sessions of rows that are taken back cannot run yet",
-            place=Place(text, at.start, at.end, file) if at is not None else None,
-            hint="use TUMBLE or HOP, or make sessions of a stream that only adds rows.",
-        )
-    for call in node.aggregates:
-        span = own_span(call)
-        place = Place(text, span.start, span.end, file) if span is not None else None
-        planned = plan_call(call)
-        if planned.function not in FUNCTIONS:
-            raise RunError(
-                "TG-501",
-                f"the aggregate {planned.function} cannot run on streams yet",
-                place=place,
-                hint=f"aggregates that run: {', '.join(sorted(FUNCTIONS))}.",
-            )
 
 
 def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:

@@ -142,6 +142,8 @@ class Case:
     allowed_lateness_ms: int = 0
     watermark_model: str = "per_batch"
     ordered: bool = False
+    # The rows were written down by a tool that makes one space of several (sqllogictest).
+    folds_spaces: bool = False
     steps: tuple[Step, ...] = ()
     expected_rows: tuple[Row, ...] | None = None
     expected_changelog: tuple[Row, ...] | None = None

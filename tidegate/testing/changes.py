@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 from tidegate.testing.case import OP, Row
 from tidegate.testing.outcome import Mismatch
 from tidegate.types import ChangelogKind
+
+_SPACES = re.compile(" +")
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class Output:
     key: tuple[str, ...] = ()
     changes: list[Change] = field(default_factory=list)
     schema: pa.Schema | None = None
+    # Some suites write down rows with runs of spaces as one.
+    folds_spaces: bool = False
 
     def add(self, table: pa.Table) -> None:
         """The rows of one epoch."""
         self.schema = table.schema
         for row in table.to_pylist():
+            if self.folds_spaces:
+                row = {name: fold_spaces(value) for name, value in row.items()}
             op = row.pop(OP, None) or "+I"
             self.changes.append(Change(op, row))
 
@@ -73,6 +80,11 @@ class Output:
             elif change.op == "-D":
                 rows.pop(key, None)
         return rows
+
+
+def fold_spaces(value: Any) -> Any:
+    """A text with one space for each run of them."""
+    return _SPACES.sub(" ", value) if isinstance(value, str) else value
 
 
 def standing(changes: Sequence[Change]) -> tuple[list[Row], list[Row]]:

@@ -27,6 +27,8 @@ _EMITS = {
 }
 # Findings that a state_ttl settles: joins, DISTINCT and set operations without a bound.
 _UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409"})
+# What refuses a late stream; the number of late rows is checked then.
+_NO_LATE_STREAM = frozenset({"TG-412", "TG-418"})
 _TTL = f"{LONG_DELAY_MS // 86_400_000} days"
 
 
@@ -71,9 +73,10 @@ def declare(case: Case) -> Declared:
     compiled = _compile(draft, case)
     codes = {error.code for error in compiled.errors}
     ttl = case.neutral and bool(codes & _UNBOUNDED)
-    if ttl or "TG-412" in codes:
+    no_late = bool(codes & _NO_LATE_STREAM)
+    if ttl or no_late:
         # A neutral query says nothing of state, and not every query has late rows to hand out.
-        draft = _draft(case, late=bool(case.late_rows) and "TG-412" not in codes, ttl=ttl)
+        draft = _draft(case, late=bool(case.late_rows) and not no_late, ttl=ttl)
         compiled = _compile(draft, case)
     return _declared(draft, compiled)
 

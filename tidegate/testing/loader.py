@@ -88,6 +88,7 @@ def load_case(path: Path) -> Case:
         allowed_lateness_ms=fields.whole("allowed_lateness_ms"),
         watermark_model=fields.choice("watermark_model", WATERMARK_MODELS) or "per_batch",
         ordered=fields.flag("ordered"),
+        folds_spaces=".slt" in (fields.text_or_none("origin") or ""),
         steps=steps,
         expected_rows=rows_from(fields, "expected_rows", "expected_rows_file"),
         expected_changelog=_changelog(fields),

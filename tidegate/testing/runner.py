@@ -145,7 +145,8 @@ class _Run:
     inserted: dict[str, list[Change]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.output = Output(self.declared.changelog, self.declared.key)
+        folds = self.case.folds_spaces
+        self.output = Output(self.declared.changelog, self.declared.key, folds_spaces=folds)
         self.late = Output(ChangelogKind.APPEND)
 
     def __enter__(self) -> _Run:
@@ -263,7 +264,7 @@ class _Run:
             raise Mismatch(f"not done within {self.timeout_seconds:g} s")
 
     def _stop(self) -> None:
-        """Counters start at zero with each start, so what they say now is kept."""
+        """Until the first epoch of the next start, what the counters say now holds."""
         if not self.running:
             return
         self._settle()
@@ -308,8 +309,9 @@ class _Run:
         return next((s for s in self._live.status() if s.name.lower() == name), None)
 
     def _dropped(self) -> int:
+        """Operators remember how many rows were late; before its first epoch a start says 0."""
         status = self._status()
-        return self.dropped_before + (status.late_rows if status is not None else 0)
+        return max(self.dropped_before, status.late_rows if status is not None else 0)
 
     def _watermark(self) -> datetime | None:
         """The watermark; before the first epoch after a start it is the one before the stop."""

@@ -7,6 +7,7 @@ from tidegate.validate.checks.emit_close_without_window import emit_close_withou
 from tidegate.validate.checks.emit_nothing_to_update import emit_nothing_to_update
 from tidegate.validate.checks.join_sides import join_sides
 from tidegate.validate.checks.join_without_bound import join_without_bound
+from tidegate.validate.checks.late_rows_of_several import late_rows_of_several
 from tidegate.validate.checks.lateness_without_window import lateness_without_window
 from tidegate.validate.checks.limit_unbounded import limit_unbounded
 from tidegate.validate.checks.over_unsupported import over_unsupported
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     subquery_predicate,
     over_unsupported,
     lateness_without_window,
+    late_rows_of_several,
     volatile_in_state,
     emit_nothing_to_update,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
+from tidegate.plan.late import judges_lateness
 from tidegate.validate.finding import Finding, Subject, example_interval, time_column
 
 
@@ -12,10 +13,8 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     emit = subject.emit
     if emit is None or (emit.lateness_us is None and emit.late_to is None):
         return
-    nodes = subject.nodes()
-    if all(node.spec.processing_time for node in nodes if isinstance(node, n.Window)):
-        nodes = [node for node in nodes if not isinstance(node, n.Window | n.Aggregate)]
-    grouped = any(isinstance(node, n.Aggregate) and node.windowed for node in nodes)
+    judges = [node for node in subject.nodes() if judges_lateness(node)]
+    grouped = any(isinstance(node, n.Aggregate) for node in judges)
     if emit.lateness_us is not None and not grouped:
         yield Finding(
             "TG-412",
@@ -26,7 +25,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
             "ALLOW LATENESS.",
             emit.lateness_span,
         )
-    if emit.late_to is not None and not any(_judges_lateness(node) for node in nodes):
+    if emit.late_to is not None and not judges:
         yield Finding(
             "TG-412",
             f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows of "
@@ -35,11 +34,3 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
             f"remove LATE DATA TO {emit.late_to}.",
             emit.late_to_span,
         )
-
-
-def _judges_lateness(node: n.Node) -> bool:
-    if isinstance(node, n.Join):
-        return node.kind not in (n.JoinKind.REGULAR, n.JoinKind.LOOKUP)
-    if isinstance(node, n.Aggregate):
-        return node.windowed
-    return isinstance(node, n.Window | n.Over | n.Hold)

@@ -1,0 +1,255 @@
+"""Interval and window joins: against DuckDB in batch, however rows come in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from tests.operators.driving import L, S, hash_of, rows_of
+from tidegate.operators.clock import END_US, Origin, Tick
+from tidegate.operators.contract import Tables
+from tidegate.operators.epoch import Runner
+from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.matching import Matching
+from tidegate.operators.timed_join import TimedJoin
+from tidegate.state.memory import MemoryStore
+
+EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
+SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
+HOWS = ("INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI")
+
+# A side (0 or 1), a key, and a time.
+JoinRow = tuple[int, str | None, int]
+
+
+def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> TimedJoin:
+    matching = Matching((S,), (safe,), lower, upper)
+    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, bucket_us=3, **more)
+
+
+@dataclass
+class Drive:
+    """A join with its state; rows get a number each, so that equal ones are told apart."""
+
+    join: TimedJoin
+    held_back: int = 0
+    key_groups: int = 2
+    numbered: int = 0
+    store: MemoryStore = field(default_factory=MemoryStore)
+    tick: Tick | None = None
+    late: int = 0
+
+    def table(self, rows: Sequence[tuple[str | None, int, int]]) -> pa.Table:
+        keys, times, numbers = (list(column) for column in zip(*rows, strict=True))
+        return pa.table(
+            {
+                PANE: pa.array(times, L),
+                HASH: pa.array([hash_of((key,)) for key in keys], L),
+                "k0": pa.array(keys, S),
+                "c0": pa.array(keys, S),
+                "c1": pa.array(times, L),
+                "c2": pa.array(numbers, L),
+            }
+        )
+
+    def restart(self) -> None:
+        self.store = MemoryStore.restore(self.store.snapshot())
+
+    def epoch(
+        self, sides: Sequence[Sequence[tuple[str | None, int, int]]], marks: Sequence[int | None]
+    ) -> list[tuple[Any, ...]]:
+        runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.held_back)
+        ticks = [Tick(port, 0, mark) for port, mark in enumerate(marks) if mark is not None]
+        lifted = [
+            self.join.lift(p, self.table(rows)) if rows else None for p, rows in enumerate(sides)
+        ]
+        given: list[tuple[Any, ...]] = []
+        self.late = 0
+        for key_group in range(self.key_groups):
+            inputs: list[list[Tables]] = [
+                [] if part is None else [_cut(part, key_group, self.key_groups)] for part in lifted
+            ]
+            result = runner.run(self.store.backend(1, key_group), inputs, ticks, None)
+            for table in result.output.main:
+                assert table.schema.equals(self.join.output)
+                given += rows_of(table)
+            self.late += result.report["late_rows"]
+            self.tick = result.tick
+        return given
+
+
+def _cut(tables: Tables, key_group: int, key_groups: int) -> Tables:
+    owner = np.mod(tables[0].column(HASH).to_numpy(), key_groups)
+    return (tables[0].filter(pa.array(owner == key_group)),)
+
+
+def test_a_pair_comes_out_when_it_is_complete_and_a_lone_row_when_it_stays_alone() -> None:
+    run = Drive(make("LEFT", -5, 5))
+    assert run.epoch([[("a", 5, 1), ("c", 5, 2)], []], [None, None]) == []
+    assert run.epoch([[], [("a", 10, 3), ("b", 5, 4)]], [None, None]) == [("a", 5, 1, "a", 10, 3)]
+    assert run.epoch([[], []], [10, 10]) == []
+    assert run.epoch([[], []], [11, 30]) == [("c", 5, 2, None, None, None)]
+
+
+def test_a_late_row_is_counted_and_matches_nothing() -> None:
+    run = Drive(make("INNER", 0, 0))
+    assert run.epoch([[("a", 5, 1)], []], [5, 5]) == []
+    assert run.epoch([[], [("a", 5, 2)]], [6, 6]) == [("a", 5, 1, "a", 5, 2)]
+    assert run.epoch([[], [("a", 5, 3)]], [6, 6]) == []
+    assert run.late == 1
+
+
+def test_null_matches_null_only_if_the_query_says_so() -> None:
+    rows = ([(None, 1, 1)], [(None, 1, 2)])
+    assert Drive(make("INNER", 0, 0)).epoch(rows, [9, 9]) == []
+    safe = Drive(make("INNER", 0, 0, safe=True))
+    assert safe.epoch(rows, [9, 9]) == [(None, 1, 1, None, 1, 2)]
+    outer = Drive(make("FULL", 0, 0)).epoch(rows, [9, 9])
+    assert Counter(outer) == Counter(
+        [(None, 1, 1, None, None, None), (None, None, None, None, 1, 2)]
+    )
+
+
+def test_nothing_is_kept_of_what_can_no_longer_match() -> None:
+    run = Drive(make("FULL", -3, 3))
+    for at in range(0, 100, 2):
+        run.epoch([[("a", at, at)], [("b", at, at)]], [at, at])
+    kept = run.store.backend(1, 0), run.store.backend(1, 1)
+    assert sum(len(list(backend.scan("segment_left"))) for backend in kept) == 0
+    report = (
+        Runner(9, run.join, ((Origin(0),), (Origin(1),))).run(kept[0], [[], []], [], None).report
+    )
+    assert report["rows"] <= 6
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_pair_waits_for_the_watermark_if_asked_to(how: str) -> None:
+    run = Drive(make(how, -2, 2, at_close=True))
+    assert run.epoch([[("a", 5, 1)], [("a", 4, 2)]], [5, 5]) == []
+    run.restart()
+    assert run.epoch([[], []], [7, 6]) == []
+    expected = {"SEMI": [("a", 5, 1)], "ANTI": []}.get(how, [("a", 5, 1, "a", 4, 2)])
+    assert run.epoch([[], []], [8, 8]) == expected
+
+
+ROWS = st.tuples(
+    st.sampled_from([0, 1]), st.sampled_from(["a", "b", "é", None]), st.integers(-9, 9)
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> dict[str, Any]:
+    """Rows that drift forward, cut into epochs at random, with a watermark that may be slow."""
+    rows = draw(st.lists(ROWS, max_size=40))
+    drift = draw(st.integers(0, 3))
+    rows = [(side, key, at + place * drift) for place, (side, key, at) in enumerate(rows)]
+    bounds = sorted(draw(st.tuples(st.integers(-8, 8), st.integers(-8, 8))))
+    if draw(st.integers(0, 9)) == 0:
+        bounds.reverse()
+    return {
+        "rows": rows,
+        "cuts": draw(st.lists(st.integers(0, 40), max_size=20)),
+        "delays": draw(st.tuples(st.integers(0, 12), st.integers(0, 12))),
+        "bounds": draw(st.sampled_from([(0, 0), tuple(bounds)])),
+        "how": draw(st.sampled_from(HOWS)),
+        "step": draw(st.sampled_from([0, 1])),
+        "at_close": draw(st.booleans()),
+        "null_safe": draw(st.booleans()),
+        "restart_every": draw(st.integers(0, 4)),
+    }
+
+
+@seed(SEED)
+@settings(deadline=None, max_examples=EXAMPLES, database=None)
+@given(scenarios())
+def test_it_equals_a_batch_join_of_the_rows_in_time(case: dict[str, Any]) -> None:
+    lower, upper = case["bounds"]
+    if case["step"] == 0:
+        lower = upper = 0
+    join = make(
+        case["how"],
+        lower,
+        upper,
+        step_us=case["step"],
+        at_close=case["at_close"],
+        safe=case["null_safe"],
+    )
+    back = max(0, upper, -lower, upper - lower if case["at_close"] else 0)
+    run = Drive(join, back)
+    high: list[int | None] = [None, None]
+    given_out: list[tuple[Any, ...]] = []
+    in_time: list[list[tuple[str | None, int, int]]] = [[], []]
+    mark: int | None = None
+    number = late = 0
+    for count, epoch in enumerate(_epochs(case["rows"], case["cuts"])):
+        sides: list[list[tuple[str | None, int, int]]] = [[], []]
+        for side, key, at in epoch:
+            number += 1
+            sides[side].append((key, at, number))
+            if mark is None or at + case["step"] > mark:
+                in_time[side].append((key, at, number))
+            else:
+                late += not (
+                    key is None and not case["null_safe"] and not _tracked(case["how"], side)
+                )
+        for side, delay in enumerate(case["delays"]):
+            times = [row[1] - delay for row in sides[side]]
+            known = [at for at in (*times, high[side]) if at is not None]
+            high[side] = max(known, default=None)
+        if case["restart_every"] and count % case["restart_every"] == 0:
+            run.restart()
+        before = run.tick.mark_us if run.tick is not None else None
+        out = run.epoch(sides, high)
+        if before is not None:
+            # Whoever reads this downstream must not take it for late.
+            width = 1 if case["how"] in ("SEMI", "ANTI") else 2
+            times = [row[1 + 3 * part] for row in out for part in range(width)]
+            assert all(at is None or at + case["step"] > before for at in times)
+        given_out += out
+        if all(item is not None for item in high):
+            mark = max(
+                min(item for item in high if item is not None), mark if mark is not None else -999
+            )
+    assert run.late == late
+    given_out += run.epoch([[], []], [END_US, END_US])
+    expected = _batch(in_time, case["how"], lower, upper, case["null_safe"])
+    assert Counter(given_out) == Counter(expected)
+    assert run.epoch([[], []], [END_US, END_US]) == []
+
+
+def _tracked(how: str, side: int) -> bool:
+    return how in (("LEFT", "FULL", "SEMI", "ANTI") if side == 0 else ("RIGHT", "FULL"))
+
+
+def _epochs(rows: list[JoinRow], cuts: list[int]) -> list[list[JoinRow]]:
+    places = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    return [rows[a:b] for a, b in itertools.pairwise(places)]
+
+
+def _batch(
+    sides: list[list[tuple[str | None, int, int]]], how: str, lower: int, upper: int, safe: bool
+) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as db:
+        for name, rows in zip(("l", "r"), sides, strict=True):
+            db.execute(f"CREATE TABLE {name} (k VARCHAR, t BIGINT, n BIGINT)")
+            if rows:
+                db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+        equal = "IS NOT DISTINCT FROM" if safe else "="
+        on = f"l.k {equal} r.k AND l.t - r.t BETWEEN {lower} AND {upper}"
+        if how in ("SEMI", "ANTI"):
+            negated = "NOT " if how == "ANTI" else ""
+            sql = f"SELECT l.* FROM l WHERE {negated}EXISTS (SELECT 1 FROM r WHERE {on})"
+        else:
+            sql = f"SELECT l.*, r.* FROM l {how} JOIN r ON {on}"
+        return db.execute(sql).fetchall()

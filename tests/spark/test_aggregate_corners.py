@@ -1,0 +1,81 @@
+"""Aggregates at the edge of what they need: no calls, no columns, guarded arguments, odd keys."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.helpers import play_with_restart, rows_of, standing
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WINDOW = "TUMBLE(ts, INTERVAL '10' SECOND)"
+# The event time in seconds, a key, and a number that is a divisor here and there.
+ROWS = [
+    (1, "a", 1.0),
+    (2, "b", 0.0),
+    (12, "a", -0.0),
+    (13, None, math.nan),
+    (21, "b", 4.0),
+    (22, "b", None),
+    (35, "c", 0.0),
+    (36, "a", math.nan),
+    (41, "a", 2.0),
+]
+# A stream, and the same over the rows as a table `t` with the column `start` of a window.
+QUERIES = {
+    "no_calls": (
+        f"SELECT k, window_start FROM s GROUP BY k, {WINDOW}",
+        "GROUP BY k, start",
+        "k, start",
+    ),
+    "no_columns": ("SELECT count(*) AS n FROM s EMIT CHANGES", "", "count(*)"),
+    "guarded": (
+        f"SELECT window_start, sum(10 / v) AS x FROM s WHERE v <> 0 GROUP BY {WINDOW}",
+        "WHERE v <> 0 GROUP BY start",
+        "start, sum(10 / v)",
+    ),
+    "guarded_key": (
+        "SELECT 10 / v AS k, count(*) AS n FROM s WHERE v <> 0 GROUP BY 10 / v EMIT CHANGES",
+        "WHERE v <> 0 GROUP BY 10 / v",
+        "10 / v, count(*)",
+    ),
+    "odd_keys": (
+        "SELECT v, count(*) AS n FROM s GROUP BY v EMIT CHANGES",
+        "GROUP BY v",
+        "v, count(*)",
+    ),
+}
+
+
+def texts(rows: list[tuple[Any, ...]]) -> list[str]:
+    """Rows in order; NaN is itself, and times are in UTC."""
+    plain = [
+        [v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in row] for row in rows
+    ]
+    return sorted(map(repr, plain))
+
+
+def test_the_stream_equals_the_batch(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (k STRING, v DOUBLE, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', inserts_per_epoch = 1);"
+    ) + "".join(f"CREATE STREAM {name} AS {query[0]};" for name, query in QUERIES.items())
+    rows = [{"k": k, "v": v, "ts": START + timedelta(seconds=s)} for s, k, v in ROWS]
+    steps = [{"s": rows[first : first + 3]} for first in range(0, len(rows), 3)]
+    found = play_with_restart(data, spark, script, tuple(QUERIES), steps, key_groups=3)
+    table = spark.createDataFrame(
+        [(START.replace(tzinfo=None) + timedelta(seconds=s // 10 * 10), k, v) for s, k, v in ROWS],
+        "start TIMESTAMP_NTZ, k STRING, v DOUBLE",
+    )
+    table.createOrReplaceTempView("t")
+    for name, (_, rest, columns) in QUERIES.items():
+        given = rows_of(found[name])
+        given = standing(given) if "_op" in given[0] else given
+        expected = [tuple(row) for row in spark.sql(f"SELECT {columns} FROM t {rest}").collect()]
+        assert texts([tuple(row.values()) for row in given]) == texts(expected), name

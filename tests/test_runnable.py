@@ -1,0 +1,85 @@
+"""What is accepted and cannot run is refused before it starts, at its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiling import SOURCES, compile_text
+from tidegate.catalog.objects import Stream
+from tidegate.compiler import Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import RunError
+from tidegate.physical.runnable import check_runnable, require_end
+
+MINUTE = "INTERVAL '1' MINUTE"
+
+
+def stream_of(query: str) -> Stream:
+    compiled = compile_text(f"{SOURCES}CREATE STREAM s AS {query};")
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    stream = compiled.catalog.get("s")
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def pointed_at(error: RunError) -> str:
+    assert error.place is not None
+    return error.place.text[error.place.start : error.place.end]
+
+
+def test_sessions_do_not_emit_every_interval() -> None:
+    sessions = f"SELECT window_start, window_end FROM bids GROUP BY SESSION(ts, {MINUTE}) "
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(f"{sessions} EMIT EVERY INTERVAL '10' SECOND"))
+    assert caught.value.code == "TG-501"
+    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    assert "EMIT ON UPDATE" in (caught.value.hint or "")
+    check_runnable(stream_of(f"{sessions} EMIT ON UPDATE"))
+
+
+@pytest.mark.parametrize(
+    ("silent", "place", "speaks"),
+    [
+        (
+            "SELECT k, count(*) AS n FROM history GROUP BY k",
+            "GROUP BY",
+            "SELECT k, count(*) AS n FROM history GROUP BY k EMIT CHANGES",
+        ),
+        (
+            "SELECT count(*) AS n FROM (SELECT k FROM history GROUP BY k) EMIT ON WINDOW CLOSE",
+            "count(*)",
+            "SELECT count(*) AS n FROM (SELECT k FROM history GROUP BY k) EMIT ON UPDATE",
+        ),
+        (
+            f"SELECT window_end, count(*) AS n FROM history GROUP BY TUMBLE(ts, {MINUTE})",
+            "GROUP BY",
+            f"SELECT window_end, count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE})",
+        ),
+        (
+            f"SELECT k, window_end FROM TUMBLE(history, ts, {MINUTE}) EMIT ON WINDOW CLOSE",
+            "TUMBLE",
+            f"SELECT auction, window_end FROM TUMBLE(bids, ts, {MINUTE}) EMIT ON WINDOW CLOSE",
+        ),
+    ],
+)
+def test_what_waits_for_the_end_must_be_run_to_it(silent: str, place: str, speaks: str) -> None:
+    with pytest.raises(RunError) as caught:
+        require_end(stream_of(silent))
+    assert caught.value.code == "TG-505"
+    assert place in pointed_at(caught.value)
+    assert "--until-end" in (caught.value.hint or "")
+    require_end(stream_of(speaks))
+
+
+def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() -> None:
+    first = compile_text(
+        f"{SOURCES}CREATE STREAM totals AS SELECT k, count(*) AS n FROM history GROUP BY k;"
+    )
+    second = Compiler(CONNECTORS, first.catalog).compile(
+        "CREATE STREAM s AS SELECT k FROM totals WHERE n > 1;"
+    )
+    stream = second.catalog.get("s")
+    assert isinstance(stream, Stream)
+    with pytest.raises(RunError) as caught:
+        require_end(stream)
+    assert pointed_at(caught.value) == "totals"

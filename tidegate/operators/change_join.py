@@ -1,0 +1,290 @@
+"""Joins whose result changes: rows may be taken back, and a row without a match may get one.
+
+All rows of a key lie together. An epoch reads the keys it touches and tells how the join of their
+rows changed: pairs with new rows by multiplying the number of rows on both sides, rows without a
+match by comparing what had none before with what has none now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.contract import DELETE, INSERT, OP, Moment, OperatorState, Output, Tables
+from tidegate.operators.groups import HASH, PANE, WEIGHT, concat, group_ids, normal, places_of
+from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.matching import (
+    TIME,
+    TRACKED,
+    Ints,
+    Mask,
+    Matching,
+    columns_of,
+    ints,
+    output_kinds,
+)
+from tidegate.operators.parts import PartLog
+from tidegate.state.codec import schema_text
+
+TOUCHED = "_touched"
+
+
+@dataclass(frozen=True)
+class ChangeJoin:
+    """`retracts` says whether rows come with a weight: 1 adds a row, −1 takes one back.
+
+    With `step_us` rows have times, and are late and forgotten by the watermark, as in a join that
+    time bounds. After `ttl_us` of processing time without a row a key is forgotten, on both sides.
+    `at_end` gives everything out once, when both inputs have ended.
+    """
+
+    matching: Matching
+    columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
+    how: str
+    retracts: bool = False
+    step_us: int | None = None
+    ttl_us: int | None = None
+    at_end: bool = False
+    with_op: bool = True
+    limits: Limits = NO_LIMITS
+    meaning: tuple[str, ...] = ()
+    name: str = "regular_join"
+    late: pa.Schema | None = None
+
+    @property
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        return tuple((self.stored(port),) for port in (0, 1))
+
+    def stored(self, port: int) -> pa.Schema:
+        """The pane of a row is the moment from which nothing can match it."""
+        hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH, TIME)]
+        rows = [*self.matching.fields, *columns_of(self.columns[port])]
+        return pa.schema([*hidden, *rows, pa.field(WEIGHT, pa.int64())])
+
+    @property
+    def _touches(self) -> pa.Schema:
+        stamps = [pa.field(HASH, pa.int64()), *self.matching.fields, pa.field(TOUCHED, pa.int64())]
+        return pa.schema(stamps)
+
+    @property
+    def output(self) -> pa.Schema:
+        fields = columns_of(output_kinds(self.columns, self.how))
+        return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
+
+    def fingerprint(self) -> tuple[str, ...]:
+        schemas = [schema_text(self.stored(port)) for port in (0, 1)]
+        shape = (self.how, self.retracts, self.step_us, self.ttl_us is not None, self.at_end)
+        return (repr(shape), repr(self.matching), *schemas, *self.meaning)
+
+    # Where the rows are
+
+    def lift(self, port: int, rows: pa.Table) -> Tables:
+        """The pane comes as the time of a row and becomes its due time."""
+        times = rows.column(PANE)
+        weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
+        keys = [normal(rows.column(name)) for name in self.matching.names]
+        own = [rows.column(item.name) for item in columns_of(self.columns[port])]
+        due = self._due(port, np.asarray(times.to_numpy(), np.int64))
+        hidden = [pa.array(due), rows.column(HASH), times]
+        table = pa.table([*hidden, *keys, *own, weights], schema=self.stored(port))
+        if not TRACKED[self.how][port]:
+            table = table.filter(pa.array(self.matching.matchable(table)))
+        return (self._net(table),)
+
+    def _due(self, port: int, times: Ints) -> Ints:
+        if self.step_us is None:
+            return times
+        reach = -self.matching.lower_us if port == 0 else self.matching.upper_us
+        return times + reach + self.step_us
+
+    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+        return (self._net(concat(parts)[0]),)
+
+    def _net(self, rows: pa.Table) -> pa.Table:
+        """Each row once, with how many of it there are; what cancelled out is gone."""
+        return rows if not self.retracts else _net(rows)
+
+    # Where the state is
+
+    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+        log = self._log(state)
+        self._forget(log, moment)
+        new = tuple(self._on_time(state, port, inputs[port], moment) for port in (0, 1))
+        output = Output()
+        if any(table.num_rows for table in new):
+            if not self.at_end:
+                output.main += self._changes(log, new)
+            log.append((*self._touched(new, moment), *new))
+        if self.at_end and moment.just_ended:
+            everything = log.load(range(len(log.parts)))[-2:]
+            output.main += self._given(self._all(everything[0], everything[1]))
+        self._close(log, moment)
+        log.save()
+        state.gauges["groups"] = state.gauges["rows"]
+        self.limits.check(self.name, state.gauges)
+        return output
+
+    def _log(self, state: OperatorState) -> PartLog:
+        rows = (self.stored(0), self.stored(1))
+        if self.ttl_us is not None:
+            ttl = self.ttl_us
+            return PartLog(
+                state, (self._touches, *rows), self._combine, lambda t: ints(t, TOUCHED) + ttl
+            )
+        if self.step_us is not None:
+            return PartLog(state, rows, self._combine, lambda t: ints(t, PANE), timed=2)
+        return PartLog(state, rows, self._combine)
+
+    def _combine(self, tables: Tables) -> Tables:
+        rows = tuple(self._net(table) for table in tables[-2:])
+        if self.ttl_us is None:
+            return rows
+        by = [HASH, *self.matching.names]
+        newest = tables[0].group_by(by, use_threads=False).aggregate([(TOUCHED, "max")])
+        return (newest.rename_columns(self._touches.names).cast(self._touches), *rows)
+
+    def _on_time(
+        self, state: OperatorState, port: int, parts: list[Tables], moment: Moment
+    ) -> pa.Table:
+        rows = self._net(concat(parts)[0]) if parts else self.stored(port).empty_table()
+        if self.step_us is None or moment.before_us is None or not rows.num_rows:
+            return rows
+        late = ints(rows, TIME) + self.step_us <= moment.before_us
+        state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
+        return rows.filter(pa.array(~late)) if late.any() else rows
+
+    # Forgetting
+
+    def _touched(self, new: tuple[pa.Table, ...], moment: Moment) -> Tables:
+        """The keys that came in, with the time at which they did."""
+        if self.ttl_us is None:
+            return ()
+        by = [HASH, *self.matching.names]
+        keys = pa.concat_tables([table.select(by) for table in new])
+        stamp = pa.array(np.full(keys.num_rows, moment.now_us, np.int64))
+        return (keys.append_column(TOUCHED, stamp).cast(self._touches),)
+
+    def _forget(self, log: PartLog, moment: Moment) -> None:
+        """Drop keys whose time to live is over, before anything is added to them."""
+        if self.ttl_us is None:
+            return
+        for number in log.due_by(moment.now_us):
+            touched, *rows = log.load([number])
+            alive = ints(touched, TOUCHED) + self.ttl_us > moment.now_us
+            touched = touched.filter(pa.array(alive))
+            kept = [table.filter(pa.array(self._has_key(touched, table))) for table in rows]
+            log.replace([number], (touched, *kept))
+
+    def _has_key(self, keys: pa.Table, rows: pa.Table) -> Mask:
+        by = [HASH, *self.matching.names]
+        return places_of(keys.select(by), rows.select(by), by) >= 0
+
+    def _close(self, log: PartLog, moment: Moment) -> None:
+        """Rows that nothing can match any more have said what they had to say."""
+        after = moment.after_us
+        if self.step_us is None or after is None:
+            return
+        for number in log.due_by(after):
+            rows = log.load([number])[-2:]
+            kept = (table.filter(pa.array(ints(table, PANE) > after)) for table in rows)
+            log.replace([number], tuple(kept))
+
+    # What changed
+
+    def _changes(self, log: PartLog, new: tuple[pa.Table, ...]) -> list[pa.Table]:
+        keys = pa.concat_tables([table.select([HASH, *self.matching.names]) for table in new])
+        stored = log.load(log.touched_by(ints(keys, HASH)))[-2:]
+        old = [table.filter(pa.array(self._has_key(keys, table))) for table in stored]
+        now = [self._net(pa.concat_tables([o, n])) for o, n in zip(old, new, strict=True)]
+        found = []
+        if self.how not in ("SEMI", "ANTI"):
+            found += self._pairs(new[0], old[1]) + self._pairs(now[0], new[1])
+        for port in (0, 1):
+            if TRACKED[self.how][port]:
+                found += self._by_match(port, old[port], old[1 - port], -1)
+                found += self._by_match(port, now[port], now[1 - port], 1)
+        return self._given(found)
+
+    def _all(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
+        """The whole join."""
+        found = self._pairs(left, right) if self.how not in ("SEMI", "ANTI") else []
+        for port, rows, others in ((0, left, right), (1, right, left)):
+            if TRACKED[self.how][port]:
+                found += self._by_match(port, rows, others, 1)
+        return found
+
+    def _pairs(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
+        ours, theirs = self.matching.pairs(left, right)
+        if not len(ours):
+            return []
+        one, other = left.take(pa.array(ours)), right.take(pa.array(theirs))
+        return [self._rows(one, other, ints(one, WEIGHT) * ints(other, WEIGHT))]
+
+    def _by_match(self, port: int, rows: pa.Table, others: pa.Table, sign: int) -> list[pa.Table]:
+        """The rows of a side that are there because they have no match, or because they have."""
+        rows = rows.filter(pa.array(ints(rows, WEIGHT) > 0))
+        others = others.filter(pa.array(ints(others, WEIGHT) > 0))
+        sides = (rows, others) if port == 0 else (others, rows)
+        matched = np.zeros(rows.num_rows, np.bool_)
+        matched[self.matching.pairs(*sides)[port]] = True
+        rows = rows.filter(pa.array(matched if self.how == "SEMI" else ~matched))
+        if not rows.num_rows:
+            return []
+        left, right = (rows, None) if port == 0 else (None, rows)
+        return [self._rows(left, right, sign * ints(rows, WEIGHT))]
+
+    def _rows(self, left: pa.Table | None, right: pa.Table | None, weights: Ints) -> pa.Table:
+        """Rows as they come out, with their weight; a side that is not there is NULL."""
+        columns: list[pa.Array] = []
+        for port, table in enumerate((left, right)):
+            if port == 1 and self.how in ("SEMI", "ANTI"):
+                break
+            for item in columns_of(self.columns[port]):
+                nothing = pa.nulls(len(weights), item.type)
+                columns.append(nothing if table is None else table.column(item.name))
+        columns.append(pa.array(weights))
+        fields = columns_of(output_kinds(self.columns, self.how))
+        return pa.table(columns, schema=pa.schema([*fields, pa.field(WEIGHT, pa.int64())]))
+
+    def _given(self, found: list[pa.Table]) -> list[pa.Table]:
+        """What is taken back, then what is new."""
+        if not found:
+            return []
+        rows = pa.concat_tables(found)
+        if self.with_op:
+            rows = _net(rows)
+        weights = ints(rows, WEIGHT)
+        rows = rows.drop_columns([WEIGHT])
+        places = np.arange(rows.num_rows)
+        gone = np.repeat(places, np.maximum(-weights, 0))
+        came = np.repeat(places, np.maximum(weights, 0))
+        if not len(gone) + len(came):
+            return []
+        assert self.with_op or not len(gone), "a join that only adds takes nothing back"
+        out = rows.take(pa.array(np.concatenate([gone, came])))
+        if self.with_op:
+            ops = pa.array([DELETE] * len(gone) + [INSERT] * len(came), pa.string())
+            out = out.append_column(OP, ops)
+        return [out]
+
+
+def _net(rows: pa.Table) -> pa.Table:
+    """Equal rows as one with the sum of their weights; without those that come to nothing."""
+    names = [name for name in rows.column_names if name != WEIGHT]
+    weights = ints(rows, WEIGHT)
+    if rows.num_rows > 1 and names:
+        ids, count = group_ids(rows, names)
+        if count < rows.num_rows:
+            sums = np.zeros(count, np.int64)
+            np.add.at(sums, ids, weights)
+            first = np.full(count, rows.num_rows, np.int64)
+            np.minimum.at(first, ids, np.arange(rows.num_rows))
+            order = np.argsort(first)
+            rows = rows.take(pa.array(first[order]))
+            place = rows.schema.get_field_index(WEIGHT)
+            rows = rows.set_column(place, WEIGHT, pa.array(sums[order]))
+    return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))

@@ -1,0 +1,98 @@
+"""Which rows of two tables belong together: equal keys, and times that are near enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.groups import group_ids
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+TIME = "_time"
+# Whose rows come out, or are kept back, by whether they have a match: left and right.
+TRACKED = {
+    "INNER": (False, False),
+    "LEFT": (True, False),
+    "RIGHT": (False, True),
+    "FULL": (True, True),
+    "SEMI": (True, False),
+    "ANTI": (True, False),
+}
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Keys `k0`, `k1`, … are equal, and left time − right time lies in [lower, upper]."""
+
+    keys: tuple[pa.DataType, ...]
+    null_safe: tuple[bool, ...]
+    lower_us: int = 0
+    upper_us: int = 0
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+
+    @property
+    def names(self) -> list[str]:
+        return [item.name for item in self.fields]
+
+    def matchable(self, table: pa.Table) -> Mask:
+        """NULL equals nothing, unless the query says that it does."""
+        there = np.ones(table.num_rows, np.bool_)
+        for name, safe in zip(self.names, self.null_safe, strict=True):
+            column = table.column(name)
+            if not safe and column.null_count:
+                there &= np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
+        return there
+
+    def pairs(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints]:
+        """The places of the rows that match."""
+        if not left.num_rows or not right.num_rows:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        left_ids, right_ids = self._ids(left, right)
+        times, codes = np.unique(ints(right, TIME), return_inverse=True)
+        width = len(times) + 1
+        places = right_ids * width + codes
+        order = np.argsort(places, kind="stable")
+        places = places[order]
+        at = ints(left, TIME)
+        low = left_ids * width + np.searchsorted(times, at - self.upper_us, "left")
+        high = left_ids * width + np.searchsorted(times, at - self.lower_us, "right")
+        first = np.searchsorted(places, low, "left")
+        counts = np.maximum(np.searchsorted(places, high, "left") - first, 0)
+        counts[left_ids < 0] = 0
+        shifts = first - (np.cumsum(counts) - counts)
+        found = order[np.repeat(shifts, counts) + np.arange(int(counts.sum()))]
+        return np.repeat(np.arange(left.num_rows), counts), found
+
+    def _ids(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints]:
+        """Equal numbers for equal keys; one that no other row has for what matches nothing."""
+        count = 1
+        ids = np.zeros(left.num_rows + right.num_rows, np.int64)
+        if self.keys:
+            both = pa.concat_tables([left.select(self.names), right.select(self.names)])
+            ids, count = group_ids(both, self.names)
+        left_ids = np.where(self.matchable(left), ids[: left.num_rows], -1)
+        return left_ids, np.where(self.matchable(right), ids[left.num_rows :], count)
+
+
+def ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table.column(name).to_numpy(), np.int64)
+
+
+def columns_of(kinds: tuple[pa.DataType, ...]) -> list[pa.Field]:
+    """The columns of a row, as `c0`, `c1`, …."""
+    return [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
+
+
+def output_kinds(
+    columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]], how: str
+) -> tuple[pa.DataType, ...]:
+    """What comes out of a join: both sides, or the left one alone."""
+    return columns[0] if how in ("SEMI", "ANTI") else columns[0] + columns[1]

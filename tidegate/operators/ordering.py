@@ -1,0 +1,101 @@
+"""ORDER BY as Spark orders, on numbers: every column becomes codes, and codes are sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.accumulators.base import Column
+from tidegate.operators.accumulators.kernels import as_array
+from tidegate.operators.groups import group_ids, normal
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+ROW_NUMBER, RANK, DENSE_RANK = "ROW_NUMBER", "RANK", "DENSE_RANK"
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """One column of an ORDER BY."""
+
+    type: pa.DataType
+    descending: bool = False
+    nulls_first: bool = True
+
+
+def sortable(kind: pa.DataType) -> bool:
+    """Whether values of a type have an order here."""
+    return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
+
+
+def codes(column: Column, ordering: Ordering) -> Ints:
+    """A number a value, in the order of the values and the same for equal ones.
+
+    Text goes by its bytes, NaN is above all numbers, and there is one zero.
+    """
+    values = as_array(normal(column))
+    rows = len(values)
+    if pa.types.is_null(values.type):
+        return np.zeros(rows, np.int64)
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
+    found: Ints = ranks.to_numpy().astype(np.int64)
+    if pa.types.is_floating(values.type):
+        found[pc.fill_null(pc.is_nan(values), False).to_numpy(zero_copy_only=False)] = rows + 1
+    if ordering.descending:
+        found = -found
+    if values.null_count:
+        missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+        found[missing] = -rows - 2 if ordering.nulls_first else rows + 2
+    return found
+
+
+def ranks_of(
+    function: str, ids: Ints, by: Sequence[Ints], arrival: Sequence[Ints] = ()
+) -> tuple[Ints, Ints]:
+    """The rank of each row among those with its id, and all rows in order, id by id.
+
+    Rows that are equal in `by` are peers; `arrival` puts them in order, and after that their place.
+    """
+    rows = len(ids)
+    order = np.lexsort((*reversed(arrival), *reversed(by), ids))
+    places = np.arange(rows)
+    begins = _differs(ids[order])
+    starts = np.maximum.accumulate(np.where(begins, places, 0))
+    found = places - starts + 1
+    if function != ROW_NUMBER:
+        leads = begins.copy()
+        for column in by:
+            leads |= _differs(column[order])
+        if function == RANK:
+            found = np.maximum.accumulate(np.where(leads, places, 0)) - starts + 1
+        else:
+            count: Ints = np.cumsum(leads)
+            found = count - count[starts] + 1
+    ranks = np.empty(rows, np.int64)
+    ranks[order] = found
+    return ranks, order
+
+
+def _differs(values: Ints) -> Mask:
+    """Where a value is not the one before it."""
+    differs = np.ones(len(values), np.bool_)
+    differs[1:] = values[1:] != values[:-1]
+    return differs
+
+
+def equal_rows(rows: pa.Table) -> tuple[Ints, int]:
+    """A number for each row, the same for rows that are equal in all columns, and how many."""
+    columns = {name: _tellable(rows.column(name)) for name in rows.column_names}
+    return group_ids(pa.table(columns), rows.column_names)
+
+
+def _tellable(column: pa.ChunkedArray) -> Column:
+    """A column that Arrow can group by and that is equal where this one is."""
+    if sortable(column.type) and not pa.types.is_null(column.type):
+        return normal(column)
+    return pa.array([repr(value) for value in column.to_pylist()], pa.string())
