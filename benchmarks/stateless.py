@@ -2,8 +2,9 @@
 
     python benchmarks/stateless.py [--events 10000000] [--rounds 5]
 
-Both read the same parquet files in the same epochs on the same Spark with the same settings, from
-building the query to its end. The rounds alternate, so that a slow moment of the machine hits both.
+Both read the same parquet files in the same epochs on two cores, from building the query to its
+end; plain PySpark in a JVM of its own with Spark's own settings, or (`--tuned`) with Tidegate's.
+The rounds alternate, so that a slow moment of the machine hits both.
 What counts is the last column: Tidegate's time over plain PySpark's, median of the rounds.
 
 Three comparisons: into Spark's noop sink, into parquet files, and into the noop sink with an event
@@ -19,9 +20,12 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from plain import PlainSpark
 from pyspark.sql import SparkSession
 
 import tidegate
@@ -56,30 +60,16 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Bench:
-    """The input that all runs share."""
+    """The input that all runs share, and who runs plain PySpark."""
 
     spark: SparkSession
     bids: Path
     rows: int
     files_per_epoch: int
+    other: Callable[..., float]
 
     def plain(self, query: str, work: Path, setting: Setting) -> float:
-        """The query as a PySpark user would write it."""
-        started = time.perf_counter()
-        frame = self.spark.readStream.schema(COLUMNS)
-        frame = frame.option("maxFilesPerTrigger", self.files_per_epoch).parquet(str(self.bids))
-        if setting.event_time:
-            frame = frame.withWatermark("date_time", "4 seconds")
-        frame.createOrReplaceTempView("bid")
-        writer = self.spark.sql(query).writeStream
-        writer = writer.option("checkpointLocation", str(work / "checkpoint"))
-        if setting.files:
-            writer = writer.format("parquet").option("path", str(work / "out"))
-        else:
-            writer = writer.format("noop")
-        run = writer.trigger(availableNow=True).start()
-        run.awaitTermination()
-        return time.perf_counter() - started
+        return self.other(self.bids, self.files_per_epoch, query, work, setting)
 
     def ours(self, query: str, work: Path, setting: Setting) -> float:
         """The query in Tidegate."""
@@ -99,6 +89,27 @@ class Bench:
             session.start(until_end=True)
             session.wait()
             return time.perf_counter() - started
+
+
+def plain_query(
+    spark: SparkSession, bids: Path, files: int, query: str, work: Path, setting: Setting
+) -> float:
+    """The query as a PySpark user would write it."""
+    started = time.perf_counter()
+    frame = spark.readStream.schema(COLUMNS)
+    frame = frame.option("maxFilesPerTrigger", files).parquet(str(bids))
+    if setting.event_time:
+        frame = frame.withWatermark("date_time", "4 seconds")
+    frame.createOrReplaceTempView("bid")
+    writer = spark.sql(query).writeStream
+    writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+    if setting.files:
+        writer = writer.format("parquet").option("path", str(work / "out"))
+    else:
+        writer = writer.format("noop")
+    run = writer.trigger(availableNow=True).start()
+    run.awaitTermination()
+    return time.perf_counter() - started
 
 
 def write_bids(spark: SparkSession, events: int, files: int, folder: Path) -> int:
@@ -138,18 +149,22 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tuned", action="store_true", help="plain PySpark with our settings")
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
     try:
         with tidegate.open(base / "spark") as session:
             rows = write_bids(session.spark, arguments.events, arguments.files, base / "bids")
             per = max(1, arguments.files // arguments.epochs)
-            bench = Bench(session.spark, base / "bids", rows, per)
+            other = PlainSpark(plain_query)
+            run = partial(plain_query, session.spark) if arguments.tuned else other
+            bench = Bench(session.spark, base / "bids", rows, per, run)
             print(f"{rows:,} bids in {arguments.epochs} epochs, {arguments.rounds} rounds")
             print(f"{'':30}{'plain M rows/s':>16}{'tidegate M rows/s':>20}{'time ratio':>12}")
             for setting in SETTINGS:
                 for name in QUERIES:
                     compare(bench, base, name, setting, arguments.rounds)
+            other.close()
     finally:
         shutil.rmtree(base, ignore_errors=True)
 

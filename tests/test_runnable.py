@@ -12,10 +12,11 @@ from tidegate.errors import RunError
 from tidegate.physical.runnable import check_runnable, require_end
 
 MINUTE = "INTERVAL '1' MINUTE"
+TTL = "WITH (state_ttl = '1 day')"
 
 
-def stream_of(query: str) -> Stream:
-    compiled = compile_text(f"{SOURCES}CREATE STREAM s AS {query};")
+def stream_of(query: str, options: str = "") -> Stream:
+    compiled = compile_text(f"{SOURCES}CREATE STREAM s {options} AS {query};")
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     stream = compiled.catalog.get("s")
     assert isinstance(stream, Stream)
@@ -83,3 +84,51 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
     with pytest.raises(RunError) as caught:
         require_end(stream)
     assert pointed_at(caught.value) == "totals"
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "runs"),
+    [
+        (
+            f"SELECT b.auction FROM bids b LEFT JOIN asks a ON b.auction = a.auction "
+            f"AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} AND b.price > a.price",
+            "a condition on both sides",
+            f"SELECT b.auction FROM bids b LEFT JOIN asks a ON b.auction = a.auction "
+            f"AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} AND b.price > 5 AND a.price > 5",
+        ),
+        (
+            "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
+            "ORDER BY ts) AS n FROM bids) WHERE n <= price EMIT CHANGES",
+            "not a constant",
+            "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
+            "ORDER BY ts) AS n FROM bids) WHERE n <= 3 EMIT CHANGES",
+        ),
+        (
+            "SELECT l.w, r.n FROM (SELECT window_end AS w, count(*) AS n FROM bids GROUP BY "
+            f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
+            f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE "
+            "ALLOW LATENESS INTERVAL '5' SECOND",
+            "taken back",
+            "SELECT l.w, r.n FROM (SELECT window_end AS w, count(*) AS n FROM bids GROUP BY "
+            f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
+            f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE",
+        ),
+    ],
+)
+def test_what_joins_and_ranks_cannot_do_is_refused(refused: str, reason: str, runs: str) -> None:
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(refused, TTL))
+    assert caught.value.code == "TG-501"
+    assert reason in caught.value.message
+    assert caught.value.place is not None and caught.value.hint
+    check_runnable(stream_of(runs, TTL))
+
+
+def test_late_rows_of_a_join_are_counted_and_not_handed_out() -> None:
+    compiled = compile_text(
+        f"{SOURCES}CREATE STREAM s AS SELECT b.auction, b.ts FROM bids b JOIN asks a ON "
+        f"b.auction = a.auction AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} "
+        "EMIT ON WINDOW CLOSE LATE DATA TO late;"
+    )
+    (error,) = compiled.errors
+    assert (error.code, "both sides of the join" in error.message) == ("TG-418", True)

@@ -63,7 +63,6 @@ def test_a_pair_that_comes_too_late_is_two_rows(mode: str) -> None:
     assert run.rows([Row(1, weight=-1), Row(2, weight=1)], 10).late_rows == 2
 
 
-@pytest.mark.xfail(strict=True, reason="merging variances again rounds again")
 def test_what_is_taken_back_is_to_the_bit_what_was_given_out() -> None:
     query = Query((), (D,), (call("stddev_samp", D, D),), ((0,),), (None,), mode="early")
     run = drive(query, key_groups=1)

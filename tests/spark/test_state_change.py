@@ -65,3 +65,24 @@ def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data
                 session.start(until_end=True)
             assert caught.value.code == "TG-603"
             assert "window_aggregate, window_aggregate then" in caught.value.message
+
+
+def test_an_epoch_that_all_sinks_have_is_repeated_for_its_state(spark: Any, data: Path) -> None:
+    """A crash between the commit of the sinks and that of Spark."""
+    script = SOURCE + (
+        "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
+        "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND);"
+    )
+    with open_with(data, spark, script, key_groups=2) as session:
+        session.subscribe("w")
+        session.start()
+        play(session, {"s": [row("a", 1, 1)]}, {"s": [row("b", 2, 12), row("a", 4, 13)]})
+    commits = data / "w" / "spark" / "0" / "commits"
+    for name in ("1", ".1.crc"):
+        (commits / name).unlink()
+    with open_with(data, spark, script, key_groups=2) as session:
+        out = session.subscribe("w")
+        session.start()
+        play(session, {"s": [row("a", 8, 30)]})
+        found = sorted((r["k"], r["total"]) for r in rows_of(out.take_all()))
+        assert found == [("a", 1), ("a", 4), ("b", 2)]

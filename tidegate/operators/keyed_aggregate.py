@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +11,11 @@ import pyarrow.compute as pc
 
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import INSERT, Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.grouped import Grouped
 from tidegate.operators.groups import (
     HASH,
     PANE,
     ROWS,
-    Groups,
     GroupSpec,
     concat,
     filter_all,
@@ -29,14 +27,13 @@ from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
 from tidegate.operators.parts import PartLog
 from tidegate.operators.window_aggregate import spread
-from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
 TOUCHED = "_touched"
 
 
 @dataclass(frozen=True)
-class KeyedAggregate:
+class KeyedAggregate(Grouped):
     """Groups that are updated while they are open.
 
     `panes` is None without windows. `every_us` collects changes and gives them out at most that
@@ -55,24 +52,6 @@ class KeyedAggregate:
     limits: Limits = NO_LIMITS
     name: str = "group_aggregate"
 
-    @cached_property
-    def groups(self) -> Groups:
-        return Groups(self.spec)
-
-    @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        if self.late_rows is not None:
-            return ((self.late_rows.packed,),)
-        return (self.groups.schemas,)
-
-    @property
-    def output(self) -> pa.Schema:
-        return self.layout.schema
-
-    @property
-    def late(self) -> pa.Schema | None:
-        return self.late_rows.schema if self.late_rows is not None else None
-
     @property
     def single(self) -> bool:
         """Without keys and windows there is always one group, even if it has no rows."""
@@ -84,19 +63,8 @@ class KeyedAggregate:
         return self.ttl_us if self.panes is None else None
 
     def fingerprint(self) -> tuple[str, ...]:
-        schemas = [schema_text(schema) for schema in self.groups.schemas]
         modes = (self.every_us is not None, self.at_end, self.lives_us is not None)
-        return (repr(self.spec), repr(self.panes), repr(modes), *schemas)
-
-    # Where the rows are
-
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        if self.late_rows is not None:
-            return (self.late_rows.select(rows),)
-        return self.groups.lift(rows)
-
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
-        return concat(parts) if self.late_rows is not None else self.groups.merge(parts)
+        return self.meaning(self.panes, modes)
 
     # Where the state is
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,20 +15,20 @@ from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
+from tidegate.operators.grouped import Grouped
 from tidegate.operators.groups import HASH, PANE, Groups, GroupSpec, concat, group_ids, places_of
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import START, Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.parts import PartLog, part_of
 from tidegate.operators.window_aggregate import with_pane
-from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class SessionAggregate:
+class SessionAggregate(Grouped):
     """Sessions as islands: the pane of an island is its first row, a hidden max its last.
 
     Islands of the same key merge when they touch, whatever order they come in; so what is stored is
@@ -70,38 +69,12 @@ class SessionAggregate:
     def _last_result(self) -> str:
         return f"r{len(self.spec.calls)}"
 
-    @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        if self.late_rows is not None:
-            return ((self.late_rows.packed,),)
-        return (self.groups.schemas,)
-
-    @property
-    def output(self) -> pa.Schema:
-        return self.layout.schema
-
-    @property
-    def late(self) -> pa.Schema | None:
-        return self.late_rows.schema if self.late_rows is not None else None
-
     def fingerprint(self) -> tuple[str, ...]:
-        schemas = [schema_text(schema) for schema in self.groups.schemas]
-        facts = (str(self.gap_us), str(self.lateness_us), str(self.early))
-        return (repr(self.spec), *facts, *schemas)
+        return self.meaning(self.gap_us, self.lateness_us, self.early)
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        if self.late_rows is not None:
-            return (self.late_rows.select(rows),)
-        return self._islands(rows)
-
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
-        if self.late_rows is not None or len(parts) == 1:
-            return concat(parts)
-        return self.merged(concat(parts))
-
-    def _islands(self, rows: pa.Table) -> Tables:
+    def partials(self, rows: pa.Table) -> Tables:
         """Rows with their time as the pane, as islands."""
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
         starts = self._starts(rows, times, times)
@@ -189,7 +162,7 @@ class SessionAggregate:
         if self.late_rows is not None:
             empty = self.late_rows.packed.empty_table()
             rows = pa.concat_tables([empty, *(part[0] for part in parts)])
-            new = self._islands(rows)
+            new = self.partials(rows)
         else:
             new = self.merged(concat(parts)) if parts else self.groups.empty()
         before = moment.before_us

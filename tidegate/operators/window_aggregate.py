@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +11,10 @@ import pyarrow.compute as pc
 
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import INSERT, Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.grouped import Grouped
 from tidegate.operators.groups import (
     PANE,
     ROWS,
-    Groups,
     GroupSpec,
     concat,
     filter_all,
@@ -26,13 +24,12 @@ from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
 from tidegate.operators.segments import SegmentLog
-from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class WindowAggregate:
+class WindowAggregate(Grouped):
     """Tumbling, hopping and cumulating windows, and groups that the watermark closes.
 
     Rows become partials where they are read; partials are appended to the panes of their windows;
@@ -48,37 +45,8 @@ class WindowAggregate:
     limits: Limits = NO_LIMITS
     name: str = "window_aggregate"
 
-    @cached_property
-    def groups(self) -> Groups:
-        return Groups(self.spec)
-
-    @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        if self.late_rows is not None:
-            return ((self.late_rows.packed,),)
-        return (self.groups.schemas,)
-
-    @property
-    def output(self) -> pa.Schema:
-        return self.layout.schema
-
-    @property
-    def late(self) -> pa.Schema | None:
-        return self.late_rows.schema if self.late_rows is not None else None
-
     def fingerprint(self) -> tuple[str, ...]:
-        schemas = [schema_text(schema) for schema in self.groups.schemas]
-        return (repr(self.spec), repr(self.panes), str(self.lateness_us), *schemas)
-
-    # Where the rows are
-
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        if self.late_rows is not None:
-            return (self.late_rows.select(rows),)
-        return self.groups.lift(rows)
-
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
-        return concat(parts) if self.late_rows is not None else self.groups.merge(parts)
+        return self.meaning(self.panes, self.lateness_us)
 
     # Where the state is
 

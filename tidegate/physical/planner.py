@@ -138,5 +138,6 @@ def require_built(stage: Stage, stream: str, text: str, file: str | None, span: 
                 "cannot run yet",
                 place=Place(text, at.start, at.end, file),
                 hint="tidegate check and tidegate explain work on it; projections, filters, "
-                "UNION ALL, LATERAL VIEW, windows and aggregates run.",
+                "UNION ALL, LATERAL VIEW, windows, aggregates, top-N, and interval, window and "
+                "regular joins run.",
             )

@@ -14,7 +14,10 @@ from tidegate.operators.accumulators.base import (
     Ids,
     unsupported,
 )
-from tidegate.operators.accumulators.kernels import to_doubles, valid_mask
+from tidegate.operators.accumulators.kernels import Doubles, to_doubles, valid_mask
+
+# Up to so many states of a group are merged one after the other.
+_MOST_TURNS = 100
 
 
 class Variance(CombiningAccumulator):
@@ -46,21 +49,61 @@ class Variance(CombiningAccumulator):
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         counts, means, squares = (to_doubles(state) for state in states)
+        turns = _turns(ids, groups)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            total = np.bincount(ids, counts, groups)
-            divisor = np.maximum(total, 1)
-            mean = np.bincount(ids, counts * means, groups) / divisor
-            off = means - mean[ids]
-            # What rounding the mean left over, once more.
-            rest = np.bincount(ids, counts * off, groups) / divisor
-            spread = np.bincount(ids, squares + counts * off * off, groups) - total * rest * rest
-        return [pa.array(total), pa.array(mean + rest), pa.array(np.maximum(spread, 0))]
+            if len(turns) and turns.max() >= _MOST_TURNS:
+                merged = _at_once(counts, means, squares, ids, groups)
+            else:
+                merged = _one_by_one(counts, means, squares, ids, groups, turns)
+        return [pa.array(column) for column in merged]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         counts, squares = to_doubles(states[0]), to_doubles(states[2])
         freedom = counts - 1 if self.is_sample else counts
         result = squares / np.maximum(freedom, 1)
         return pa.array(np.sqrt(result) if self.is_root else result, mask=freedom <= 0)
+
+
+def _turns(ids: Ids, groups: int) -> Ids:
+    """Which row of its group each row is."""
+    order = np.argsort(ids, kind="stable")
+    firsts = np.searchsorted(ids[order], np.arange(groups))
+    turns: Ids = np.empty_like(ids)
+    turns[order] = np.arange(len(ids)) - firsts[ids[order]]
+    return turns
+
+
+def _one_by_one(
+    counts: Doubles, means: Doubles, squares: Doubles, ids: Ids, groups: int, turns: Ids
+) -> tuple[Doubles, Doubles, Doubles]:
+    """Each state into what came before it: merged again later, it is the same to the bit."""
+    total, mean, spread = (np.zeros(groups) for _ in range(3))
+    for turn in range(int(turns.max(initial=-1)) + 1):
+        rows = np.flatnonzero((turns == turn) & (counts > 0))
+        at = ids[rows]
+        before, more = total[at], counts[rows]
+        both = before + more
+        off = means[rows] - mean[at]
+        first = before == 0
+        mean[at] = np.where(first, means[rows], mean[at] + off * (more / both))
+        apart = np.where(first, 0.0, off * off * (before * more / both))
+        spread[at] += squares[rows] + apart
+        total[at] = both
+    return total, mean, spread
+
+
+def _at_once(
+    counts: Doubles, means: Doubles, squares: Doubles, ids: Ids, groups: int
+) -> tuple[Doubles, Doubles, Doubles]:
+    """Many states of a group in a few steps."""
+    total = np.bincount(ids, counts, groups).astype(np.float64)
+    divisor = np.maximum(total, 1)
+    mean = np.bincount(ids, counts * means, groups) / divisor
+    off = means - mean[ids]
+    # What rounding the mean left over, once more.
+    rest = np.bincount(ids, counts * off, groups) / divisor
+    spread = np.bincount(ids, squares + counts * off * off, groups) - total * rest * rest
+    return total, mean + rest, np.maximum(spread, 0)
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
