@@ -118,12 +118,16 @@ OTHERS = (
     "CREATE STREAM over_windows AS SELECT k, window_end, sum(v) AS total "
     "FROM TUMBLE(s, ts, INTERVAL '10' SECOND) GROUP BY k, window_end EMIT ON WINDOW CLOSE "
     "LATE DATA TO late_of_windows;"
+    "CREATE STREAM over_ranks AS SELECT k, v, window_end FROM TUMBLE(s, ts, INTERVAL '10' SECOND) "
+    "QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY v DESC) = 1 "
+    "EMIT ON WINDOW CLOSE LATE DATA TO late_of_ranks;"
 )
 LATE_OF = {
     "over_stream": "late_of_stream",
     "over_ends": "late_of_ends",
     "over_upserts": "late_of_keys",
     "over_windows": "late_of_windows",
+    "over_ranks": "late_of_ranks",
 }
 
 
@@ -142,6 +146,9 @@ def test_late_rows_are_those_of_the_operator_of_the_query_itself(spark: Any, dat
         assert sorted(r["v"] for r in kept["over_upserts"]) == [1, 5, 5, 9]
         assert [r["v"] for r in kept["over_windows"]] == [5, 9]
         assert {r["window_end"] for r in kept["over_windows"]} == {at(10)}
+        assert [r["v"] for r in kept["over_ranks"]] == [5, 9]
+        reasons = ("late_window_start", "late_window_end", "late_watermark")
+        assert [kept["over_ranks"][0][name] for name in reasons] == [at(0), at(10), at(30)]
         for status in session.status():
             assert status.late_rows == len(kept[status.name]), status.name
         ends = rows_of(results["over_ends"].take_all())

@@ -10,6 +10,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    NumericType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Source
@@ -44,6 +52,8 @@ from tidegate.spark.processor import Processor
 
 # Operators are numbered from here on, sources from 0.
 FIRST_OPERATOR = 1_000
+# Rows with no more columns than this, all of fixed size, are short.
+MOST_NARROW = 64
 _NOW_SQL = "unix_micros(current_timestamp())"
 
 
@@ -71,6 +81,8 @@ class Lowered:
     late: pa.Schema | None
     operators: dict[int, str] = field(default_factory=dict)
     fingerprints: dict[int, str] = field(default_factory=dict)
+    # Whether all rows that are packed are short, so that nobody must measure them.
+    narrow: bool = True
 
 
 class Lowering:
@@ -84,7 +96,7 @@ class Lowering:
         self.fingerprints: dict[int, str] = {}
         self.views: list[str] = []
         self.late: pa.Schema | None = None
-        self.control: str | None = None
+        self.narrow = True
 
     def lower(self, stage: Stage) -> Lowered:
         try:
@@ -103,7 +115,8 @@ class Lowering:
             views = self._leaves(stage, ticked=False)[0]
             writer = SqlWriter(views.get, by_id=True)
             sql = output_sql(stage.node, views.get, writer)
-        return Lowered(spark.sql(sql), self.late, self.operators, self.fingerprints)
+        frame = spark.sql(sql)
+        return Lowered(frame, self.late, self.operators, self.fingerprints, self.narrow)
 
     # Leaves
 
@@ -233,8 +246,9 @@ class Lowering:
         spec = PackSpec(
             running, port, given.columns, delays, self.context.key_groups, given.grid, given.hashed
         )
-        frame = self.context.spark.sql(sql).mapInArrow(packer(spec), PACKED_SCHEMA)
-        return frame, origins
+        rows = self.context.spark.sql(sql)
+        self.narrow = self.narrow and _is_narrow(rows.schema)
+        return rows.mapInArrow(packer(spec), PACKED_SCHEMA), origins
 
     def _is_mark(self, stage: Stage, time_id: str | None) -> bool:
         """Whether a column is the event time of the one source, which comes along anyway."""
@@ -259,3 +273,9 @@ class Lowering:
         late = self._carries_late and origin is not None
         spec = UnpackSpec(running.output, tuple(names), origin, late)
         return out.mapInArrow(unpacker(spec), from_arrow_schema(spec.output))
+
+
+def _is_narrow(schema: StructType) -> bool:
+    """Whether a row has a few columns of fixed size."""
+    fixed = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
+    return len(schema) <= MOST_NARROW and all(isinstance(f.dataType, fixed) for f in schema)

@@ -47,7 +47,7 @@ class OperatorBuilder:
         if isinstance(node, n.Join):
             return build_join(node, self.types, self.limits)
         if isinstance(node, n.TopN):
-            return build_top_n(node, self.types, self.limits)
+            return build_top_n(node, self.types, self.limits, keeps_late)
         raise RunError("TG-501", f"{node.label()} cannot run yet")
 
     # Aggregates

@@ -20,6 +20,7 @@ from tidegate.operators.groups import HASH, PANE
 from tidegate.operators.hashing import hash_of
 from tidegate.physical.aggregates import Grid
 from tidegate.physical.ticked_sql import LATE, LIVE, MARK, ORIGIN
+from tidegate.spark.worker import keep_what_is_loaded
 from tidegate.state.codec import table_from_bytes, tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
@@ -62,6 +63,7 @@ def packer(spec: PackSpec) -> Callable[[Batches], Batches]:
         for batch in batches:
             work.add(batch)
         yield from work.finish()
+        keep_what_is_loaded()
 
     return pack
 
@@ -232,6 +234,7 @@ def unpacker(spec: UnpackSpec) -> Callable[[Batches], Batches]:
             columns = (batch.column(i) for i in range(4))
             for port, mark, idle, data in zip(*(c.to_pylist() for c in columns), strict=True):
                 yield from _unpacked(spec, port, mark, idle, data)
+        keep_what_is_loaded()
 
     return unpack
 

@@ -49,10 +49,12 @@ from tidegate.spark.listener import ProgressListener
 from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringContext
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
+from tidegate.spark.session import set_batches
 from tidegate.spark.sources import SourceFrame, source_frame
 
 # How often the clock is looked at while no rows come.
 BEAT_SECONDS = 1.0
+_STARTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class SparkPipeline:
         self.until_end = False
         self._trigger_us = 0
         self._direct = False
+        self._narrow = True
         self._ended = threading.Event()
         self._ending: threading.Thread | None = None
         self._stopping = False
@@ -160,7 +163,10 @@ class SparkPipeline:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{self._trigger_us // 1000} milliseconds")
-        query = writer.start()
+        with _STARTING:
+            # Spark takes the settings of a query from its session when it starts.
+            set_batches(self.context.spark, self._narrow)
+            query = writer.start()
         self.query = query
         self.context.listener.watch(str(query.runId), self.counters.add)
         return query
@@ -218,6 +224,7 @@ class SparkPipeline:
         lowered = lowering.lower(self.stage)
         frame = lowered.frame
         self.outputs.late = lowered.late
+        self._narrow = lowered.narrow
         self._note_changes(lowered)
         if self.late_stream is not None:
             self.outputs.late_names = tuple(c.name for c in self.late_stream.columns)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from tidegate.operators.clock import decode_ticks
 from tidegate.operators.epoch import EpochResult, Runner
 from tidegate.spark.pack import LATE_PORT, MAIN, PASSING, TICK_PORT
+from tidegate.spark.worker import keep_what_is_loaded
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
 from tidegate.state.keys import delimit
 
@@ -110,7 +111,8 @@ class Processor(StatefulProcessor):
             yield _OUT(*row)
 
     def close(self) -> None:
-        """Nothing is kept between epochs."""
+        """Nothing is kept between epochs but what is loaded."""
+        keep_what_is_loaded()
 
 
 def _fields(row: Row) -> tuple[int, int, int, bytes, bytes | None]:

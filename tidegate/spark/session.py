@@ -39,7 +39,6 @@ SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "500000",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.legacy.charVarcharAsString": "true",
@@ -89,6 +88,19 @@ def _configured(spark: SparkSession) -> SparkSession:
     for key, value in SESSION_CONF.items():
         spark.conf.set(key, value)
     return spark
+
+
+def set_batches(spark: SparkSession, narrow: bool) -> None:
+    """How many rows go to Python at once, for the queries that start from now on.
+
+    Spark adds up the size of a batch anew with every row, unless there is no limit. Short rows need
+    none: a hundred thousand of them are small enough.
+    """
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000 if narrow else 500_000)
+    if narrow:
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", 2**31 - 1)
+    else:
+        spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
 
 
 def require_java() -> None:

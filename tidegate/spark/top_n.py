@@ -6,7 +6,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.operators.contract import OP
-from tidegate.operators.groups import PANE
+from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.late import LateRows
 from tidegate.operators.limits import Limits
 from tidegate.operators.normalize import FILE, ROW
 from tidegate.operators.ordering import Ordering
@@ -21,7 +22,7 @@ from tidegate.spark.ports import Built, Columns, Types, hash_columns
 from tidegate.sql.dialect import to_sql
 
 
-def build_top_n(node: n.TopN, types: Types, limits: Limits) -> Built:
+def build_top_n(node: n.TopN, types: Types, limits: Limits, keeps_late: bool) -> Built:
     """The operator of a top-N, and what feeds it."""
     columns = Columns()
     windowed, retracts = closes_by_window(node), carries_op(node.input)
@@ -45,6 +46,7 @@ def build_top_n(node: n.TopN, types: Types, limits: Limits) -> Built:
     assert limit is not None, "it was checked before anything started"
     rows = types.columns(node)
     count = len(node.input.fields)
+    late = _late(columns, node, kinds, orders, rows[:count]) if keeps_late else None
     operator = TopN(
         tuple(kinds),
         tuple(_ordering(kind, o) for kind, o in zip(orders, ordered, strict=True)),
@@ -57,6 +59,8 @@ def build_top_n(node: n.TopN, types: Types, limits: Limits) -> Built:
         with_op=carries_op(node),
         at_end=not windowed and not carries_op(node),
         ttl_us=None if windowed else node.ttl_us,
+        late_rows=late,
+        start=_start(node) if windowed else None,
         limits=limits,
         meaning=_meaning(node),
         name="window_top_n" if node.windowed else "top_n",
@@ -64,6 +68,32 @@ def build_top_n(node: n.TopN, types: Types, limits: Limits) -> Built:
     hashed = hash_columns(columns, keys, kinds)
     port = columns.port(node.input, hashed=hashed, arrival=True)
     return Built(operator, (port,), held_back_us=top_n_behind_us(node) or 0)
+
+
+def _late(
+    columns: Columns,
+    node: n.TopN,
+    keys: list[pa.DataType],
+    orders: list[pa.DataType],
+    rows: list[pa.DataType],
+) -> LateRows:
+    """What comes too late is kept as it was."""
+    needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+    for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
+        needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
+    needed += [pa.field(FILE, pa.string()), pa.field(ROW, pa.int64())]
+    for index, item in enumerate(node.input.fields):
+        columns.add(f"l{index}", quoted(item.id))
+    return LateRows("window_top_n", pa.schema(needed), tuple(rows))
+
+
+def _start(node: n.TopN) -> str | None:
+    """The column with the start of the window that closes a partition."""
+    window = closing_column(node).window
+    for index, item in enumerate(node.input.fields):
+        if item.role is n.Role.WINDOW_START and item.window == window:
+            return f"c{index}"
+    return None
 
 
 def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
