@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tidegate.errors import TidegateError
-from tidegate.physical import planner
 from tidegate.testing.case import Case, CaseSource, DeleteAll, Mark, Row
 from tidegate.testing.declare import declare
 from tidegate.testing.marks import LONG_DELAY_MS
@@ -35,8 +34,7 @@ def refusal(wrong: Case) -> TidegateError:
 @pytest.fixture
 def all_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that every operator exists."""
-    monkeypatch.setattr(planner, "require_built", lambda *_: None)
-    monkeypatch.setattr("tidegate.testing.declare.require_built", lambda *_: None)
+    monkeypatch.setattr("tidegate.testing.declare.check_runnable", lambda *_: None)
 
 
 def test_a_source_and_a_query() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.errors import Place, RunError
 from tidegate.plan import nodes as n
-from tidegate.types import Span
 
 # The operators that can run; a plan that needs another one is refused when it is started.
 BUILT_OPERATORS: frozenset[str] = frozenset(
@@ -125,19 +123,3 @@ def needs_clock(stage: Stage) -> bool:
     return bool(stage.operators) and any(
         scan.source.options["idle_timeout"] is not None for scan in scans
     )
-
-
-def require_built(stage: Stage, stream: str, text: str, file: str | None, span: Span) -> None:
-    """Refuse a plan that needs what is not there yet, before anything starts."""
-    for operator in all_operators(stage):
-        if operator.name not in BUILT_OPERATORS:
-            at = operator.node.span or span
-            raise RunError(
-                "TG-501",
-                f"the stream {stream} needs the operator {operator.name}, which this version "
-                "cannot run yet",
-                place=Place(text, at.start, at.end, file),
-                hint="tidegate check and tidegate explain work on it; projections, filters, "
-                "UNION ALL, LATERAL VIEW, windows, aggregates, top-N, and interval, window and "
-                "regular joins run.",
-            )

@@ -9,7 +9,13 @@ from tidegate.errors import Place, RunError
 from tidegate.operators.accumulators import FUNCTIONS
 from tidegate.physical.aggregates import plan_call
 from tidegate.physical.joins import join_refusal, waits_for_end
-from tidegate.physical.planner import all_operators, all_scans, plan_stages, require_built
+from tidegate.physical.planner import (
+    BUILT_OPERATORS,
+    Operator,
+    all_operators,
+    all_scans,
+    plan_stages,
+)
 from tidegate.physical.ranks import closes_by_window, top_n_refusal
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.times import aggregate_behind_us, behind_us
@@ -45,8 +51,9 @@ class _Places:
 def check_runnable(stream: Stream) -> None:
     """Refuse a stream whose plan needs what is not built."""
     stage = plan_stages(stream.plan)
-    text, file = stream.origin.text, stream.origin.file
-    require_built(stage, stream.name, text, file, stream.statement.span)
+    places = _Places(stream)
+    for operator in all_operators(stage):
+        _require_built(operator, stream.name, places)
     for scan in all_scans(stage):
         if isinstance(scan, n.SideScan) and scan.side.reason == "late rows":
             raise RunError(
@@ -56,9 +63,22 @@ def check_runnable(stream: Stream) -> None:
             )
     for operator in all_operators(stage):
         if isinstance(operator.node, n.Aggregate):
-            _require_sessions(operator.node, _Places(stream))
-            _require_functions(operator.node, _Places(stream))
-        _require_times(operator.node, _Places(stream))
+            _require_sessions(operator.node, places)
+            _require_functions(operator.node, places)
+        _require_times(operator.node, places)
+
+
+def _require_built(operator: Operator, stream: str, places: _Places) -> None:
+    if operator.name in BUILT_OPERATORS:
+        return
+    raise RunError(
+        "TG-501",
+        f"the stream {stream} needs the operator {operator.name}, which this version cannot run "
+        "yet",
+        place=places.of(operator.node),
+        hint="tidegate check and tidegate explain work on it; projections, filters, UNION ALL, "
+        "LATERAL VIEW, windows, aggregates, top-N, and interval, window and regular joins run.",
+    )
 
 
 def _require_sessions(node: n.Aggregate, places: _Places) -> None:

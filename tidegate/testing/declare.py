@@ -12,7 +12,7 @@ from tidegate.catalog.objects import SideStream, Source, Stream
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
-from tidegate.physical.planner import plan_stages, require_built
+from tidegate.physical.runnable import check_runnable
 from tidegate.plan.properties import properties
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
@@ -98,8 +98,7 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
     kind = ChangelogKind.APPEND
     key: tuple[str, ...] = ()
     if isinstance(stream, Stream):
-        origin, span = stream.origin, stream.statement.span
-        require_built(plan_stages(stream.plan), stream.name, origin.text, origin.file, span)
+        check_runnable(stream)
         kind, key = _kind(stream)
     elif not isinstance(stream, SideStream):
         streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]
