@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.test_testing_runner import World
-from tidegate.physical import planner
+from tidegate.physical import runnable
 from tidegate.testing import main, report
 
 SOURCE = {"name": "t", "schema": [{"name": "n", "type": "BIGINT"}], "rows": [{"n": 1}]}
@@ -55,7 +55,7 @@ def test_a_failure_shows_its_diff(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_what_is_not_built_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "BUILT_OPERATORS", frozenset({"over"}))
+    monkeypatch.setattr(runnable, "BUILT_OPERATORS", frozenset({"over"}))
     write(tmp_path, "count", query="SELECT count(*) AS n FROM t", emit="changelog")
     assert main([tmp_path]) == 1
     first, last = capsys.readouterr().out.splitlines()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.operators.driving import SECOND, D, Query, Row, call, drive
 from tidegate.errors import RunError
+from tidegate.operators.clock import END_US
 from tidegate.operators.panes import Panes
 
 TUMBLE = Panes("TUMBLE", 10, 10)
@@ -71,3 +72,10 @@ def test_what_is_taken_back_is_to_the_bit_what_was_given_out() -> None:
         out = run.rows([Row(0, (), (0.1 * number**2,))], number).main
         assert [value for value, op in out if op == "-U"] == last
         last = [value for value, op in out if op in ("+U", "+I")]
+
+
+def test_a_row_that_comes_with_the_end_is_told_once() -> None:
+    """An aggregate without keys speaks at the end if it never did, and not if it does so now."""
+    run = drive(Query(mode="early"), key_groups=1)
+    run.rows([])
+    assert run.rows([Row(0)], END_US).main == [(1, "+I")]

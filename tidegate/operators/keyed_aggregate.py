@@ -79,9 +79,10 @@ class KeyedAggregate(Grouped):
             ready = self._held_back(state, new, moment)
             if ready is not None and ready[0].num_rows:
                 output.main += self._update(log, ready, moment)
+            if output.main:
+                state.meta["spoken"] = 1
             if self.single and moment.just_ended and not state.meta.get("spoken"):
                 output.main += self._nothing_came(state)
-            if output.main:
                 state.meta["spoken"] = 1
         self._close(log, moment)
         self.limits.enforce(self.name, log, state.gauges)
