@@ -14,7 +14,7 @@ import tidegate
 from tests.spark.helpers import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.observe.status import State
-from tidegate.physical import planner
+from tidegate.physical import runnable
 
 pytestmark = pytest.mark.spark
 
@@ -281,7 +281,7 @@ def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Pa
 def test_what_cannot_run_is_refused_before_anything_starts(
     spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "BUILT_OPERATORS", frozenset({"over"}))
+    monkeypatch.setattr(runnable, "BUILT_OPERATORS", frozenset({"over"}))
     with open_with(data, spark, TRADES) as session:
         with pytest.raises(RunError) as caught:
             session.start()
