@@ -132,3 +132,17 @@ def test_late_rows_of_a_join_are_counted_and_not_handed_out() -> None:
     )
     (error,) = compiled.errors
     assert (error.code, "both sides of the join" in error.message) == ("TG-418", True)
+
+
+def test_only_aggregates_emit_every_interval() -> None:
+    last = (
+        "SELECT auction, price FROM bids "
+        "QUALIFY row_number() OVER (PARTITION BY auction ORDER BY ts DESC) = 1 "
+    )
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(f"{last} EMIT EVERY INTERVAL '10' SECOND", TTL))
+    assert caught.value.code == "TG-501"
+    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    check_runnable(stream_of(f"{last} EMIT ON UPDATE", TTL))
+    counts = "SELECT auction, count(*) AS n FROM bids GROUP BY auction"
+    check_runnable(stream_of(f"{counts} EMIT EVERY INTERVAL '10' SECOND", TTL))

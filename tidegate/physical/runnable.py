@@ -12,6 +12,7 @@ from tidegate.physical.joins import join_refusal, waits_for_end
 from tidegate.physical.planner import (
     BUILT_OPERATORS,
     Operator,
+    Stage,
     all_operators,
     all_scans,
     plan_stages,
@@ -54,6 +55,7 @@ def check_runnable(stream: Stream) -> None:
     places = _Places(stream)
     for operator in all_operators(stage):
         _require_built(operator, stream.name, places)
+    _require_every(stream, stage, places)
     for scan in all_scans(stage):
         if isinstance(scan, n.SideScan) and scan.side.reason == "late rows":
             raise RunError(
@@ -79,6 +81,21 @@ def _require_built(operator: Operator, stream: str, places: _Places) -> None:
         hint="tidegate check and tidegate explain work on it; projections, filters, UNION ALL, "
         "LATERAL VIEW, windows, aggregates, top-N, and interval, window and regular joins run.",
     )
+
+
+def _require_every(stream: Stream, stage: Stage, places: _Places) -> None:
+    """Only aggregates hold their changes back."""
+    emit = stream.query.emit
+    if emit is None or emit.mode is not EmitMode.EVERY:
+        return
+    for operator in stage.operators:
+        if not isinstance(operator.node, n.Aggregate):
+            raise RunError(
+                "TG-501",
+                f"EMIT EVERY over the operator {operator.name} cannot run yet",
+                place=places.of(stream.plan, emit.span),
+                hint="use EMIT ON UPDATE, which gives out what changed in each epoch.",
+            )
 
 
 def _require_sessions(node: n.Aggregate, places: _Places) -> None:
