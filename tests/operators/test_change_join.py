@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
+from tests.operators.joined import joined
 from tidegate.operators.change_join import ChangeJoin
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.epoch import Runner
@@ -102,26 +102,6 @@ class Drive:
         return +self.standing
 
 
-def batch(
-    sides: Sequence[Counter[Item]], how: str, bounds: tuple[int, int] | None, safe: bool
-) -> Counter[tuple[Any, ...]]:
-    with duckdb.connect() as db:
-        for name, rows in zip(("l", "r"), sides, strict=True):
-            db.execute(f"CREATE TABLE {name} (k VARCHAR, t BIGINT, v BIGINT)")
-            there = list(rows.elements())
-            if there:
-                db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", there)
-        on = f"l.k {'IS NOT DISTINCT FROM' if safe else '='} r.k"
-        if bounds is not None:
-            on += f" AND l.t - r.t BETWEEN {bounds[0]} AND {bounds[1]}"
-        if how in ("SEMI", "ANTI"):
-            negated = "NOT " if how == "ANTI" else ""
-            sql = f"SELECT l.* FROM l WHERE {negated}EXISTS (SELECT 1 FROM r WHERE {on})"
-        else:
-            sql = f"SELECT l.*, r.* FROM l {how} JOIN r ON {on}"
-        return Counter(db.execute(sql).fetchall())
-
-
 def test_a_row_without_a_match_is_taken_back_when_it_gets_one() -> None:
     run = Drive(make("LEFT"))
     one: Item = ("a", 0, 1)
@@ -203,7 +183,7 @@ def test_after_every_epoch_it_is_the_join_of_all_rows(
         if data.draw(st.booleans()):
             run.restart()
         run.epoch(epoch, -100)
-        assert run.stands == batch(rows, how, bounds, safe)
+        assert run.stands == joined([side.elements() for side in rows], how, bounds, safe)
     if timed:
         run.epoch([[], []], END_US)
         assert sum(report["rows"] for report in run.reports) == 0
@@ -232,4 +212,4 @@ def test_what_the_watermark_forgets_changes_nothing(data: st.DataObject, how: st
                 rows[side][item] += weight
         run.epoch(epoch, at + 2)
         assert sum(report["late_rows"] for report in run.reports) == 0
-        assert run.stands == batch(rows, how, bounds, False)
+        assert run.stands == joined([side.elements() for side in rows], how, bounds, False)

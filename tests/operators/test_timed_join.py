@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
+from tests.operators.joined import joined
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Tables
 from tidegate.operators.epoch import Runner
@@ -223,8 +223,8 @@ def test_it_equals_a_batch_join_of_the_rows_in_time(case: dict[str, Any]) -> Non
             )
     assert run.late == late
     given_out += run.epoch([[], []], [END_US, END_US])
-    expected = _batch(in_time, case["how"], lower, upper, case["null_safe"])
-    assert Counter(given_out) == Counter(expected)
+    expected = joined(in_time, case["how"], (lower, upper), case["null_safe"])
+    assert Counter(given_out) == expected
     assert run.epoch([[], []], [END_US, END_US]) == []
 
 
@@ -235,21 +235,3 @@ def _tracked(how: str, side: int) -> bool:
 def _epochs(rows: list[JoinRow], cuts: list[int]) -> list[list[JoinRow]]:
     places = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     return [rows[a:b] for a, b in itertools.pairwise(places)]
-
-
-def _batch(
-    sides: list[list[tuple[str | None, int, int]]], how: str, lower: int, upper: int, safe: bool
-) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as db:
-        for name, rows in zip(("l", "r"), sides, strict=True):
-            db.execute(f"CREATE TABLE {name} (k VARCHAR, t BIGINT, n BIGINT)")
-            if rows:
-                db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
-        equal = "IS NOT DISTINCT FROM" if safe else "="
-        on = f"l.k {equal} r.k AND l.t - r.t BETWEEN {lower} AND {upper}"
-        if how in ("SEMI", "ANTI"):
-            negated = "NOT " if how == "ANTI" else ""
-            sql = f"SELECT l.* FROM l WHERE {negated}EXISTS (SELECT 1 FROM r WHERE {on})"
-        else:
-            sql = f"SELECT l.*, r.* FROM l {how} JOIN r ON {on}"
-        return db.execute(sql).fetchall()

@@ -93,6 +93,46 @@ def test_bad_rows_are_counted_and_kept(spark: Any, data: Path) -> None:
         assert status["all_trades"].dead_letters == 1
 
 
+def test_a_filter_neither_hides_bad_rows_nor_meets_them(spark: Any, data: Path) -> None:
+    """Conditions come before bad rows are counted; a division by a bad row's zero must not fail."""
+    script = (
+        "CREATE SOURCE s (id BIGINT NOT NULL, `n x` BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', max_future = '1 hour');"
+        "CREATE STREAM some AS SELECT id + 1 AS id FROM s WHERE 12 / `n x` > 2;"
+        "CREATE STREAM twice AS SELECT id FROM (SELECT id FROM s WHERE 12 / `n x` > 2) WHERE id > 1;"
+        "CREATE STREAM listed AS SELECT id FROM s WHERE exists(array(id), x -> x > 1);"
+        "CREATE STREAM hidden AS SELECT id FROM s WHERE exists(array(id), ts -> ts > 1);"
+        "CREATE STREAM none AS SELECT id FROM s WHERE id > 100;"
+    )
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "n x": 3, "ts": "2020-01-01"},
+        {"id": 2, "n x": 4, "ts": "2020-01-02"},
+        {"id": 3, "n x": 12, "ts": "2020-01-03"},
+        {"id": 4, "n x": None, "ts": "2020-01-03"},
+        {"id": 5, "n x": 0, "ts": None},
+        {"id": 6, "n x": 0, "ts": "2999-01-01"},
+    ]
+    with open_with(data, spark, script) as session:
+        readers = {
+            name: session.subscribe(name) for name in ("some", "twice", "listed", "hidden", "none")
+        }
+        session.insert("s", rows)
+        session.start(until_end=True)
+        session.wait()
+        given = {name: bag(rows_of(reader.take_all())) for name, reader in readers.items()}
+        assert given["some"] == bag([{"id": 2}, {"id": 3}])
+        assert given["twice"] == bag([{"id": 2}])
+        assert given["listed"] == given["hidden"] == bag([{"id": 2}, {"id": 3}, {"id": 4}])
+        status = {item.name: item for item in session.status()}
+    for name, item in status.items():
+        assert (item.rows_in, item.dead_letters) == (6, 2), name
+        assert item.rows_out == sum(given[name].values()), name
+    # The watermark of a stream without operators is that of the rows its condition lets in.
+    assert status["some"].watermark == datetime(2020, 1, 2, tzinfo=UTC)
+    assert status["listed"].watermark == datetime(2020, 1, 3, tzinfo=UTC)
+    assert status["none"].watermark is None
+
+
 def test_unreadable_records_of_files(spark: Any, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -68,9 +68,9 @@ class Counters:
             self.epoch = progress["batchId"]
             observed = progress.get("observedMetrics") or {}
             seconds = max(progress.get("batchDuration", 0) / 1000, 0.001)
-            rows_in, good = _rows_in(progress, observed)
+            rows_in, good, passed = _rows_in(progress, observed)
             out = int((observed.get("out") or {}).get("rows") or 0)
-            out = good if self.keeps_rows else out
+            out = passed if self.keeps_rows else out
             self.dead_letters += rows_in - good
             self.rows_in += rows_in
             self.rows_out += out
@@ -134,13 +134,20 @@ class Counters:
             )
 
 
-def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, int]:
-    """Rows of all sources and how many of them are good: counted by us, else by Spark."""
-    total = good = 0
+def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, int, int]:
+    """Rows of all sources, how many of them are good, and how many of those get in.
+
+    Spark counts the rows of a source, but for the generator's. Either the `good` ones are counted,
+    or the `bad` ones; `seen` are those that passed the query's own filter where that comes first.
+    """
+    total = good = passed = 0
     sources = [item for item in progress.get("sources", []) if not is_control(item)]
     for index, item in enumerate(sources):
         metrics = observed.get(f"source_{index}") or {}
         rows = int(metrics.get("rows") or item.get("numInputRows") or 0)
+        bad = int(metrics.get("bad") or 0)
+        usable = int(metrics["good"] or 0) if "good" in metrics else rows - bad
         total += rows
-        good += int(metrics.get("good", rows) or 0)
-    return total, good
+        good += usable
+        passed += int(metrics["seen"] or 0) - bad if "seen" in metrics else usable
+    return total, good, passed

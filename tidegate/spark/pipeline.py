@@ -28,6 +28,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.operators.limits import Limits
+from tidegate.physical.first_filter import by_name, first_filter, keeps_rows
 from tidegate.physical.planner import (
     Stage,
     all_operators,
@@ -54,6 +55,8 @@ from tidegate.spark.sources import SourceFrame, source_frame
 
 # How often the clock is looked at while no rows come.
 BEAT_SECONDS = 1.0
+# How long a query that has failed may take to end.
+_FAILING_SECONDS = 30
 _STARTING = threading.Lock()
 
 
@@ -97,6 +100,8 @@ class SparkPipeline:
         self._trigger_us = 0
         self._direct = False
         self._narrow = True
+        # The filter of the query that its source has applied already.
+        self._first: n.Filter | None = None
         self._ended = threading.Event()
         self._ending: threading.Thread | None = None
         self._stopping = False
@@ -234,7 +239,9 @@ class SparkPipeline:
                 f"the stream {self.name} reads no source, so there is nothing to wait for",
                 hint="select FROM a source or a stream.",
             )
-        if self._keeps_rows():
+        # Where every usable row comes out once, nobody must count them again.
+        self.counters.keeps_rows = keeps_rows(self.stage.node, self._first)
+        if self.counters.keeps_rows:
             return frame
         counted = F.count_if(F.col(LIVE)) if late is not None else F.count(F.lit(1))
         return frame.observe("out", counted.alias("rows"))
@@ -273,14 +280,6 @@ class SparkPipeline:
         (judge,) = first_judges(self.stage.node)
         return judge
 
-    def _keeps_rows(self) -> bool:
-        """Whether every usable row of the one source comes out once: then nobody must count."""
-        node = self.stage.node
-        while isinstance(node, n.Project | n.Emit | n.Inlined):
-            node = node.input
-        self.counters.keeps_rows = isinstance(node, n.Scan)
-        return self.counters.keeps_rows
-
     def _scan(self, scan: n.Scan | n.SideScan, index: int, arrival: bool) -> DataFrame:
         if isinstance(scan, n.SideScan):
             return self._dead_letters(scan.side, index).bad()
@@ -291,8 +290,11 @@ class SparkPipeline:
         watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
-        # Operators know the time from their ticks; without them it is taken from the rows.
-        return frame.good(timed=not self.stateful)
+        if self.stateful:
+            # Operators know the time from their ticks; without them it is taken from the rows.
+            return frame.good(timed=False)
+        self._first = first_filter(self.stage.node) if frame.can_filter else None
+        return frame.good(kept=by_name(self._first) if self._first is not None else None)
 
     def _source(self, source: Source, index: int, arrival: bool = False) -> SourceFrame:
         reader = self.context.readers.get(source.connector)
@@ -344,36 +346,33 @@ class SparkPipeline:
                 self._waiting = True
                 done = _process_available(query, timeout)
         except PySparkException:
+            # It may be told before the query has quite ended.
+            _await_failed(query)
             done = True
         finally:
             self._waiting = False
-        self._check(query)
+        self.is_alive()
         self._drain(query)
         return done
 
-    def _check(self, query: StreamingQuery) -> None:
-        """Turn the end of a query into a state, and its failure into one error."""
-        if query.isActive or self.counters.state is State.STOPPED:
-            return
+    def is_alive(self) -> bool:
+        """Whether more epochs may come; raises the error of a query that failed."""
+        done = self._all_done()
+        # Asked for after that, it is the last one; and asked once, as it may end in between.
+        query = self.query
+        if query is None or self.counters.state is State.STOPPED:
+            return False
+        if not done or query.isActive:
+            return True
         failure = query.exception()
-        if failure is None and self.failure is None and not self._all_done():
-            return
         if failure is None and self.failure is None:
             self.counters.state = State.FINISHED
-            return
+            return False
         error = self.failure or pipeline_error(self.name, failure or RuntimeError("it ended"))
         self.failure = error
         self.counters.state = State.FAILED
         self.counters.error = error.message
         raise error
-
-    def is_alive(self) -> bool:
-        """Whether more epochs may come; raises the error of a query that failed."""
-        query = self.query
-        if query is None:
-            return False
-        self._check(query)
-        return bool(query.isActive) or not self._all_done()
 
     def _all_done(self) -> bool:
         """Whether nothing follows the query that runs now."""
@@ -405,7 +404,7 @@ class SparkPipeline:
     def status(self) -> StreamStatus:
         if self.query is not None and not self.query.isActive:
             with contextlib.suppress(TidegateError):
-                self._check(self.query)
+                self.is_alive()
             self._drain(self.query)
         return self.counters.status()
 
@@ -420,6 +419,11 @@ def _await_end(query: StreamingQuery, timeout: float | None) -> bool:
         return True
     # Spark's annotation says int, but it takes fractions of a second.
     return bool(query.awaitTermination(max(timeout, 0.001)))  # type: ignore[arg-type]
+
+
+def _await_failed(query: StreamingQuery) -> None:
+    with contextlib.suppress(PySparkException):
+        query.awaitTermination(_FAILING_SECONDS)
 
 
 def _process_available(query: StreamingQuery, timeout: float | None) -> bool:

@@ -13,6 +13,7 @@ from tidegate.physical.stage_sql import OP, quoted
 from tidegate.runtime.connector import ARRIVAL, BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
+_BAD = "_tg_bad"
 _OPS = ("+I", "-U", "+U", "-D")
 
 
@@ -25,22 +26,31 @@ class SourceFrame:
     metric: str
     counted_by_spark: bool = True
 
-    def good(self, timed: bool = True) -> DataFrame:
+    @property
+    def can_filter(self) -> bool:
+        """Whether `kept` makes a difference."""
+        return self.counted_by_spark and is_bad(self.source, self.everything) is not None
+
+    def good(self, timed: bool = True, kept: str | None = None) -> DataFrame:
         """The usable rows; what is dropped and (`timed`) the event time are noted on the way.
 
-        Where Spark counts the rows of the source itself, the good ones are counted behind the
-        filter and the rest follows; the generator's rows are counted before it.
+        Where Spark counts the rows of the source itself, the good or the bad ones are counted and
+        the rest follows; the generator's rows are all counted. `kept` is what the query asks of
+        its rows, where `can_filter`: it goes first, so that only rows that pass cost anything.
         """
-        reason = bad_reason(self.source, self.everything)
-        if reason is None and self.counted_by_spark:
+        bad = is_bad(self.source, self.everything)
+        if bad is None and self.counted_by_spark:
             return self.everything
         frame = self._whole_records()
-        if not self.counted_by_spark:
-            frame = frame.observe(self.metric, *self._counts_before(reason, timed))
-        if reason is not None:
-            frame = frame.where(f"({reason}) IS NULL")
-            if self.counted_by_spark:
-                frame = frame.observe(self.metric, *self._counts_behind(timed))
+        if self.counted_by_spark and kept is None:
+            frame = frame.where(f"NOT ({bad})")
+            frame = frame.observe(self.metric, *self._counts_behind(timed))
+        else:
+            # As a column of its own: a metric must not ask for the time of day.
+            frame = frame.selectExpr("*", f"{bad or 'false'} AS {_BAD}")
+            if kept is not None:
+                frame = frame.where(f"CASE WHEN {_BAD} THEN true ELSE {kept} END")
+            frame = frame.observe(self.metric, *self._counts_before(timed)).where(f"NOT {_BAD}")
         columns = [quoted(c.name) for c in self.source.columns]
         columns += [OP] if self.source.options["changelog"] else []
         columns += [name for name in ARRIVAL if name in frame.columns]
@@ -57,20 +67,17 @@ class SourceFrame:
     def _counts_behind(self, timed: bool) -> list[Column]:
         return [F.count(F.lit(1)).alias("good"), *(self._time("true") if timed else [])]
 
-    def _counts_before(self, reason: str | None, timed: bool) -> list[Column]:
-        is_good = f"({reason}) IS NULL" if reason is not None else "true"
-        return [
-            F.count(F.lit(1)).alias("rows"),
-            F.expr(f"count_if({is_good})").alias("good"),
-            *(self._time(is_good) if timed else []),
-        ]
+    def _counts_before(self, timed: bool) -> list[Column]:
+        name = "seen" if self.counted_by_spark else "rows"
+        counts = [F.count(F.lit(1)).alias(name), F.expr(f"count_if({_BAD})").alias("bad")]
+        return [*counts, *(self._time(f"NOT {_BAD}") if timed else [])]
 
     def _time(self, is_good: str) -> list[Column]:
         watermark = self.source.watermark
         if watermark is None:
             return []
         time = quoted(watermark.column)
-        if self.source.options["max_future"] is not None and is_good != "true":
+        if is_good != "true" and len(_bad_cases(self.source, self.everything)) > 1:
             time = f"CASE WHEN {is_good} THEN {time} END"
         return [F.expr(f"unix_micros(CAST(max({time}) AS TIMESTAMP))").alias("time_us")]
 
@@ -109,13 +116,26 @@ def source_frame(
 
 def bad_reason(source: Source, frame: DataFrame) -> str | None:
     """An expression: why a row cannot be used, NULL for a good one; None if all are good."""
+    cases = _bad_cases(source, frame)
+    if not cases:
+        return None
+    branches = " ".join(f"WHEN {test} THEN {_text(text)}" for test, text in cases)
+    return f"CASE {branches} END"
+
+
+def is_bad(source: Source, frame: DataFrame) -> str | None:
+    """A condition, never NULL: whether a row cannot be used; None if all are good."""
+    return " OR ".join(f"({test})" for test, _ in _bad_cases(source, frame)) or None
+
+
+def _bad_cases(source: Source, frame: DataFrame) -> list[tuple[str, str]]:
     cases = []
     if BAD_RECORD in frame.columns:
         cases.append((f"{BAD_RECORD} IS NOT NULL", "not a readable record"))
-    watermark = source.watermark
     for column in source.columns:
         if column.not_null:
             cases.append((f"{quoted(column.name)} IS NULL", f"{column.name} is NULL"))
+    watermark = source.watermark
     if watermark is not None:
         time = quoted(watermark.column)
         cases.append((f"{time} IS NULL", f"the event time {watermark.column} is NULL"))
@@ -126,10 +146,7 @@ def bad_reason(source: Source, frame: DataFrame) -> str | None:
     if source.options["changelog"]:
         known = ", ".join(f"'{op}'" for op in _OPS)
         cases.append((f"{OP} IS NULL OR {OP} NOT IN ({known})", "_op is not +I, -U, +U or -D"))
-    if not cases:
-        return None
-    branches = " ".join(f"WHEN {test} THEN {_text(text)}" for test, text in cases)
-    return f"CASE {branches} END"
+    return cases
 
 
 def _text(value: str) -> str:
