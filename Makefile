@@ -25,7 +25,7 @@ demo: $(READY) ## Run a real pipeline and watch its windows close
 test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
 
 test-fast: $(READY) ## The tests that need no Spark
-	$(BIN)/python -m pytest -m 'not spark'
+	$(BIN)/python -m pytest -m 'not spark' -n auto
 
 test-spark: $(READY) ## The tests on a local Spark
 	$(BIN)/python -m pytest -m spark

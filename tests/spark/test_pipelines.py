@@ -127,10 +127,20 @@ def test_a_filter_neither_hides_bad_rows_nor_meets_them(spark: Any, data: Path) 
     for name, item in status.items():
         assert (item.rows_in, item.dead_letters) == (6, 2), name
         assert item.rows_out == sum(given[name].values()), name
-    # The watermark of a stream without operators is that of the rows its condition lets in.
-    assert status["some"].watermark == datetime(2020, 1, 2, tzinfo=UTC)
-    assert status["listed"].watermark == datetime(2020, 1, 3, tzinfo=UTC)
-    assert status["none"].watermark is None
+    # Rows that a condition drops still carry time.
+    late = datetime(2020, 1, 3, tzinfo=UTC)
+    assert {item.watermark for item in status.values()} == {late}
+    times = pd.date_range("2021-01-01", periods=5_000, freq="s", tz="UTC")
+    with open_with(data, spark, script) as session:
+        session.subscribe("none")
+        session.insert("s", pd.DataFrame({"id": [7] * 5_000, "n x": 1, "ts": times}))
+        session.start(until_end=True)
+        session.wait()
+        (many,) = session.status()
+    assert (many.rows_in, many.rows_out, many.dead_letters) == (5_000, 0, 0)
+    # Of many rows that a condition drops not all are asked for their time.
+    assert many.watermark is not None
+    assert times[-1] - pd.Timedelta(128, "s") < many.watermark <= times[-1]
 
 
 def test_unreadable_records_of_files(spark: Any, data: Path, tmp_path: Path) -> None:

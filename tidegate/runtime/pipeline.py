@@ -138,7 +138,7 @@ def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, i
     """Rows of all sources, how many of them are good, and how many of those get in.
 
     Spark counts the rows of a source, but for the generator's. Either the `good` ones are counted,
-    or the `bad` ones; `seen` are those that passed the query's own filter where that comes first.
+    or the `bad` ones; `passed` are those left where the query's own filter comes first.
     """
     total = good = passed = 0
     sources = [item for item in progress.get("sources", []) if not is_control(item)]
@@ -149,5 +149,5 @@ def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, i
         usable = int(metrics["good"] or 0) if "good" in metrics else rows - bad
         total += rows
         good += usable
-        passed += int(metrics["seen"] or 0) - bad if "seen" in metrics else usable
+        passed += int(metrics["passed"] or 0) if "passed" in metrics else usable
     return total, good, passed

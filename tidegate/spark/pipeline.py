@@ -50,7 +50,7 @@ from tidegate.spark.listener import ProgressListener
 from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringContext
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
-from tidegate.spark.session import set_batches
+from tidegate.spark.session import set_batches, set_check
 from tidegate.spark.sources import SourceFrame, source_frame
 
 # How often the clock is looked at while no rows come.
@@ -171,6 +171,7 @@ class SparkPipeline:
         with _STARTING:
             # Spark takes the settings of a query from its session when it starts.
             set_batches(self.context.spark, self._narrow)
+            set_check(self.context.spark, self._first is None)
             query = writer.start()
         self.query = query
         self.context.listener.watch(str(query.runId), self.counters.add)

@@ -103,6 +103,14 @@ def set_batches(spark: SparkSession, narrow: bool) -> None:
         spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
 
 
+def set_check(spark: SparkSession, enabled: bool) -> None:
+    """Whether Spark looks for what it cannot stream, in the queries that start from now on.
+
+    It refuses to number rows. A query of filters and projections alone may do that within an epoch.
+    """
+    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "true" if enabled else "false")
+
+
 def require_java() -> None:
     """One clear sentence if Java is missing or too old."""
     if SparkContext._gateway is not None:

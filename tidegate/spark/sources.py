@@ -13,7 +13,11 @@ from tidegate.physical.stage_sql import OP, quoted
 from tidegate.runtime.connector import ARRIVAL, BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
-_BAD = "_tg_bad"
+_BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
+# Of the rows a condition drops, the event time of so many in a task is seen, and then of every so
+# manieth: the watermark that status shows is never too large.
+_FIRST_ROWS, _EVERY_ROW = 1_000, 128
+_ROW_BITS = 2**33 - 1
 _OPS = ("+I", "-U", "+U", "-D")
 
 
@@ -42,19 +46,41 @@ class SourceFrame:
         if bad is None and self.counted_by_spark:
             return self.everything
         frame = self._whole_records()
-        if self.counted_by_spark and kept is None:
+        if kept is not None:
+            frame = self._filtered_first(
+                frame, f"CASE WHEN {bad} THEN NULL ELSE ({kept}) IS TRUE END"
+            )
+        elif self.counted_by_spark:
             frame = frame.where(f"NOT ({bad})")
-            frame = frame.observe(self.metric, *self._counts_behind(timed))
+            counts = [F.count(F.lit(1)).alias("good")]
+            frame = frame.observe(self.metric, *counts, *(self._time("true") if timed else []))
         else:
             # As a column of its own: a metric must not ask for the time of day.
             frame = frame.selectExpr("*", f"{bad or 'false'} AS {_BAD}")
-            if kept is not None:
-                frame = frame.where(f"CASE WHEN {_BAD} THEN true ELSE {kept} END")
-            frame = frame.observe(self.metric, *self._counts_before(timed)).where(f"NOT {_BAD}")
+            counts = [F.count(F.lit(1)).alias("rows"), F.expr(f"count_if({_BAD})").alias("bad")]
+            times = self._time(f"NOT {_BAD}") if timed else []
+            frame = frame.observe(self.metric, *counts, *times).where(f"NOT {_BAD}")
         columns = [quoted(c.name) for c in self.source.columns]
         columns += [OP] if self.source.options["changelog"] else []
         columns += [name for name in ARRIVAL if name in frame.columns]
         return frame.selectExpr(*columns)
+
+    def _filtered_first(self, frame: DataFrame, kept: str) -> DataFrame:
+        """Rows that are kept; bad ones (NULL) are counted, and the time of others is sampled."""
+        sampled = f"monotonically_increasing_id() & {_ROW_BITS}" if self._samples else "1L"
+        frame = frame.selectExpr("*", f"{kept} AS {_KEPT}", f"{sampled} AS {_ROW}")
+        some = f"{_ROW} < {_FIRST_ROWS} OR {_ROW} % {_EVERY_ROW} = 0" if self._samples else "false"
+        frame = frame.where(f"{_KEPT} IS NULL OR {_KEPT} OR {some}")
+        counts = [
+            F.expr(f"count_if({_KEPT} IS NULL)").alias("bad"),
+            F.expr(f"count_if({_KEPT})").alias("passed"),
+        ]
+        frame = frame.observe(self.metric, *counts, *self._time(f"{_KEPT} IS NOT NULL"))
+        return frame.where(_KEPT)
+
+    @property
+    def _samples(self) -> bool:
+        return self.source.watermark is not None
 
     def _whole_records(self) -> DataFrame:
         """Spark only notices what it cannot read in columns that it reads: refer to all of them."""
@@ -63,14 +89,6 @@ class SourceFrame:
         names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
         nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
         return self.everything.where(f"{nulls} >= 0")
-
-    def _counts_behind(self, timed: bool) -> list[Column]:
-        return [F.count(F.lit(1)).alias("good"), *(self._time("true") if timed else [])]
-
-    def _counts_before(self, timed: bool) -> list[Column]:
-        name = "seen" if self.counted_by_spark else "rows"
-        counts = [F.count(F.lit(1)).alias(name), F.expr(f"count_if({_BAD})").alias("bad")]
-        return [*counts, *(self._time(f"NOT {_BAD}") if timed else [])]
 
     def _time(self, is_good: str) -> list[Column]:
         watermark = self.source.watermark
