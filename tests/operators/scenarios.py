@@ -75,7 +75,9 @@ def queries(
     """A query, the SQL of its aggregates, and the unit of time."""
     panes, gap, unit = draw(windows(kinds))
     keys = draw(st.lists(st.sampled_from(list(KEY_SAMPLES)), max_size=3))
-    calls = draw(st.lists(st.sampled_from(batch.CHOICES), min_size=1, max_size=4))
+    # With keys there may be no calls: that is DISTINCT.
+    fewest = 0 if keys else 1
+    calls = draw(st.lists(st.sampled_from(batch.CHOICES), min_size=fewest, max_size=4))
     every = draw(st.sampled_from([None, None, 3])) if mode == "early" and gap is None else None
     query = Query(
         tuple(keys),

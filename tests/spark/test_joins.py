@@ -70,6 +70,11 @@ QUERIES = {
         f"SELECT k, v FROM {STARTS.format('l')} QUALIFY rank() OVER "
         "(PARTITION BY b ORDER BY v DESC NULLS LAST) = 1",
     ),
+    "once": ("SELECT DISTINCT k, v % 2 AS v FROM l", "SELECT DISTINCT k, v % 2 FROM l"),
+    "once_of_changes": (
+        "SELECT DISTINCT v FROM (SELECT k, max(v) AS v FROM r GROUP BY k) EMIT CHANGES",
+        "SELECT DISTINCT v FROM (SELECT k, max(v) AS v FROM r GROUP BY k)",
+    ),
 }
 # Key, number and second; each line is an epoch, and nothing in it is late.
 LEFT = [

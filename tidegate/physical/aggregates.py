@@ -15,6 +15,8 @@ from tidegate.physical.stage_sql import OP, carries_op, quoted
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.statements import Emit, EmitMode
+from tidegate.types import Span
 
 NOW = "unix_micros(current_timestamp())"
 
@@ -98,6 +100,25 @@ def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
     if isinstance(below, n.Window) and below.grouped:
         return _windowed(node, below, calls)
     return _closed_by_key(node, calls)
+
+
+def as_aggregate(node: n.Distinct) -> n.Aggregate:
+    """DISTINCT is a GROUP BY of all columns that says of each group only that it is there."""
+    fields = node.fields
+    if not node.timed:
+        fields = tuple(replace(item, role=n.Role.PLAIN, window=None) for item in fields)
+    mode = EmitMode.WINDOW_CLOSE if node.at_close and node.timed else EmitMode.CHANGES
+    keys = tuple(exp.column(exp.to_identifier(item.id, quoted=True)) for item in fields)
+    return n.Aggregate(
+        fields,
+        input=node.input,
+        keys=keys,
+        aggregates=(),
+        window=None,
+        emit=Emit(mode, node.span or Span(0, 0)),
+        ttl_us=node.ttl_us,
+        span=node.span,
+    )
 
 
 def in_words(tree: exp.Expr, node: n.Node) -> str:

@@ -11,6 +11,7 @@ from tidegate.plan import nodes as n
 BUILT_OPERATORS: frozenset[str] = frozenset(
     {"window_aggregate", "session_aggregate", "group_aggregate", "hold_until_close"}
     | {"normalize_upserts", "interval_join", "window_join", "regular_join", "top_n", "window_top_n"}
+    | {"distinct"}
 )
 
 
@@ -118,6 +119,8 @@ def needs_clock(stage: Stage) -> bool:
             return True
         window = getattr(node, "window", None)
         if window is not None and window.processing_time:
+            return True
+        if isinstance(node, n.Distinct) and any(item.window_by_clock for item in node.fields):
             return True
     scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
     return bool(stage.operators) and any(

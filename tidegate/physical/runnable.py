@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidegate.catalog.objects import Stream
 from tidegate.errors import Place, RunError
 from tidegate.operators.accumulators import FUNCTIONS
-from tidegate.physical.aggregates import plan_call
+from tidegate.physical.aggregates import as_aggregate, plan_call
 from tidegate.physical.joins import join_refusal, waits_for_end
 from tidegate.physical.planner import (
     BUILT_OPERATORS,
@@ -79,7 +79,8 @@ def _require_built(operator: Operator, stream: str, places: _Places) -> None:
         "yet",
         place=places.of(operator.node),
         hint="tidegate check and tidegate explain work on it; projections, filters, UNION ALL, "
-        "LATERAL VIEW, windows, aggregates, top-N, and interval, window and regular joins run.",
+        "LATERAL VIEW, windows, aggregates, DISTINCT, top-N, interval, window and regular joins "
+        "run.",
     )
 
 
@@ -123,14 +124,14 @@ def _require_times(node: n.Node, places: _Places) -> None:
     if isinstance(node, n.TopN):
         refusal = top_n_refusal(node)
     behind: int | None = 0
-    if isinstance(node, n.Aggregate):
-        behind = aggregate_behind_us(node)
+    if isinstance(node, n.Aggregate | n.Distinct):
+        behind = aggregate_behind_us(node if isinstance(node, n.Aggregate) else as_aggregate(node))
     elif isinstance(node, n.Hold):
         behind = behind_us(node.fields, node.field(node.end_id))
     if behind is None:
         refusal = (
             "sessions of rows that keep another event time cannot run yet",
-            "leave that column out of GROUP BY.",
+            f"leave that column out of {'GROUP BY' if isinstance(node, n.Aggregate) else 'it'}.",
         )
     if refusal is not None:
         message, hint = refusal
@@ -172,6 +173,8 @@ def _waits_for_end(node: n.Node) -> bool:
     watermark = all(properties(child).has_watermark for child in node.inputs)
     if isinstance(node, n.Hold):
         return not watermark
+    if isinstance(node, n.Distinct):
+        return node.at_close and not watermark
     if isinstance(node, n.TopN):
         return not watermark if closes_by_window(node) else not carries_op(node)
     if isinstance(node, n.Join):

@@ -16,6 +16,8 @@ def judges_lateness(node: n.Node) -> bool:
         return node.makes_sessions
     if isinstance(node, n.TopN):
         return node.windowed
+    if isinstance(node, n.Distinct):
+        return node.timed and not any(item.window_by_clock for item in node.fields)
     return isinstance(node, n.Over | n.Hold)
 
 

@@ -83,12 +83,17 @@ class Field:
         return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
 
     @property
+    def window_by_clock(self) -> bool:
+        """Whether it belongs to a window of processing time."""
+        return self.window is not None and self.window.processing_time
+
+    @property
     def on_time(self) -> bool:
         """Whether it is the event time: rows come before the watermark passes its value.
 
         The start of a window is not: its rows may come until the watermark passes the end.
         """
-        if self.window is not None and self.window.processing_time:
+        if self.window_by_clock:
             return False
         return self.role in (Role.TIME, Role.WINDOW_END)
 
@@ -362,7 +367,15 @@ class TopN(Unary):
 
 @dataclass(frozen=True, eq=False)
 class Distinct(Unary):
+    """Each row once, as soon as it comes; `at_close`: when the watermark has passed its time."""
+
     ttl_us: int | None = field(default=None, kw_only=True)
+    at_close: bool = field(default=False, kw_only=True)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the watermark says when a row is forgotten; else a time to live, or nothing."""
+        return any(item.closes for item in self.fields) and (self.ttl_us is None or self.at_close)
 
 
 @dataclass(frozen=True, eq=False)

@@ -227,6 +227,10 @@ def _held(node: n.Node, by_time: bool) -> n.Node:
         return replace(node, left=_held(node.left, by_time))
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW):
         return replace(node, at_close=True)
+    if isinstance(node, n.Distinct):
+        if any(item.closes for item in node.fields):
+            return replace(node, at_close=True)
+        return replace(node, input=_held(node.input, by_time))
     if by_time and isinstance(node, n.Scan) and node.source.watermark is not None:
         name = node.source.watermark.column.lower()
         time = next(item for item in node.fields if item.name.lower() == name)

@@ -19,7 +19,13 @@ from tidegate.operators.normalize import FILE, ROW, Normalize
 from tidegate.operators.panes import Panes
 from tidegate.operators.session_aggregate import SessionAggregate
 from tidegate.operators.window_aggregate import WindowAggregate
-from tidegate.physical.aggregates import WEIGHT_SQL, AggregatePlan, CallPlan, plan_aggregate
+from tidegate.physical.aggregates import (
+    WEIGHT_SQL,
+    AggregatePlan,
+    CallPlan,
+    as_aggregate,
+    plan_aggregate,
+)
 from tidegate.physical.stage_sql import carries_op, quoted
 from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.times import aggregate_behind_us, behind_us
@@ -39,20 +45,25 @@ class OperatorBuilder:
 
     def build(self, node: n.Node, keeps_late: bool) -> Built:
         if isinstance(node, n.Aggregate):
-            return self._aggregate(plan_aggregate(node), keeps_late)
+            return self._aggregate(plan_aggregate(node), keeps_late, None, carries_op(node))
         if isinstance(node, n.Hold):
             return self._hold(node, keeps_late)
         if isinstance(node, n.Normalize):
             return self._normalize(node)
         if isinstance(node, n.Join):
             return build_join(node, self.types, self.limits)
+        if isinstance(node, n.Distinct):
+            plan = plan_aggregate(as_aggregate(node))
+            return self._aggregate(plan, keeps_late, "distinct", carries_op(node))
         if isinstance(node, n.TopN):
             return build_top_n(node, self.types, self.limits, keeps_late)
         raise RunError("TG-501", f"{node.label()} cannot run yet")
 
     # Aggregates
 
-    def _aggregate(self, plan: AggregatePlan, keeps_late: bool) -> Built:
+    def _aggregate(
+        self, plan: AggregatePlan, keeps_late: bool, name: str | None, with_op: bool
+    ) -> Built:
         columns = Columns()
         keys = list(plan.keys)
         if plan.time is not None:
@@ -68,9 +79,9 @@ class OperatorBuilder:
         types = dict(
             zip(columns.by_sql, self.types.of(plan.input, list(columns.by_sql)), strict=True)
         )
-        late = self._late(plan, columns, types) if keeps_late else None
+        late = self._late(plan, columns, types, name) if keeps_late else None
         spec = self._spec(plan, keys, arguments, types)
-        operator = self._operator(plan, spec, late)
+        operator = self._operator(plan, spec, late, name, with_op)
         # Making the accumulators here refuses what cannot run before anything starts.
         Groups(spec)
         hashed = hash_columns(columns, keys, [types[key] for key in keys])
@@ -102,17 +113,23 @@ class OperatorBuilder:
             if pa.types.is_nested(types[key]):
                 raise RunError(
                     "TG-501",
-                    f"GROUP BY {key.replace('`', '')}: groups by {types[key]} cannot run yet",
-                    hint="group by the parts of it, or by to_json(…).",
+                    f"{key.replace('`', '')}: groups by {types[key]} cannot run yet",
+                    hint="take the parts of it, or to_json(…).",
                 )
         kinds = tuple(types[key] for key in keys)
         return GroupSpec(kinds, calls, plan.retracts, plan.meaning)
 
-    def _operator(self, plan: AggregatePlan, spec: GroupSpec, late: LateRows | None) -> Operator:
+    def _operator(
+        self,
+        plan: AggregatePlan,
+        spec: GroupSpec,
+        late: LateRows | None,
+        name: str | None,
+        with_op: bool,
+    ) -> Operator:
         node = plan.node
         emit = node.emit
         mode = emit.mode if emit is not None else None
-        with_op = carries_op(node)
         layout = Layout(self._output(plan), plan.panes or Panes("DUE"), with_op)
         lateness = (emit.lateness_us or 0) if emit is not None else 0
         early = mode in (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
@@ -121,10 +138,12 @@ class OperatorBuilder:
                 spec, plan.session_gap_us, layout, lateness, early, late, self.limits
             )
         if plan.panes is not None and not early:
-            return WindowAggregate(spec, plan.panes, layout, lateness, late, self.limits)
+            return WindowAggregate(
+                spec, plan.panes, layout, lateness, late, self.limits, name or "window_aggregate"
+            )
         every = emit.every_us if emit is not None and mode is EmitMode.EVERY else None
         at_end = not early and plan.panes is None
-        name = "window_aggregate" if plan.panes is not None else "group_aggregate"
+        name = name or ("window_aggregate" if plan.panes is not None else "group_aggregate")
         return KeyedAggregate(
             spec, layout, plan.panes, lateness, every, at_end, node.ttl_us, late, self.limits, name
         )
@@ -192,7 +211,11 @@ class OperatorBuilder:
     # Types
 
     def _late(
-        self, plan: AggregatePlan, columns: Columns, types: dict[str, pa.DataType]
+        self,
+        plan: AggregatePlan,
+        columns: Columns,
+        types: dict[str, pa.DataType],
+        name: str | None,
     ) -> LateRows:
         """What comes too late is kept with all the columns its node has."""
         fields = [pa.field(own, types[_sql(columns, given)]) for own, given in columns.named]
@@ -202,8 +225,8 @@ class OperatorBuilder:
         kinds = self.types.of(plan.input, own)
         for index, sql in enumerate(own):
             columns.add(f"l{index}", sql)
-        name = "session_aggregate" if plan.session_gap_us is not None else "window_aggregate"
-        return LateRows(name, needed, tuple(kinds))
+        usual = "session_aggregate" if plan.session_gap_us is not None else "window_aggregate"
+        return LateRows(name or usual, needed, tuple(kinds))
 
 
 def _sql(columns: Columns, given: str) -> str:
