@@ -32,13 +32,20 @@ CONF = {
 Work = Callable[..., float]
 
 
-class PlainSpark:
-    """Calls `work(spark, …)` over there; between calls it is idle."""
+def plain_session() -> SparkSession:
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in CONF.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
-    def __init__(self, work: Work) -> None:
+
+class PlainSpark:
+    """Calls `work(spark, …)` over there; between calls it is idle. `start` starts that Spark."""
+
+    def __init__(self, work: Work, start: Callable[[], SparkSession] = plain_session) -> None:
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, work, start), daemon=True)
         self.process.start()
 
     def __call__(self, *arguments: Any) -> float:
@@ -53,17 +60,14 @@ class PlainSpark:
         self.process.join(30)
 
 
-def _serve(connection: Connection, work: Work) -> None:
+def _serve(connection: Connection, work: Work, start: Callable[[], SparkSession]) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in CONF.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = start()
     while (arguments := connection.recv()) is not None:
         try:
             connection.send(work(spark, *arguments))
         except Exception as error:
-            connection.send(f"plain PySpark failed: {error}")
+            connection.send(f"{work.__name__} failed: {error}")
     spark.stop()

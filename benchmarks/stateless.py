@@ -3,7 +3,8 @@
     python benchmarks/stateless.py [--events 10000000] [--rounds 5] [--warm-up 3]
 
 Both read the same parquet files in the same epochs on two cores, from building the query to its
-end; plain PySpark in a JVM of its own with Spark's own settings, or (`--tuned`) with Tidegate's.
+end, each in a JVM of its own; plain PySpark with Spark's own settings, or (`--tuned`) in Tidegate's
+JVM with its settings.
 The rounds alternate, so that a slow moment of the machine hits both, and the first few do not
 count: after one round the JVM still compiles, and the times fall for some rounds more.
 What counts is the last column: Tidegate's time over plain PySpark's, median of the rounds.
@@ -20,12 +21,12 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from plain import PlainSpark
+from plain import PlainSpark, Work
 from pyspark.sql import SparkSession
 
 import tidegate
@@ -60,35 +61,46 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Bench:
-    """The input that all runs share, and who runs plain PySpark."""
+    """The input that all runs share, and who runs it."""
 
-    spark: SparkSession
     bids: Path
     rows: int
     files_per_epoch: int
-    other: Callable[..., float]
+    plain: Work
+    ours: Work
 
-    def plain(self, query: str, work: Path, setting: Setting) -> float:
-        return self.other(self.bids, self.files_per_epoch, query, work, setting)
+    def run(self, work: Work, query: str, folder: Path, setting: Setting) -> float:
+        return work(self.bids, self.files_per_epoch, query, folder, setting)
 
-    def ours(self, query: str, work: Path, setting: Setting) -> float:
-        """The query in Tidegate."""
-        target = "connector = 'blackhole'"
-        if setting.files:
-            target = f"connector = 'files', path = '{work / 'out'}'"
-        columns = COLUMNS
-        if setting.event_time:
-            columns += ", WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
-        with tidegate.open(work / "data", spark=self.spark) as session:
-            session.execute(
-                f"CREATE SOURCE bid ({columns}) WITH (connector = 'files', path = '{self.bids}', "
-                f"files_per_epoch = {self.files_per_epoch}); "
-                f"CREATE STREAM q AS {query}; CREATE SINK s FROM q WITH ({target});"
-            )
-            started = time.perf_counter()
-            session.start(until_end=True)
-            session.wait()
-            return time.perf_counter() - started
+
+def our_query(
+    spark: SparkSession, bids: Path, files: int, query: str, work: Path, setting: Setting
+) -> float:
+    """The query in Tidegate."""
+    target = "connector = 'blackhole'"
+    if setting.files:
+        target = f"connector = 'files', path = '{work / 'out'}'"
+    columns = COLUMNS
+    if setting.event_time:
+        columns += ", WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
+    with tidegate.open(work / "data", spark=spark) as session:
+        session.execute(
+            f"CREATE SOURCE bid ({columns}) WITH (connector = 'files', path = '{bids}', "
+            f"files_per_epoch = {files}); "
+            f"CREATE STREAM q AS {query}; CREATE SINK s FROM q WITH ({target});"
+        )
+        started = time.perf_counter()
+        session.start(until_end=True)
+        session.wait()
+        return time.perf_counter() - started
+
+
+def our_session() -> SparkSession:
+    return tidegate.open(tempfile.mkdtemp(prefix="tidegate-bench-")).spark
+
+
+def either_query(spark: SparkSession, ours: bool, *arguments: Any) -> float:
+    return our_query(spark, *arguments) if ours else plain_query(spark, *arguments)
 
 
 def plain_query(
@@ -132,9 +144,9 @@ def compare(bench: Bench, base: Path, name: str, setting: Setting, rounds: range
     times: dict[str, list[float]] = {"plain": [], "ours": []}
     for round_ in rounds:
         order = (("plain", bench.plain), ("ours", bench.ours))
-        for label, run in order if round_ % 2 else order[::-1]:
+        for label, who in order if round_ % 2 else order[::-1]:
             work = base / f"{name}-{round_}-{label}"
-            took = run(QUERIES[name], work, setting)
+            took = bench.run(who, QUERIES[name], work, setting)
             shutil.rmtree(work, ignore_errors=True)
             if round_ >= 0:
                 times[label].append(took)
@@ -156,17 +168,19 @@ def main() -> None:
     try:
         with tidegate.open(base / "spark") as session:
             rows = write_bids(session.spark, arguments.events, arguments.files, base / "bids")
-            per = max(1, arguments.files // arguments.epochs)
-            other = PlainSpark(plain_query)
-            run = partial(plain_query, session.spark) if arguments.tuned else other
-            bench = Bench(session.spark, base / "bids", rows, per, run)
-            rounds = range(-arguments.warm_up, arguments.rounds)
-            print(f"{rows:,} bids in {arguments.epochs} epochs, {arguments.rounds} rounds")
-            print(f"{'':30}{'plain M rows/s':>16}{'tidegate M rows/s':>20}{'time ratio':>12}")
-            for setting in SETTINGS:
-                for name in QUERIES:
-                    compare(bench, base, name, setting, rounds)
-            other.close()
+        ours = PlainSpark(either_query, our_session)
+        other = PlainSpark(plain_query)
+        per = max(1, arguments.files // arguments.epochs)
+        plain = partial(ours, False) if arguments.tuned else other
+        bench = Bench(base / "bids", rows, per, plain, partial(ours, True))
+        rounds = range(-arguments.warm_up, arguments.rounds)
+        print(f"{rows:,} bids in {arguments.epochs} epochs, {arguments.rounds} rounds")
+        print(f"{'':30}{'plain M rows/s':>16}{'tidegate M rows/s':>20}{'time ratio':>12}")
+        for setting in SETTINGS:
+            for name in QUERIES:
+                compare(bench, base, name, setting, rounds)
+        ours.close()
+        other.close()
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
