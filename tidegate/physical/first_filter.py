@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import by_id, volatile
+from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 
 
@@ -34,6 +35,8 @@ def keeps_rows(plan: n.Node, first: n.Filter | None) -> bool:
     node = plan
     while isinstance(node, n.Emit | n.Inlined | n.Project | n.Filter):
         if isinstance(node, n.Filter) and node is not first:
+            return False
+        if isinstance(node, n.Project) and any(ex.has_generator(e) for e in node.expressions):
             return False
         node = node.input
     return isinstance(node, n.Scan)
