@@ -71,6 +71,7 @@ QUERIES = {
         "(PARTITION BY b ORDER BY v DESC NULLS LAST) = 1",
     ),
     "once": ("SELECT DISTINCT k, v % 2 AS v FROM l", "SELECT DISTINCT k, v % 2 FROM l"),
+    "either": ("SELECT k, v FROM l UNION SELECT k, v FROM r",) * 2,
     "once_of_changes": (
         "SELECT DISTINCT v FROM (SELECT k, max(v) AS v FROM r GROUP BY k) EMIT CHANGES",
         "SELECT DISTINCT v FROM (SELECT k, max(v) AS v FROM r GROUP BY k)",

@@ -19,7 +19,7 @@ from tidegate.operators.groups import HASH, PANE, GroupSpec
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.panes import Panes
 from tidegate.operators.window_aggregate import WindowAggregate
-from tidegate.physical.ticked_sql import LIVE, MARK, ORIGIN
+from tidegate.physical.hidden import LIVE, MARK, ORIGIN
 from tidegate.spark.pack import MAIN, TICK_PORT, PackSpec, packer
 from tidegate.spark.processor import Processor, Reports
 from tidegate.state.codec import table_from_bytes

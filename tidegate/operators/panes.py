@@ -12,6 +12,14 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Panes begin at multiples of `width_us` from `offset_us`."""
+
+    width_us: int
+    offset_us: int
+
+
+@dataclass(frozen=True)
 class Panes:
     """How panes make windows. `kind` is TUMBLE, HOP, CUMULATE, or DUE.
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import constants_from
-from tidegate.operators.panes import Panes
+from tidegate.operators.panes import Grid, Panes
 from tidegate.physical.stage_sql import OP, carries_op, quoted
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -35,14 +35,6 @@ class CallPlan:
     constants: tuple[Any, ...]
     distinct: bool
     filter: str | None
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Panes begin at multiples of `width_us` from `offset_us`."""
-
-    width_us: int
-    offset_us: int
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tidegate.errors import RunError
+from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, ORIGIN
 from tidegate.physical.stage_sql import (
     OP,
     Leaf,
@@ -27,9 +28,6 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import EmitMode
 
-ORIGIN, MARK, LIVE, LATE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_late"
-# Where a row stood; only operators for which the order of rows counts read them.
-ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 # Generators that give no row for an empty collection, and those that always give some.
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
 _OUTER = {"EXPLODE_OUTER": "EXPLODE", "POSEXPLODE_OUTER": "POSEXPLODE", "INLINE_OUTER": "INLINE"}

@@ -201,6 +201,17 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
     )
 
 
+def union_is_distinct(node: n.Node) -> n.Node:
+    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be refused."""
+    if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
+        return node
+    forgets = node.ttl_us is not None or any(item.closes for item in node.fields)
+    if not forgets and not properties(node).bounded:
+        return node
+    rows = replace(node, all=True, ttl_us=None)
+    return n.Distinct(node.fields, input=rows, ttl_us=node.ttl_us, span=node.span)
+
+
 def hold_rows_of_open_windows(node: n.Node) -> n.Node:
     """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
     if not isinstance(node, n.Emit) or node.clause is None:
@@ -316,6 +327,7 @@ RULES: tuple[Rule, ...] = (
     drop_unused_rank,
     top_n_from_window_limit,
     filter_above_inner_join,
+    union_is_distinct,
     hold_rows_of_open_windows,
     changes_of_streams_below,
     normalize_upserts,

@@ -26,8 +26,8 @@ from tidegate.physical.aggregates import (
     as_aggregate,
     plan_aggregate,
 )
+from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.stage_sql import carries_op, quoted
-from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.times import aggregate_behind_us, behind_us
 from tidegate.plan import nodes as n
 from tidegate.spark.joins import build_join

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidegate.physical.hidden import LATE, LIVE
 from tidegate.physical.stage_sql import (
     OP,
     carries_op,
@@ -16,7 +17,6 @@ from tidegate.physical.stage_sql import (
     gives_upserts,
     quoted,
 )
-from tidegate.physical.ticked_sql import LATE, LIVE
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.runtime.connector import SinkWriter

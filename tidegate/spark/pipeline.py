@@ -29,6 +29,7 @@ from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.operators.limits import Limits
 from tidegate.physical.first_filter import by_name, first_filter, keeps_rows
+from tidegate.physical.hidden import LIVE
 from tidegate.physical.planner import (
     Stage,
     all_operators,
@@ -36,7 +37,6 @@ from tidegate.physical.planner import (
     needs_clock,
     plan_stages,
 )
-from tidegate.physical.ticked_sql import LIVE
 from tidegate.plan import nodes as n
 from tidegate.plan.late import first_judges
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader

@@ -15,7 +15,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.operators.contract import Operator
 from tidegate.operators.groups import HASH, PANE
 from tidegate.operators.hashing import has_fixed_width
-from tidegate.physical.aggregates import Grid
+from tidegate.operators.panes import Grid
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.ticked_sql import when_live
 from tidegate.plan import nodes as n

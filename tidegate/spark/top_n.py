@@ -13,10 +13,10 @@ from tidegate.operators.normalize import FILE, ROW
 from tidegate.operators.ordering import Ordering
 from tidegate.operators.top_n import TopN
 from tidegate.physical.aggregates import in_words
+from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.joins import closing_sql
 from tidegate.physical.ranks import closes_by_window, closing_column, limit_of, top_n_behind_us
 from tidegate.physical.stage_sql import carries_op, quoted
-from tidegate.physical.ticked_sql import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.plan import nodes as n
 from tidegate.spark.ports import Built, Columns, Types, hash_columns
 from tidegate.sql.dialect import to_sql
