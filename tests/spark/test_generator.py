@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.spark.helpers import open_with, rows_of
 from tidegate.connectors import generator
 
 pytestmark = pytest.mark.spark
@@ -239,3 +240,20 @@ def test_only_columns_in_use_are_computed(spark: SparkSession) -> None:
     plan = auctions._jdf.queryExecution().optimizedPlan().toString()
     assert "xxhash64" in plan
     assert not [word for word in ("EXP(", "channel", "timestamp_micros", "hex(") if word in plan]
+
+
+def test_rows_of_the_future_are_set_apart_here_too(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE g (auction BIGINT, date_time TIMESTAMP, WATERMARK FOR date_time AS date_time) "
+        "WITH (connector = 'generator', kind = 'nexmark', table = 'bid', rows = 1000, "
+        "start = '2999-01-01 00:00:00', max_future = '1 hour');"
+        "CREATE STREAM q AS SELECT auction FROM g;"
+    )
+    with open_with(data, spark, script) as session:
+        near = session.subscribe("q")
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(near.take_all()) == []
+        (status,) = session.status()
+    assert (status.rows_in, status.rows_out, status.dead_letters) == (920, 0, 920)
+    assert status.watermark is None
