@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import SOURCES, compile_text
+from tests.compiling import SOURCES, accepted, compile_text, refused
 from tidegate.catalog.objects import Stream
 from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
 from tidegate.physical.runnable import check_runnable, require_end
+from tidegate.plan.properties import properties
+from tidegate.types import ChangelogKind
 
 MINUTE = "INTERVAL '1' MINUTE"
 TTL = "WITH (state_ttl = '1 day')"
@@ -146,3 +148,15 @@ def test_only_aggregates_emit_every_interval() -> None:
     check_runnable(stream_of(f"{last} EMIT ON UPDATE", TTL))
     counts = "SELECT auction, count(*) AS n FROM bids GROUP BY auction"
     check_runnable(stream_of(f"{counts} EMIT EVERY INTERVAL '10' SECOND", TTL))
+
+
+def test_distinct_over_changes_has_no_key() -> None:
+    """It deletes the old row and adds the new one, in no order: of a key, neither is the last."""
+    counts = "SELECT k, count(*) AS n FROM plain GROUP BY k"
+    options = "state_ttl = '1 day'"
+    (error,) = refused(f"SELECT DISTINCT k, n FROM ({counts}) EMIT ON UPDATE", options)
+    assert error.code == "TG-416" and "EMIT CHANGES" in (error.hint or "")
+    plan = accepted(f"SELECT DISTINCT k, n FROM ({counts}) EMIT CHANGES", options)
+    assert properties(plan).changelog is ChangelogKind.CHANGELOG
+    assert properties(plan).key is None
+    assert properties(accepted(f"SELECT k, n FROM ({counts}) EMIT ON UPDATE")).key is not None

@@ -88,6 +88,9 @@ def _changelog(
         return _top_n(node, inputs[0])
     if isinstance(node, n.Normalize):
         return CHANGELOG, node.key
+    if isinstance(node, n.Distinct) and inputs[0].changelog is not APPEND:
+        # The old row of a key goes and the new one comes, in no order: no key tells which stays.
+        return CHANGELOG, None
     if isinstance(node, n.Window | n.Explode):
         return inputs[0].changelog, _key_of_copies(node, inputs[0].key)
     if isinstance(node, n.Emit):
