@@ -20,7 +20,7 @@ from tidegate.operators.accumulators import Call
 from tidegate.operators.clock import Origin, Tick
 from tidegate.operators.contract import Tables
 from tidegate.operators.epoch import Runner
-from tidegate.operators.groups import GroupSpec
+from tidegate.operators.group_kernels import GroupSpec
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.panes import Panes
 from tidegate.operators.window_aggregate import WindowAggregate

@@ -14,7 +14,7 @@ import pytest
 
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import FUNCTIONS, Call, constants_from, ignores_nulls, make
-from tidegate.operators.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, Groups, GroupSpec
 
 L, D, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 NAN, INF = float("nan"), float("inf")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.test_accumulators import INF, NAN, B, D, L, S, call, rows_of, same
 from tidegate.operators.accumulators import Call
-from tidegate.operators.groups import ROWS, Groups, GroupSpec, Tables
+from tidegate.operators.group_kernels import ROWS, Groups, GroupSpec, Tables
 
 DEC = pa.decimal128(10, 2)
 DAY = pa.duration("us")

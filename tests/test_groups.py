@@ -14,7 +14,7 @@ from tests.test_accumulators import EXAMPLES, NAN, D, L, S, call, rows_of
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.accumulators.bags import unmatched
-from tidegate.operators.groups import (
+from tidegate.operators.group_kernels import (
     HASH,
     PANE,
     ROWS,

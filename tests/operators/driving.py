@@ -18,7 +18,7 @@ from tidegate.operators.accumulators import Call
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.epoch import Runner
-from tidegate.operators.groups import HASH, PANE, WEIGHT, GroupSpec, normal
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, normal
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout, OutputColumn

@@ -17,7 +17,7 @@ from tests.operators.joined import joined
 from tidegate.operators.change_join import ChangeJoin
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.epoch import Runner
-from tidegate.operators.groups import HASH, PANE, WEIGHT
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
 from tidegate.operators.matching import Matching
 from tidegate.state.memory import MemoryStore
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, S, hash_of
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.operators import parts
-from tidegate.operators.contract import OP
-from tidegate.operators.groups import HASH
-from tidegate.operators.normalize import FILE, ROW, Normalize
+from tidegate.operators.group_kernels import HASH
+from tidegate.operators.normalize import Normalize
 
 # The time of a row is the place where it stood; its values are a number and what it does.
 Upsert = tuple[str | None, int | None, str]
@@ -29,8 +29,8 @@ def table(rows: Sequence[Row]) -> pa.Table:
         "c0": (S, [row.keys[0] for row in rows]),
         "c1": (L, [row.values[0] for row in rows]),
         OP: (S, [row.values[1] for row in rows]),
-        FILE: (S, [f"{row.ts // 3:05}" for row in rows]),
-        ROW: (L, [row.ts % 3 for row in rows]),
+        ARRIVAL_FILE: (S, [f"{row.ts // 3:05}" for row in rows]),
+        ARRIVAL_ROW: (L, [row.ts % 3 for row in rows]),
     }
     return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 

@@ -20,7 +20,7 @@ from tests.operators.joined import joined
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Tables
 from tidegate.operators.epoch import Runner
-from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.matching import Matching
 from tidegate.operators.timed_join import TimedJoin
 from tidegate.state.memory import MemoryStore

@@ -14,13 +14,12 @@ import pytest
 
 from tests.operators.driving import B, D, Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.errors import RunError
 from tidegate.operators.clock import Tick
-from tidegate.operators.contract import OP
-from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.normalize import FILE, ROW
 from tidegate.operators.ordering import Ordering, codes
 from tidegate.operators.top_n import TopN
 
@@ -88,8 +87,8 @@ class Query:
             columns[f"c{index}"] = self.values[place], [row.values[place] for row in rows]
         if self.retracts:
             columns[OP] = S, [_op(row) for row in rows]
-        columns[FILE] = S, [f"{row.id // 3:05}" if self.places else "" for row in rows]
-        columns[ROW] = L, [row.id % 3 if self.places else 0 for row in rows]
+        columns[ARRIVAL_FILE] = S, [f"{row.id // 3:05}" if self.places else "" for row in rows]
+        columns[ARRIVAL_ROW] = L, [row.id % 3 if self.places else 0 for row in rows]
         if self.keeps_late:
             columns["l0"] = L, [row.id for row in rows]
             columns["l1"] = L, [row.ts for row in rows]

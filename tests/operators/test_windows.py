@@ -14,7 +14,7 @@ import pytest
 from tests.operators.driving import MINUTE, SECOND, D, Drive, L, Query, Row, S, call, drive, hash_of
 from tidegate.errors import RunError
 from tidegate.operators.contract import Operator
-from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.hold import Hold
 from tidegate.operators.late import TIMESTAMP
 from tidegate.operators.layout import Layout, OutputColumn

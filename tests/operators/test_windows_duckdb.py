@@ -22,9 +22,9 @@ from tests.operators.batch import Results, assert_same, expected, same_value
 from tests.operators.driving import Drive, Query, Row, same_keys
 from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
+from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
 from tidegate.operators import contract, parts, segments
 from tidegate.operators.clock import Origin, Tick
-from tidegate.operators.contract import AFTER, BEFORE, DELETE, INSERT
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))

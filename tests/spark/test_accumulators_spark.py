@@ -15,7 +15,7 @@ import pytest
 from tests.test_accumulators import INF, NAN, rows_of, same
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
-from tidegate.operators.groups import Groups, GroupSpec
+from tidegate.operators.group_kernels import Groups, GroupSpec
 
 pytestmark = pytest.mark.spark
 

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from tidegate.columns import LIVE, MARK, ORIGIN
 from tidegate.errors import DataDirectoryError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.clock import END_US, Origin, decode_ticks
 from tidegate.operators.epoch import Runner
-from tidegate.operators.groups import HASH, PANE, GroupSpec
+from tidegate.operators.group_kernels import HASH, PANE, GroupSpec
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.panes import Panes
 from tidegate.operators.window_aggregate import WindowAggregate
-from tidegate.physical.hidden import LIVE, MARK, ORIGIN
 from tidegate.spark.pack import MAIN, TICK_PORT, PackSpec, packer
 from tidegate.spark.processor import Processor, Reports
 from tidegate.state.codec import table_from_bytes

@@ -24,12 +24,13 @@ from tidegate.catalog.objects import (
     Watermark,
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
+from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.expressions import calls, is_volatile_call
 from tidegate.types import Span
 
-RESERVED = frozenset({"_op"})
+RESERVED = frozenset({OP})
 
 STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from tidegate.catalog.objects import Declared, Origin, Source, tables_in
+from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span
@@ -26,7 +27,7 @@ def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Ite
         yield error("TG-211", f"rows cannot be inserted into {target.name}", None, hint)
         return
     columns = [column.name for column in target.stored_columns]
-    columns += ["_op"] if target.options["changelog"] else []
+    columns += [OP] if target.options["changelog"] else []
     known = {name.lower() for name in columns}
     for name in statement.columns:
         if name.lower() not in known:

@@ -14,8 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.contract import DELETE, INSERT, OP, Moment, OperatorState, Output, Tables
-from tidegate.operators.groups import HASH, PANE, WEIGHT, concat, group_ids, normal, places_of
+from tidegate.columns import DELETE, INSERT, OP
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables
+from tidegate.operators.group_kernels import (
+    HASH,
+    PANE,
+    WEIGHT,
+    concat,
+    group_ids,
+    normal,
+    places_of,
+)
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import (
     TIME,

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.contract import AFTER, BEFORE, DELETE, INSERT, OP
-from tidegate.operators.groups import places_of
+from tidegate.columns import AFTER, BEFORE, DELETE, INSERT, OP
+from tidegate.operators.group_kernels import places_of
 
 Mask = npt.NDArray[np.bool_]
 

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidegate.columns import OP
 from tidegate.operators.clock import END_US
 from tidegate.state import codec
 from tidegate.state.backend import StateBackend
 
 Tables = tuple[pa.Table, ...]
-OP = "_op"
-INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 # Tables up to this size lie in the head, as long as all of them together are no larger than that.
 INLINE_BYTES = 16_384
 HEAD_BYTES = 65_536

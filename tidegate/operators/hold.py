@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.groups import HASH, PANE, concat
+from tidegate.operators.group_kernels import HASH, PANE, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.segments import SegmentLog

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.contract import OP
-from tidegate.operators.groups import PANE
+from tidegate.columns import OP
+from tidegate.operators.group_kernels import PANE
 from tidegate.operators.panes import Panes
 
 # A column with the start of the window, where the end does not tell it.

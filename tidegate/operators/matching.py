@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.groups import group_ids
+from tidegate.operators.group_kernels import group_ids
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

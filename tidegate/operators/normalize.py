@@ -9,15 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.operators.changes import changes
-from tidegate.operators.contract import BEFORE, DELETE, OP, Moment, OperatorState, Output, Tables
-from tidegate.operators.groups import HASH, concat, group_ids, places_of
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables
+from tidegate.operators.group_kernels import HASH, concat, group_ids, places_of
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.parts import PartLog
 from tidegate.state.codec import schema_text
-
-# Where a row stood: rows of an epoch come in any order, and the last one of a key counts.
-FILE, ROW = "_file", "_row"
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Normalize:
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        arrival = [pa.field(FILE, pa.string()), pa.field(ROW, pa.int64())]
+        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
         return ((pa.schema([*self.stored, *arrival]),),)
 
     def fingerprint(self) -> tuple[str, ...]:
@@ -68,7 +66,9 @@ class Normalize:
         """The last row of each key, by the place where it stood; Arrow's sort is stable."""
         if rows.num_rows <= 1:
             return rows
-        return self._keep_last(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
+        return self._keep_last(
+            rows.sort_by([(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")])
+        )
 
     def _keep_last(self, rows: pa.Table) -> pa.Table:
         if rows.num_rows <= 1:

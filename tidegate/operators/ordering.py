@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.base import Column
 from tidegate.operators.accumulators.kernels import as_array
-from tidegate.operators.groups import group_ids, normal
+from tidegate.operators.group_kernels import group_ids, normal
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.groups import HASH, concat
+from tidegate.operators.group_kernels import HASH, concat
 
 _NAME = "part"
 _ROWS_A_PART = 4_096

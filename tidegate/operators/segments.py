@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.groups import PANE, concat, filter_all
+from tidegate.operators.group_kernels import PANE, concat, filter_all
 
 _MOST_BUCKETS = 128
 # So many segments of a size class become one; a class is so much larger than the one before.

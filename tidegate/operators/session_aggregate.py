@@ -15,8 +15,16 @@ from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.grouped import Grouped
-from tidegate.operators.groups import HASH, PANE, Groups, GroupSpec, concat, group_ids, places_of
+from tidegate.operators.group_by_base import Grouped
+from tidegate.operators.group_kernels import (
+    HASH,
+    PANE,
+    Groups,
+    GroupSpec,
+    concat,
+    group_ids,
+    places_of,
+)
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import START, Layout
 from tidegate.operators.limits import NO_LIMITS, Limits

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.groups import HASH, PANE, concat, normal
+from tidegate.operators.group_kernels import HASH, PANE, concat, normal
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, TRACKED, Matching, columns_of, ints, output_kinds
 from tidegate.operators.segments import SegmentLog

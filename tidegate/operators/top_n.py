@@ -9,22 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, INSERT, OP
 from tidegate.errors import RunError
 from tidegate.operators.accumulators.base import groupable
 from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.changes import changes
-from tidegate.operators.contract import (
-    BEFORE,
-    DELETE,
-    INSERT,
-    OP,
-    Moment,
-    OperatorState,
-    Output,
-    Tables,
-    with_op,
-)
-from tidegate.operators.groups import (
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.group_kernels import (
     HASH,
     PANE,
     SEEN,
@@ -37,7 +28,6 @@ from tidegate.operators.groups import (
 from tidegate.operators.keyed_aggregate import TOUCHED
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.normalize import FILE, ROW
 from tidegate.operators.ordering import (
     DENSE_RANK,
     RANK,
@@ -58,7 +48,10 @@ from tidegate.state.codec import schema_text
 SEQ = "_seq"
 _PLACE = "_place"
 _INT = pa.int64()
-_ARRIVAL = ((FILE, Ordering(pa.string(), False, False)), (ROW, Ordering(_INT, False, False)))
+_ARRIVAL = (
+    (ARRIVAL_FILE, Ordering(pa.string(), False, False)),
+    (ARRIVAL_ROW, Ordering(_INT, False, False)),
+)
 
 
 @dataclass(frozen=True)
@@ -152,7 +145,7 @@ class TopN:
         """Rows that come in; SEEN counts those that were left behind where rows are read."""
         ops = [pa.field(OP, pa.string())] if self.retracts else []
         counts = [pa.field(SEEN, _INT)] if self.windowed else []
-        arrival = [pa.field(FILE, pa.string()), pa.field(ROW, _INT)]
+        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, _INT)]
         return pa.schema([*self._content, *ops, *arrival, *counts])
 
     @property

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.columns import INSERT
 from tidegate.operators.changes import changes
-from tidegate.operators.contract import INSERT, Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.grouped import Grouped
-from tidegate.operators.groups import (
+from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.group_by_base import Grouped
+from tidegate.operators.group_kernels import (
     PANE,
     ROWS,
     GroupSpec,

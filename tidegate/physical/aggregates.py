@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidegate.columns import OP
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import constants_from
 from tidegate.operators.panes import Grid, Panes
-from tidegate.physical.stage_sql import OP, carries_op, quoted
+from tidegate.physical.stage_sql import carries_op, quoted
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql

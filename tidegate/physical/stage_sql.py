@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from tidegate.columns import OP
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
-OP = "_op"
 Leaf = Callable[[n.Node], str | None]
 
 

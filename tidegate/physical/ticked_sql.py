@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, OP, ORIGIN
 from tidegate.errors import RunError
-from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, ORIGIN
 from tidegate.physical.stage_sql import (
-    OP,
     Leaf,
     SqlWriter,
     _free_name,

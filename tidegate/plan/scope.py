@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.columns import OP
 from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
 from tidegate.plan.nodes import Field, Node, Role
 from tidegate.sql import expressions as ex
@@ -291,7 +292,7 @@ class Resolver:
         if len(parts) > 1:
             aliases = [relation.alias for relation in self.scope.relations if relation.alias]
             hint = did_you_mean(parts[0], aliases, "tables of this query")
-        elif parts[0].lower() == "_op":
+        elif parts[0].lower() == OP:
             hint = "_op travels with the rows of a changelog by itself; it is not selected."
         elif parts[0].lower() in {"window_start", "window_end", "window_time"}:
             hint = "put the rows into windows: GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)."

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 # The column in which a reader hands over the text of a record it could not read.
 BAD_RECORD = "_bad_record"
-# The columns in which a reader says where a row stood, if asked to: rows sort by them in the order
-# they arrived.
-ARRIVAL = ("_tg_file", "_tg_row")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, LookupTable, SideStream, Source, Stream
+from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
-from tidegate.physical.stage_sql import OP, SqlWriter, output_sql, quoted
+from tidegate.physical.stage_sql import SqlWriter, output_sql, quoted
 from tidegate.plan import nodes as n
 from tidegate.spark.failure import describe
 from tidegate.sql.dialect import own_span, to_sql

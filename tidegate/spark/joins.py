@@ -9,7 +9,7 @@ from pyspark.sql.types import DataType, NumericType
 
 from tidegate.errors import RunError
 from tidegate.operators.change_join import ChangeJoin
-from tidegate.operators.groups import PANE, WEIGHT
+from tidegate.operators.group_kernels import PANE, WEIGHT
 from tidegate.operators.limits import Limits
 from tidegate.operators.matching import Matching
 from tidegate.operators.timed_join import TimedJoin

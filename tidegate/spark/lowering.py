@@ -21,13 +21,13 @@ from pyspark.sql.types import (
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Source
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, OP, ORIGIN
 from tidegate.operators.clock import Origin
 from tidegate.operators.contract import Operator as RunningOperator
 from tidegate.operators.epoch import Runner
 from tidegate.operators.limits import Limits
-from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, ORIGIN
 from tidegate.physical.planner import Operator, Stage
-from tidegate.physical.stage_sql import OP, SqlWriter, carries_op, output_sql, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op, output_sql, quoted
 from tidegate.physical.ticked_sql import TickedWriter
 from tidegate.plan import nodes as n
 from tidegate.spark.operators import OperatorBuilder

@@ -6,16 +6,17 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call, ignores_nulls
-from tidegate.operators.contract import OP, Operator
-from tidegate.operators.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
+from tidegate.operators.contract import Operator
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, Groups, GroupSpec
 from tidegate.operators.hold import Hold
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.limits import Limits
-from tidegate.operators.normalize import FILE, ROW, Normalize
+from tidegate.operators.normalize import Normalize
 from tidegate.operators.panes import Panes
 from tidegate.operators.session_aggregate import SessionAggregate
 from tidegate.operators.window_aggregate import WindowAggregate
@@ -26,7 +27,6 @@ from tidegate.physical.aggregates import (
     as_aggregate,
     plan_aggregate,
 )
-from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.stage_sql import carries_op, quoted
 from tidegate.physical.times import aggregate_behind_us, behind_us
 from tidegate.plan import nodes as n
@@ -198,8 +198,8 @@ class OperatorBuilder:
         for index, name in enumerate(names):
             columns.add(f"c{index}", name)
         columns.add(OP, OP if carries_op(node.input) else "'+U'")
-        columns.add(FILE, ARRIVAL_FILE)
-        columns.add(ROW, ARRIVAL_ROW)
+        columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+        columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
         types = self.types.of(node.input, [*keys, *names])
         kinds, rows = tuple(types[: len(keys)]), tuple(types[len(keys) :])
         meaning = tuple(node.field(column).name for column in node.key)

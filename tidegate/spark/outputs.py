@@ -9,14 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidegate.physical.hidden import LATE, LIVE
-from tidegate.physical.stage_sql import (
-    OP,
-    carries_op,
-    filters_changes,
-    gives_upserts,
-    quoted,
-)
+from tidegate.columns import LATE, LIVE, OP
+from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.runtime.connector import SinkWriter

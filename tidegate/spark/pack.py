@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.columns import LATE, LIVE, MARK, ORIGIN
 from tidegate.operators.clock import END_US, Tick, encode_ticks
 from tidegate.operators.contract import Operator, Tables
-from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.hashing import hash_of
 from tidegate.operators.panes import Grid
-from tidegate.physical.hidden import LATE, LIVE, MARK, ORIGIN
 from tidegate.spark.worker import keep_what_is_loaded
 from tidegate.state.codec import table_from_bytes, tables_to_bytes
 

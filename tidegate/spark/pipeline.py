@@ -25,11 +25,11 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
 from tidegate.catalog.objects import SideStream, Source
 from tidegate.catalog.settings import Settings
+from tidegate.columns import LIVE
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.operators.limits import Limits
 from tidegate.physical.first_filter import by_name, first_filter, keeps_rows
-from tidegate.physical.hidden import LIVE
 from tidegate.physical.planner import (
     Stage,
     all_operators,

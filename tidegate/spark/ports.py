@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.operators.contract import Operator
-from tidegate.operators.groups import HASH, PANE
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.hashing import has_fixed_width
 from tidegate.operators.panes import Grid
 from tidegate.physical.stage_sql import quoted

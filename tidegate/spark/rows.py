@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from tidegate.catalog.objects import Source
+from tidegate.columns import OP
 from tidegate.errors import RunError, did_you_mean
-from tidegate.physical.stage_sql import OP, quoted
+from tidegate.physical.stage_sql import quoted
 from tidegate.spark.failure import describe
 from tidegate.sql.dialect import to_sql
 

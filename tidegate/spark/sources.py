@@ -9,8 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlglot import exp
 
 from tidegate.catalog.objects import Source
-from tidegate.physical.stage_sql import OP, quoted
-from tidegate.runtime.connector import ARRIVAL, BAD_RECORD
+from tidegate.columns import ARRIVAL, OP, OPS
+from tidegate.physical.stage_sql import quoted
+from tidegate.runtime.connector import BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
 _BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
@@ -18,7 +19,6 @@ _BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
 # manieth: the watermark that status shows is never too large.
 _FIRST_ROWS, _EVERY_ROW = 1_000, 128
 _ROW_BITS = 2**33 - 1
-_OPS = ("+I", "-U", "+U", "-D")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[tuple[str, str]]:
             limit = f"timestampadd(MICROSECOND, {future}, current_timestamp())"
             cases.append((f"{time} > {limit}", f"{watermark.column} is too far in the future"))
     if source.options["changelog"]:
-        known = ", ".join(f"'{op}'" for op in _OPS)
+        known = ", ".join(f"'{op}'" for op in OPS)
         cases.append((f"{OP} IS NULL OR {OP} NOT IN ({known})", "_op is not +I, -U, +U or -D"))
     return cases
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import exp
 
-from tidegate.operators.contract import OP
-from tidegate.operators.groups import HASH, PANE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
+from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import Limits
-from tidegate.operators.normalize import FILE, ROW
 from tidegate.operators.ordering import Ordering
 from tidegate.operators.top_n import TopN
 from tidegate.physical.aggregates import in_words
-from tidegate.physical.hidden import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.joins import closing_sql
 from tidegate.physical.ranks import closes_by_window, closing_column, limit_of, top_n_behind_us
 from tidegate.physical.stage_sql import carries_op, quoted
@@ -38,8 +36,8 @@ def build_top_n(node: n.TopN, types: Types, limits: Limits, keeps_late: bool) ->
         columns.add(f"c{index}", quoted(item.id))
     if retracts:
         columns.add(OP, OP)
-    columns.add(FILE, ARRIVAL_FILE)
-    columns.add(ROW, ARRIVAL_ROW)
+    columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+    columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
     kinds = types.of(node.input, keys)
     orders = types.of(node.input, [to_sql(tree) for tree, _, _ in ordered])
     limit = limit_of(node)
@@ -81,7 +79,7 @@ def _late(
     needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
     for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
         needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
-    needed += [pa.field(FILE, pa.string()), pa.field(ROW, pa.int64())]
+    needed += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
     for index, item in enumerate(node.input.fields):
         columns.add(f"l{index}", quoted(item.id))
     return LateRows("window_top_n", pa.schema(needed), tuple(rows))

@@ -9,8 +9,6 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
-OP = "_op"
-OPS = ("+I", "-U", "+U", "-D")
 KINDS = (
     "stream",
     "changelog",

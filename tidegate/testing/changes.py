@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.testing.case import OP, Row
+from tidegate.columns import OP
+from tidegate.testing.case import Row
 from tidegate.testing.outcome import Mismatch
 from tidegate.types import ChangelogKind
 

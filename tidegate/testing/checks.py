@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from tidegate.columns import OP
 from tidegate.testing.case import (
-    OP,
     Case,
     ExpectAll,
     ExpectDelta,

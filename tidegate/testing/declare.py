@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.catalog.objects import SideStream, Source, Stream
+from tidegate.columns import OP
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
@@ -16,7 +17,7 @@ from tidegate.physical.runnable import check_runnable
 from tidegate.plan.properties import properties
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
-from tidegate.testing.case import OP, Case, CaseSource, DeleteAll
+from tidegate.testing.case import Case, CaseSource, DeleteAll
 from tidegate.testing.marks import LONG_DELAY_MS, MARK
 from tidegate.types import ChangelogKind
 

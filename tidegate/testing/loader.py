@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tidegate.columns import OP, OPS
 from tidegate.errors import did_you_mean
 from tidegate.testing.case import (
     KEYED_KINDS,
     KINDS,
     LOOKUP_KINDS,
-    OP,
-    OPS,
     WATERMARK_MODELS,
     Add,
     Case,

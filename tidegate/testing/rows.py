@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from tidegate.columns import OP, OPS
 from tidegate.errors import did_you_mean
-from tidegate.testing.case import OP, OPS, CaseSource, Row
+from tidegate.testing.case import CaseSource, Row
 from tidegate.testing.fields import CaseError, Fields, read_json_lines
 
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from tidegate.columns import OP
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.testing.case import (
-    OP,
     Add,
     Case,
     DeleteAll,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tidegate.columns import OP
 from tidegate.errors import did_you_mean
 from tidegate.testing.case import (
-    OP,
     Add,
     CaseSource,
     DeleteAll,

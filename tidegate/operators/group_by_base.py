@@ -8,7 +8,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from tidegate.operators.contract import Tables
-from tidegate.operators.groups import Groups, GroupSpec, concat
+from tidegate.operators.group_kernels import Groups, GroupSpec, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.state.codec import schema_text

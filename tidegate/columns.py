@@ -1,0 +1,15 @@
+"""The columns that Tidegate adds to rows. Python workers read them: nothing else is here, so that
+a worker does not load the parser."""
+
+from __future__ import annotations
+
+# What a row of a changelog does, and the four things it can do.
+OP = "_op"
+INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
+OPS = (INSERT, BEFORE, AFTER, DELETE)
+# Where a row came from, its event time, whether it is still a row, and late rows that pass by.
+ORIGIN, MARK, LIVE, LATE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_late"
+# Where a row stood: rows sort by file, then row, in the order in which they arrived. Only
+# operators for which the order of rows counts read them.
+ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
+ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
