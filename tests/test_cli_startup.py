@@ -1,4 +1,4 @@
-"""check and explain start without Spark, Arrow, pandas or the shell's toolkit."""
+"""check and explain start without Spark, pandas or the shell's toolkit."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ print(json.dumps(loaded))
 """
 
 
+# check asks the accumulators whether they can run the calls of a query; they are made of Arrow.
+FOR_CHECK = ("pyarrow", "numpy")
+
+
 @pytest.mark.parametrize("command", ["check FILE", "explain FILE", "--help", "--version"])
 def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
     script = tmp_path / "demo.sql"
@@ -40,7 +44,9 @@ def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    allowed = FOR_CHECK if command.startswith("check") else ()
+    assert [name for name in loaded if name not in allowed] == []
 
 
 def test_the_probe_sees_what_is_loaded() -> None:

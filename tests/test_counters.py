@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.runtime.pipeline import Counters
+from tidegate.runtime.counters import Counters
 
 
 def progress(epoch: int, rows: int, good: int, durations: dict[str, int]) -> dict[str, Any]:

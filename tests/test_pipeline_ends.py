@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
 
 from tests.compiling import accepted
+from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError
 from tidegate.observe.status import State
+from tidegate.physical.typed import TypedPlan, Types
 from tidegate.spark.pipeline import SparkPipeline
 
 
@@ -38,7 +41,8 @@ class EndingQuery:
 
 
 def pipeline(looks: int) -> SparkPipeline:
-    made = SparkPipeline(cast(Any, None), "s", accepted("SELECT k FROM plain"), 1)
+    context = cast(Any, SimpleNamespace(settings=Settings()))
+    made = SparkPipeline(context, "s", TypedPlan(accepted("SELECT k FROM plain"), Types({})))
     made.query = cast(Any, EndingQuery(looks))
     made.counters.state = State.RUNNING
     return made

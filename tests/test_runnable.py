@@ -9,7 +9,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
-from tidegate.physical.runnable import check_runnable, require_end
+from tidegate.physical.refusals import require_end, unrunnable
 from tidegate.plan.properties import properties
 from tidegate.types import ChangelogKind
 
@@ -23,6 +23,16 @@ def stream_of(query: str, options: str = "") -> Stream:
     stream = compiled.catalog.get("s")
     assert isinstance(stream, Stream)
     return stream
+
+
+def check_runnable(stream: Stream) -> None:
+    """Raise the first thing that cannot run."""
+    for error in unrunnable(stream, stream.plan):
+        raise error
+
+
+def ends(stream: Stream) -> None:
+    require_end(stream, stream.plan)
 
 
 def pointed_at(error: RunError) -> str:
@@ -67,11 +77,11 @@ def test_sessions_do_not_emit_every_interval() -> None:
 )
 def test_what_waits_for_the_end_must_be_run_to_it(silent: str, place: str, speaks: str) -> None:
     with pytest.raises(RunError) as caught:
-        require_end(stream_of(silent))
+        ends(stream_of(silent))
     assert caught.value.code == "TG-505"
     assert place in pointed_at(caught.value)
     assert "--until-end" in (caught.value.hint or "")
-    require_end(stream_of(speaks))
+    ends(stream_of(speaks))
 
 
 def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() -> None:
@@ -84,7 +94,7 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
     stream = second.catalog.get("s")
     assert isinstance(stream, Stream)
     with pytest.raises(RunError) as caught:
-        require_end(stream)
+        ends(stream)
     assert pointed_at(caught.value) == "totals"
 
 
@@ -110,7 +120,7 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
             f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
             f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE "
             "ALLOW LATENESS INTERVAL '5' SECOND",
-            "taken back",
+            "retracted",
             "SELECT l.w, r.n FROM (SELECT window_end AS w, count(*) AS n FROM bids GROUP BY "
             f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
             f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE",
@@ -160,3 +170,21 @@ def test_distinct_over_changes_has_no_key() -> None:
     assert properties(plan).changelog is ChangelogKind.CHANGELOG
     assert properties(plan).key is None
     assert properties(accepted(f"SELECT k, n FROM ({counts}) EMIT ON UPDATE")).key is not None
+
+
+def test_what_cannot_run_is_found_with_the_other_errors_of_a_script() -> None:
+    compiled = compile_text(
+        "CREATE SOURCE bids (price BIGINT) WITH (connector = 'memory');"
+        + "CREATE STREAM a AS SELECT skewness(price) AS x FROM bids EMIT CHANGES;"
+        + "CREATE SOURCE k (v BIGINT) WITH (connector = 'kafka', topic = 't', brokers = 'b:1');"
+        + "CHECKPOINT;"
+    )
+    assert not compiled.errors
+    assert [(e.code, e.place is not None, bool(e.hint)) for e in compiled.unrunnable] == [
+        ("TG-501", True, True)
+    ] * 3
+    assert [e.message for e in compiled.unrunnable] == [
+        "the connector kafka cannot be used as a source yet",
+        "CHECKPOINT cannot run yet: every epoch is a checkpoint",
+        "the aggregate skewness cannot run on streams yet",
+    ]

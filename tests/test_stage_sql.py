@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.compiling import TESTS, accepted, compile_text
-from tidegate.physical.planner import all_operators, all_scans, is_stateless, plan_stages
 from tidegate.physical.stage_sql import SqlWriter, output_sql, window_bounds
+from tidegate.physical.stages import all_scans, all_stateful, is_stateless, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import DIALECT
 
@@ -26,7 +26,7 @@ def stage_sql(query: str) -> str:
     for scan in stage.scans:
         assert isinstance(scan, n.Scan)
         views[scan] = scan.source.name
-    for index, operator in enumerate(stage.operators):
+    for index, operator in enumerate(stage.stateful):
         views[operator.node] = f"operator_{index}"
     return output_sql(stage.node, views.get)
 
@@ -105,7 +105,7 @@ def test_stages_end_at_operators() -> None:
             f"GROUP BY TUMBLE(ts, {MINUTE})) AS b ON a.ts = b.window_end WHERE a.price > 1"
         )
     )
-    assert [operator.name for operator in all_operators(stage)] == [
+    assert [operator.name for operator in all_stateful(stage)] == [
         "interval_join",
         "window_aggregate",
     ]

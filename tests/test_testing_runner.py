@@ -267,9 +267,9 @@ def test_signed_rows_in_and_out() -> None:
     assert run(given, World(schema=schema)).reason == "expected_changelog: 1 row unexpected"
 
 
-def test_rows_of_an_append_only_source_cannot_be_taken_back() -> None:
+def test_rows_of_an_append_only_source_cannot_be_retracted() -> None:
     outcome = run(case(add(1), DeleteAll(("t",)), ExpectAll(())))
-    assert outcome.reason == "TG-501: delete_all: rows of t cannot be taken back"
+    assert outcome.reason == "TG-506: delete_all: rows of t cannot be retracted"
 
 
 def test_a_case_that_hangs_fails() -> None:

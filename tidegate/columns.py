@@ -9,6 +9,8 @@ INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 OPS = (INSERT, BEFORE, AFTER, DELETE)
 # Where a row came from, its event time, whether it is still a row, and late rows that pass by.
 ORIGIN, MARK, LIVE, LATE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_late"
+# The processing time of an epoch, where operators ask for it.
+NOW = "_tg_now"
 # Where a row stood: rows sort by file, then row, in the order in which they arrived. Only
 # operators for which the order of rows counts read them.
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 from tidegate.catalog.catalog import Catalog
@@ -17,7 +18,9 @@ from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Column,
     Declared,
+    LookupTable,
     Origin,
+    SideKind,
     SideStream,
     Sink,
     Source,
@@ -26,7 +29,15 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
-from tidegate.errors import CatalogError, Place, SqlError, TidegateError, did_you_mean
+from tidegate.errors import (
+    CatalogError,
+    Place,
+    SqlError,
+    TidegateError,
+    did_you_mean,
+    not_built,
+)
+from tidegate.physical.refusals import runs_as, unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.late import first_judges, late_rows_of
@@ -52,7 +63,16 @@ class Compiled:
     declared: tuple[Declared, ...]
     explained: tuple[tuple[st.Explain, n.Emit], ...]
     errors: tuple[TidegateError, ...]
+    # What is declared right with a connector, or said by a statement, that is not built.
+    not_built: tuple[TidegateError, ...]
     warnings: tuple[TidegateError, ...]
+
+    @cached_property
+    def unrunnable(self) -> tuple[TidegateError, ...]:
+        """What is right and cannot run: it can be explained, and nothing else."""
+        streams = [item for item in self.declared if isinstance(item, Stream)]
+        found = (error for item in streams for error in unrunnable(item, runs_as(item)))
+        return (*self.not_built, *found)
 
 
 @dataclass
@@ -81,6 +101,7 @@ class _Run:
         self.origin = Origin(script.text, script.file)
         self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
+        self.not_built: list[TidegateError] = []
         self.warnings: list[TidegateError] = []
         self.broken = {name.lower() for name in script.broken}
         self.done: list[st.Statement] = []
@@ -114,6 +135,7 @@ class _Run:
             tuple(self.declared),
             tuple(self.explained),
             tuple(self.errors),
+            tuple(self.not_built),
             tuple(self.warnings),
         )
 
@@ -138,6 +160,13 @@ class _Run:
             ok = self._explain(statement)
         elif isinstance(statement, st.Describe | st.ShowCreate):
             ok = self._known(statement.name, statement.name_span) is not None
+        elif isinstance(statement, st.Checkpoint | st.Restore) or (
+            isinstance(statement, st.Show) and statement.what == "CHECKPOINTS"
+        ):
+            hint = "stop, and start again on the same data directory: it goes on where it was."
+            what = " ".join(statement.text.split()[:2]).rstrip(";").upper()
+            message = f"{what} cannot run yet: every epoch is a checkpoint"
+            self.not_built.append(not_built(message, hint, self._place(statement.span)))
         if ok:
             self.done.append(statement)
 
@@ -183,10 +212,11 @@ class _Run:
         self.done.append(statement)
         for item in created:
             self._add(item, statement)
+            self._require_connector(item)
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
-            what = item.reason if isinstance(item, SideStream) else "rows"
+            what = item.holds.value if isinstance(item, SideStream) else "rows"
             self._error(
                 "TG-202",
                 f"{item.name} is taken: the {what} of {statement.name} need a name of their own",
@@ -196,6 +226,24 @@ class _Run:
             return
         self.catalog.add(item)
         self.declared.append(item)
+
+    def _require_connector(self, item: Declared) -> None:
+        """A connector whose options are known and that nobody can read or write yet."""
+        roles = {Source: "source", LookupTable: "lookup", Sink: "sink"}
+        role = roles.get(type(item))
+        if role is None:
+            return
+        connector = getattr(item, "connector", "")
+        if getattr(self.compiler.connectors[connector], role).built:
+            return
+        known = [
+            name
+            for name, spec in self.compiler.connectors.items()
+            if getattr(spec, role) is not None and getattr(spec, role).built
+        ]
+        message = f"the connector {connector} cannot be used as a {role} yet"
+        hint = f"connectors that can: {', '.join(sorted(known)) or 'none'}."
+        self.not_built.append(not_built(message, hint, self._place(item.statement.name_span)))
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
@@ -309,7 +357,13 @@ class _Run:
         columns += LATE_COLUMNS
         none = Options({}, {}, set())
         side = SideStream(
-            emit.late_to, none, stream.statement, self.origin, columns, stream.name, "late rows"
+            emit.late_to,
+            none,
+            stream.statement,
+            self.origin,
+            columns,
+            stream.name,
+            SideKind.LATE_ROWS,
         )
         return [side]
 
@@ -392,7 +446,7 @@ class _Run:
         if isinstance(declared, SideStream):
             self._error(
                 "TG-204",
-                f"{declared.name} goes with {declared.parent}, whose {declared.reason} it holds",
+                f"{declared.name} goes with {declared.parent}: it holds its {declared.holds.value}",
                 statement.name_span,
                 f"drop {declared.parent}.",
             )

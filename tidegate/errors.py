@@ -198,6 +198,11 @@ class RunError(TidegateError):
     """Something went wrong, or is refused, while running."""
 
 
+def not_built(message: str, hint: str | None = None, place: Place | None = None) -> RunError:
+    """The one error for what the language knows and this version cannot run."""
+    return RunError("TG-501", message, place=place, hint=hint)
+
+
 class DataDirectoryError(RunError):
     """The data directory cannot be used."""
 

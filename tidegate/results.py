@@ -36,7 +36,7 @@ def _summary(item: Declared) -> str:
     if isinstance(item, Stream):
         return f"{properties(item.plan).changelog.value} stream"
     if isinstance(item, SideStream):
-        return f"{item.reason} of {item.parent}"
+        return f"{item.holds.value} of {item.parent}"
     if isinstance(item, Sink):
         return f"{item.connector}, from {item.source}"
     return str(getattr(item, "connector", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,13 @@ from tidegate.errors import (
 )
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
-from tidegate.pipelines import Pipelines
+from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.refusals import refused, runs_as
 from tidegate.results import Result, describe, listing
 from tidegate.runtime.directory import DataDirectory
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
+from tidegate.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +69,7 @@ class Session:
         self._master = master
         self._spark: SparkSession | None = None
         self._listener: Any = None
-        self._pipelines = Pipelines(self.directory, lambda: self.spark, show or _print_rows)
+        self._pipelines = Supervisor(self.directory, lambda: self.spark, show or _print_rows)
 
     def __enter__(self) -> Session:
         return self
@@ -100,7 +103,7 @@ class Session:
         self._require_open()
         if self._spark is None:
             from tidegate.spark.listener import ProgressListener
-            from tidegate.spark.session import borrowed_session, own_session
+            from tidegate.spark.spark_session import borrowed_session, own_session
 
             if self._given_spark is not None:
                 self._spark = borrowed_session(self._given_spark)
@@ -135,8 +138,9 @@ class Session:
     def _compile(self, sql: str, file: str | None) -> Compiled:
         compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._knows_function)
         compiled = compiler.compile(sql, file)
-        if compiled.errors:
-            raise ScriptError(compiled.errors)
+        errors = (*compiled.errors, *compiled.unrunnable)
+        if errors:
+            raise ScriptError(errors)
         return compiled
 
     def _knows_function(self, name: str) -> bool:
@@ -147,7 +151,7 @@ class Session:
         fresh = [item for item in compiled.declared if isinstance(item, Source | Stream | Sink)]
         if not fresh:
             return compiled.catalog
-        from tidegate.spark.analysis import analyse_source, analyse_stream
+        from tidegate.spark.analysis import analyse_source
 
         spark = self.spark
         errors: list[TidegateError] = []
@@ -159,13 +163,31 @@ class Session:
                 if isinstance(known, Source):
                     compiled.catalog.replace(analyse_source(spark, known))
                 elif isinstance(known, Stream):
-                    compiled.catalog.replace(analyse_stream(spark, known, compiled.catalog))
+                    compiled.catalog.replace(self._typed(known, compiled.catalog))
             except TidegateError as error:
                 errors.append(error)
         errors += self._misfit_sinks(compiled)
         if errors:
             raise ScriptError(errors)
         return compiled.catalog
+
+    def _typed(self, stream: Stream, catalog: Catalog) -> Stream:
+        """The stream with the plan that runs; what its types do not allow is refused here."""
+        from tidegate.operators.limits import NO_LIMITS
+        from tidegate.physical.plan import plan_physical
+        from tidegate.spark.analysis import analyse_plan
+
+        typed = analyse_plan(self.spark, stream, runs_as(stream), catalog)
+        try:
+            plan_physical(stream.name, typed, NO_LIMITS)
+        except Unrunnable as error:
+            assert error.node is not None, "it was planned"
+            raise refused(stream, typed.plan, error.node, error.refusal) from None
+        fields = tuple(
+            replace(ours, type=theirs.type)
+            for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
+        )
+        return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
 
     def _misfit_sinks(self, compiled: Compiled) -> list[TidegateError]:
         """Sinks that cannot write the types of their stream."""
@@ -189,8 +211,6 @@ class Session:
         if isinstance(statement, st.Drop):
             self._drop(before.get(statement.name))
         if isinstance(statement, st.Show):
-            if statement.what == "CHECKPOINTS":
-                raise RunError("TG-501", "SHOW CHECKPOINTS is not built yet")
             return [listing(self.catalog, statement.what)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
@@ -199,14 +219,6 @@ class Session:
         if isinstance(statement, st.Explain):
             plan = next(plan for explained, plan in compiled.explained if explained is statement)
             return [Result.of_text(explain(plan, statement.stream))]
-        if isinstance(statement, st.Checkpoint | st.Restore):
-            word = statement.text.split()[0].upper()
-            raise RunError(
-                "TG-501",
-                f"{word} is not built yet",
-                hint="every epoch is a checkpoint already: stop, and start again on the same data "
-                "directory.",
-            )
         return []
 
     def _declared(self, name: str) -> Declared:

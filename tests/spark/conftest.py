@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from tidegate.spark.session import own_session
+    from tidegate.spark.spark_session import own_session
 
     session = own_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
     yield session

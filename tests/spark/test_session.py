@@ -13,7 +13,7 @@ from pyspark import SparkContext
 import tidegate
 from tests.spark.helpers import open_with, rows_of
 from tidegate.errors import RunError
-from tidegate.spark.session import require_java
+from tidegate.spark.spark_session import require_java
 
 pytestmark = pytest.mark.spark
 

@@ -18,6 +18,7 @@ from tidegate.catalog.objects import (
     Column,
     LookupTable,
     Origin,
+    SideKind,
     SideStream,
     Sink,
     Source,
@@ -51,9 +52,9 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens when the query changed since the last epoch",
-        default="continue",
-        choices=("continue", "refuse"),
+        "what happens when the query changed in or below an operator since the last epoch",
+        default="refuse",
+        choices=("refuse", "continue"),
     ),
 )
 
@@ -277,7 +278,7 @@ class Declarer:
             self.origin,
             DEAD_LETTER_COLUMNS,
             source.name,
-            "dead letters",
+            SideKind.DEAD_LETTERS,
         )
         return [side]
 

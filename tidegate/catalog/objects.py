@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -103,14 +104,25 @@ class LookupTable(Declared):
 
 @dataclass(frozen=True)
 class Stream(Declared):
-    """A named query; `plan` is the bound logical plan (a node of the plan layer)."""
+    """A named query; `plan` is the bound logical plan (a node of the plan layer).
+
+    `typed` is the plan that runs (of the physical layer), once Spark has found its types.
+    """
 
     query: st.Query
     plan: Any
+    typed: Any = None
 
     @property
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.STREAM
+
+
+class SideKind(Enum):
+    """What a stream holds that another declaration brings along."""
+
+    DEAD_LETTERS = "dead letters"
+    LATE_ROWS = "late rows"
 
 
 @dataclass(frozen=True)
@@ -119,14 +131,18 @@ class SideStream(Declared):
 
     columns: tuple[Column, ...]
     parent: str
-    reason: str
+    holds: SideKind
+
+    @property
+    def is_late(self) -> bool:
+        return self.holds is SideKind.LATE_ROWS
 
     @property
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.STREAM
 
     def create_sql(self) -> str:
-        return f"-- {self.reason} of {self.parent}, declared with it\n" + super().create_sql()
+        return f"-- {self.holds.value} of {self.parent}, declared with it\n" + super().create_sql()
 
 
 @dataclass(frozen=True)

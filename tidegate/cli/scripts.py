@@ -74,20 +74,22 @@ def check(files: Sequence[str]) -> int:
             valid, shown = False, shown + 1
             continue
         compiled = compile_script(script)
-        report.show(compiled.errors, after_others=shown > 0)
-        shown += len(compiled.errors)
+        errors = (*compiled.errors, *compiled.unrunnable)
+        report.show(errors, after_others=shown > 0)
+        shown += len(errors)
         report.show(compiled.warnings, "warning", after_others=shown > 0)
         shown += len(compiled.warnings)
-        colour = "red" if compiled.errors else "yellow" if compiled.warnings else "green"
+        colour = "red" if errors else "yellow" if compiled.warnings else "green"
         typer.secho(f"{script.name}: {_summary(compiled)}", fg=colour)
-        valid = valid and not compiled.errors
+        valid = valid and not errors
     return 0 if valid else 2
 
 
 def _summary(compiled: Compiled) -> str:
     parts = []
-    if compiled.errors:
-        parts.append(plural(len(compiled.errors), "error"))
+    errors = (*compiled.errors, *compiled.unrunnable)
+    if errors:
+        parts.append(plural(len(errors), "error"))
     else:
         parts += ["ok", *_contents(compiled.catalog)]
     if compiled.warnings:
@@ -134,7 +136,8 @@ def _find(catalog: Catalog, script: ScriptFile, wanted: str) -> Stream:
     if isinstance(found, SideStream):
         raise CatalogError(
             "TG-201",
-            f"{found.name} holds the {found.reason} of {found.parent} and has no plan of its own",
+            f"{found.name} holds the {found.holds.value} of {found.parent} and has no plan of its "
+            "own",
             hint=f"look at the plan of a stream that reads {found.name} or {found.parent}.",
         )
     names = [stream.name for stream in catalog.of(Stream)]

@@ -40,11 +40,13 @@ class Runner:
     by_clock: bool = False
     # How far behind the watermark the times of rows can be that come out after it.
     held_back_us: int = 0
+    # What the state means: a canonical text of the operator and of everything below it.
+    meaning: str = ""
 
     @cached_property
     def fingerprint(self) -> bytes:
         """What the operator means, in eight bytes."""
-        return codec.fingerprint(self.operator.name, *self.operator.fingerprint())
+        return codec.fingerprint(self.operator.name, self.meaning, *self.operator.fingerprint())
 
     def run(
         self,

@@ -1,6 +1,10 @@
-"""Logical plans to stages and operators, and their explanation.
+"""The physical plan: everything that an epoch of a stream needs, complete and without Spark.
 
-A *stage* is a stateless run of Spark SQL; an *operator* keeps state between epochs. `planner` cuts
-a plan into them, `stage_sql` prints the SQL of a stage, `explain` draws a plan for people. Imports
-plans and the validator; knows no Spark.
+A *stage* is a stateless run of Spark SQL, a *port* an input of an operator, an *operator* keeps
+state between epochs. `stages` cuts a logical plan into them; `typed` holds the types that Spark
+found when the stream was declared; `plan` puts everything together. Each operator has a module of
+its own (`aggregate`, `distinct`, `hold`, `join`, `normalize`, `top_n`, and `unbuilt` for those
+that cannot run yet) with its plan, its refusals and its line in `explain`; `registry` lists them.
+`stage_sql` and `ticked_sql` print the SQL of stages, `fingerprint` says what stored state means,
+`refusals` refuses what cannot run. Imports plans, the validator and the operators.
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
-
-from tidegate.physical.planner import is_stateless, operator_name
+from tidegate.physical.registry import kind_of
+from tidegate.physical.stages import is_stateless
+from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
-from tidegate.sql.dialect import to_sql
 from tidegate.types import format_duration
 
 
@@ -53,7 +52,7 @@ def _details(node: n.Node) -> list[str]:
     if own.state is not None:
         details.append(f"state: {own.state}")
     if not is_stateless(node) and not isinstance(node, n.LookupScan):
-        details.append(f"operator: {operator_name(node)}")
+        details.append(f"operator: {kind_of(node).name(node)}")
     if own.changelog.value != "append" and not isinstance(node, n.Emit):
         below = [properties(child).changelog for child in node.inputs]
         if not below or own.changelog not in below:
@@ -62,18 +61,11 @@ def _details(node: n.Node) -> list[str]:
 
 
 def describe(node: n.Node) -> str:
-    """One line for a node."""
+    """One line for a node; what keeps state describes itself."""
+    if not is_stateless(node):
+        return kind_of(node).describe(node)
     method = _DESCRIPTIONS.get(type(node))
     return method(node) if method is not None else node.label()
-
-
-def _columns(fields: tuple[n.Field, ...]) -> str:
-    return ", ".join(item.name for item in fields)
-
-
-def _text(node: exp.Expr) -> str:
-    """SQL without the quotes that ids need."""
-    return to_sql(node).replace("`", "")
 
 
 def _scan(node: n.Node) -> str:
@@ -92,75 +84,25 @@ def _project(node: n.Node) -> str:
     assert isinstance(node, n.Project)
     parts = []
     for item, expression in zip(node.fields, node.expressions, strict=True):
-        text = _text(expression)
+        text = text_of(expression)
         parts.append(text if text == item.name else f"{text} AS {item.name}")
     return f"Project {', '.join(parts)}"
 
 
 def _filter(node: n.Node) -> str:
     assert isinstance(node, n.Filter)
-    return f"Filter {_text(node.condition)}"
+    return f"Filter {text_of(node.condition)}"
 
 
 def _window(node: n.Node) -> str:
     assert isinstance(node, n.Window)
-    return f"Window {node.spec} on {_text(node.time)}"
-
-
-def _hold(node: n.Node) -> str:
-    assert isinstance(node, n.Hold)
-    if node.spec is None:
-        return f"Hold until the watermark passes {node.field(node.end_id).name}"
-    return f"Hold until {node.spec} closes"
-
-
-def _aggregate(node: n.Node) -> str:
-    assert isinstance(node, n.Aggregate)
-    keys = ", ".join(_text(key) for key in node.keys) or "()"
-    calls = ", ".join(_text(call) for call in node.aggregates) or "none"
-    return f"Aggregate by {keys}: {calls}"
-
-
-def _join(node: n.Node) -> str:
-    assert isinstance(node, n.Join)
-    text = f"Join {node.how} {node.kind.value}"
-    if node.equal:
-        text += " on " + " AND ".join(
-            f"{_text(p.left)} {'<=>' if p.null_safe else '='} {_text(p.right)}" for p in node.equal
-        )
-    if node.bounds is not None:
-        lower = format_duration(node.bounds.lower_us or 0)
-        upper = format_duration(node.bounds.upper_us or 0)
-        text += f", {node.bounds.left_id} - {node.bounds.right_id} in [{lower}, {upper}]"
-    if node.as_of is not None:
-        text += f", as of {_text(node.as_of)}"
-    if node.match is not None:
-        text += f", nearest {_text(node.match)}"
-    if node.residual is not None:
-        text += f", where {_text(node.residual)}"
-    return text
-
-
-def _over(node: n.Node) -> str:
-    assert isinstance(node, n.Over)
-    return "Over " + ", ".join(_text(function) for function in node.functions)
-
-
-def _top_n(node: n.Node) -> str:
-    assert isinstance(node, n.TopN)
-    limit = _text(node.limit) if node.limit is not None else "all"
-    text = f"TopN {limit} by {node.function.lower()}"
-    if node.partition:
-        text += f" partition by {', '.join(_text(part) for part in node.partition)}"
-    if node.order:
-        text += f" order by {', '.join(_text(part) for part in node.order)}"
-    return text
+    return f"Window {node.spec} on {text_of(node.time)}"
 
 
 def _emit(node: n.Node) -> str:
     assert isinstance(node, n.Emit)
     if node.clause is None:
-        return f"Emit {_columns(node.fields)}"
+        return f"Emit {names_of(node.fields)}"
     text = node.clause.mode.value.title().replace("Emit ", "").lower()
     if node.clause.every_us is not None:
         text += f" {format_duration(node.clause.every_us)}"
@@ -168,18 +110,7 @@ def _emit(node: n.Node) -> str:
         text += f", allow lateness {format_duration(node.clause.lateness_us)}"
     if node.clause.late_to:
         text += f", late rows to {node.clause.late_to}"
-    return f"Emit {text}: {_columns(node.fields)}"
-
-
-def _order(node: n.Node) -> str:
-    assert isinstance(node, n.Sort)
-    return "Sort " + ", ".join(_text(key) for key in node.order)
-
-
-def _limit(node: n.Node) -> str:
-    assert isinstance(node, n.Limit)
-    count = _text(node.count) if node.count is not None else "all"
-    return f"Limit {count}" + (f" offset {_text(node.offset)}" if node.offset is not None else "")
+    return f"Emit {text}: {names_of(node.fields)}"
 
 
 def _lookup(node: n.Node) -> str:
@@ -194,27 +125,18 @@ def _inlined(node: n.Node) -> str:
 
 def _side(node: n.Node) -> str:
     assert isinstance(node, n.SideScan)
-    return f"Stream {node.side.name} [{node.side.reason} of {node.side.parent}]"
+    return f"Stream {node.side.name} [{node.side.holds.value} of {node.side.parent}]"
 
 
 def _explode(node: n.Node) -> str:
     assert isinstance(node, n.Explode)
     added = ", ".join(node.field(column).name for column in node.generated)
-    return f"Explode {'outer ' if node.outer else ''}{_text(node.generator)} AS {added}"
-
-
-def _normalize(node: n.Node) -> str:
-    assert isinstance(node, n.Normalize)
-    return f"Normalize upserts by {', '.join(node.key)}"
-
-
-def _distinct(node: n.Node) -> str:
-    return f"Distinct {_columns(node.fields)}"
+    return f"Explode {'outer ' if node.outer else ''}{text_of(node.generator)} AS {added}"
 
 
 def _set_operation(node: n.Node) -> str:
     assert isinstance(node, n.SetOperation)
-    return f"{node.operation.title()}{' all' if node.all else ''} {_columns(node.fields)}"
+    return f"{node.operation.title()}{' all' if node.all else ''} {names_of(node.fields)}"
 
 
 _DESCRIPTIONS = {
@@ -226,15 +148,6 @@ _DESCRIPTIONS = {
     n.Filter: _filter,
     n.Explode: _explode,
     n.Window: _window,
-    n.Hold: _hold,
-    n.Aggregate: _aggregate,
-    n.Join: _join,
-    n.Over: _over,
-    n.TopN: _top_n,
-    n.Distinct: _distinct,
-    n.Sort: _order,
-    n.Limit: _limit,
     n.SetOperation: _set_operation,
-    n.Normalize: _normalize,
     n.Emit: _emit,
 }

@@ -19,10 +19,17 @@ from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
 Leaf = Callable[[n.Node], str | None]
+# The processing time of an epoch.
+NOW_SQL = "unix_micros(current_timestamp())"
 
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def micros(sql: str) -> str:
+    """A time as whole microseconds since 1970."""
+    return f"unix_micros(CAST({sql} AS TIMESTAMP))"
 
 
 def carries_op(node: n.Node) -> bool:
@@ -53,6 +60,9 @@ class SqlWriter:
     The columns of a view have the names of the fields, or with `by_id` their ids.
     """
 
+    # Columns that every row has besides its own.
+    hidden: tuple[str, ...] = ()
+
     def __init__(self, leaf: Leaf, by_id: bool = False) -> None:
         self.leaf = leaf
         self.by_id = by_id
@@ -78,8 +88,7 @@ class SqlWriter:
         return f"({self.write(node)})"
 
     def _ids(self, node: n.Node) -> list[str]:
-        columns = [quoted(item.id) for item in node.fields]
-        return [*columns, OP] if carries_op(node) else columns
+        return [*(quoted(item.id) for item in node.fields), *self._op(node), *self.hidden]
 
     def _values(self, node: n.Values) -> str:
         rows = ", ".join("(" + ", ".join(to_sql(cell) for cell in row) + ")" for row in node.rows)
@@ -91,17 +100,19 @@ class SqlWriter:
 
     def _filter(self, node: n.Filter) -> str:
         columns = ", ".join(self._ids(node))
-        condition = _printed(node.condition)
+        condition = printed(node.condition)
         return f"SELECT {columns} FROM {self.child(node.input)} WHERE {condition}"
 
     def _project(self, node: n.Project) -> str:
         columns = [
-            f"{_printed(expression)} AS {quoted(item.id)}"
+            f"{self._projected(expression)} AS {quoted(item.id)}"
             for item, expression in zip(node.fields, node.expressions, strict=True)
         ]
-        if carries_op(node):
-            columns.append(OP)
+        columns += [*self._op(node), *self.hidden]
         return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
+
+    def _projected(self, expression: exp.Expr) -> str:
+        return printed(expression)
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quoted(name) for name in node.generated)
@@ -114,22 +125,44 @@ class SqlWriter:
 
     def _window(self, node: n.Window) -> str:
         """Assign windows with whole microseconds: exact, and right before 1970 too."""
-        spec = node.spec
-        kept = [quoted(item.id) for item in node.input.fields]
-        kept += [OP] if carries_op(node.input) else []
+        kept = [*(quoted(item.id) for item in node.input.fields), *self._op(node.input)]
         start, end, time = (quoted(item.id) for item in node.fields[-3:])
-        at = "current_timestamp()" if spec.processing_time else to_sql(node.time)
+        at = "current_timestamp()" if node.spec.processing_time else to_sql(node.time)
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
-        below = f"SELECT {', '.join([*kept, f'unix_micros({at}) AS {us}'])} "
+        at = self._computed(micros(at))
+        below = f"SELECT {', '.join([*kept, *self.hidden, f'{at} AS {us}'])} "
         below += f"FROM {self.child(node.input)}"
-        bounds = window_bounds(spec, us)
-        inner = f"SELECT {', '.join([*kept, f'{bounds} AS {window}'])} FROM ({below})"
-        return (
-            f"SELECT {', '.join(kept)}, timestamp_micros({window}.s) AS {start}, "
-            f"timestamp_micros({window}.e) AS {end}, timestamp_micros({window}.e - 1) AS {time} "
-            f"FROM ({inner})"
-        )
+        bounds = self._bounds(node.spec, us)
+        inner = [*kept, *self.hidden, us, f"{bounds} AS {window}"]
+        columns = [
+            *kept,
+            *self._hidden_where(f"{us} IS NOT NULL"),
+            f"timestamp_micros({window}.s) AS {start}",
+            f"timestamp_micros({window}.e) AS {end}",
+            f"timestamp_micros({window}.e - 1) AS {time}",
+        ]
+        return f"SELECT {', '.join(columns)} FROM (SELECT {', '.join(inner)} FROM ({below}))"
+
+    # What rows carry besides their own columns
+
+    def _op(self, node: n.Node) -> list[str]:
+        return [OP] if carries_op(node) else []
+
+    def _computed(self, sql: str) -> str:
+        """An expression as it is computed for a row."""
+        return sql
+
+    def _bounds(self, spec: n.WindowSpec, us: str) -> str:
+        return window_bounds(spec, us)
+
+    def _hidden_where(self, condition: str) -> list[str]:
+        """The hidden columns of rows for which a condition holds."""
+        return list(self.hidden)
+
+    def _only(self, node: n.Node, condition: str) -> str:
+        """The rows of a node for which a condition on _op holds."""
+        return f"SELECT * FROM {self.child(node)} WHERE {condition}"
 
     def _hold(self, node: n.Hold) -> str:
         return self.write(node.input)
@@ -208,6 +241,7 @@ class SqlWriter:
             ]
             if with_op:
                 columns.append(OP if carries_op(member) else f"'+I' AS {OP}")
+            columns += self.hidden
             parts.append(f"SELECT {', '.join(columns)} FROM {self.child(member)}")
         return word.join(parts)
 
@@ -215,17 +249,15 @@ class SqlWriter:
         """EMIT CHANGES marks appended rows as inserts."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-        if carries_op(inner):
-            plain = self.write(inner)
-            only_new = gives_upserts(node) and not filters_changes(node)
-            return f"SELECT * FROM ({plain}) WHERE {OP} <> '-U'" if only_new else plain
-        if not changes:
+        if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
+            return self._only(inner, f"{OP} <> '-U'")
+        if not changes or carries_op(inner):
             return self.write(inner)
-        columns = [quoted(item.id) for item in node.fields]
-        return f"SELECT {', '.join(columns)}, '+I' AS {OP} FROM {self.child(inner)}"
+        columns = [*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}", *self.hidden]
+        return f"SELECT {', '.join(columns)} FROM {self.child(inner)}"
 
 
-def _printed(tree: exp.Expr) -> str:
+def printed(tree: exp.Expr) -> str:
     """An expression as SQL. Subqueries in it only matter for types: such plans do not run yet."""
 
     def swap(part: exp.Expr) -> exp.Expr:
@@ -271,6 +303,3 @@ def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
         ends = f"sequence({first}, {base} + {size}L, {slide}L)"
         return f"explode(transform({ends}, e -> named_struct('s', {base}, 'e', e)))"
     return f"named_struct('s', {us}, 'e', {us} + {size}L)"
-
-
-__all__ = ["OP", "SqlWriter", "carries_op", "exp", "output_sql", "quoted"]

@@ -417,7 +417,7 @@ def scan(context: Context, name: str, span: Span | None, bind_query: object) -> 
     raise BrokenReference(name)
 
 
-def side_plan(side: cat.SideStream) -> n.Node:
+def side_plan(side: cat.SideStream) -> n.Emit:
     """The plan of a stream that another declaration brings along."""
     fields = tuple(n.Field(item.name, item.name, item.type) for item in side.columns)
     scanned = n.SideScan(fields, side=side)

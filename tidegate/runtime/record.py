@@ -1,23 +1,23 @@
 """What a pipeline remembers about itself, so that a changed one is not mistaken for the old one.
 
 Spark numbers the sources of a query by position. If the sources of a stream change, old offsets
-would be applied to other sources; that is refused here. A changed query over the same sources goes
-on at the committed offsets.
+would be applied to other sources; that is refused here. An operator whose meaning changed, its own
+or that of anything below it, would mix old state with new rows; that is refused too, unless the
+stream says to go on without its state.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tidegate.errors import DataDirectoryError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -33,85 +33,105 @@ class SourceIdentity:
 
 
 @dataclass(frozen=True)
+class OperatorIdentity:
+    """An operator as its state knows it."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class PipelineRecord:
     """The stored identity of a pipeline; its key groups are fixed by its first epoch."""
 
     id: str
-    query_hash: str
     key_groups: int
+    # The operators that mean something else than at the last epoch: their state is discarded.
+    changed: tuple[str, ...] = ()
 
 
-def query_hash(text: str) -> str:
-    """The same for texts that differ in white space only."""
-    return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline as it is declared now."""
+
+    stream: str
+    sources: Sequence[SourceIdentity]
+    operators: Sequence[OperatorIdentity]
+    # Whether an operator that changed goes on without its state.
+    discards: bool
+    key_groups: int = 16
 
 
-def open_record(
-    directory: Path,
-    stream: str,
-    sources: Sequence[SourceIdentity],
-    text: str,
-    refuse_change: bool,
-    operators: Sequence[str] = (),
-    key_groups: int = 16,
-) -> PipelineRecord:
+def open_record(directory: Path, pipeline: Pipeline) -> PipelineRecord:
     """Load and check the record of a pipeline, or start a new one."""
     path = directory / "pipeline.json"
-    wanted = [source.as_json() for source in sources]
-    digest = query_hash(text)
-    identity = uuid.uuid4().hex[:8]
-    fingerprints: object = {}
+    record = PipelineRecord(uuid.uuid4().hex[:8], pipeline.key_groups)
     if path.exists():
         stored = _load(path)
-        if stored["sources"] != wanted:
-            raise DataDirectoryError(
-                "TG-603",
-                f"the sources of the stream {stream} changed since its last epoch: it read "
-                f"{_names(stored['sources'])}, now it reads {_names(wanted)}",
-                hint="give the stream another name, or remove its data: "
-                f"rm -r {directory} (it then starts from the beginning).",
-            )
-        if refuse_change and stored["query_hash"] != digest:
-            raise DataDirectoryError(
-                "TG-603",
-                f"the query of the stream {stream} changed since its last epoch",
-                hint="it has on_change = 'refuse'; set on_change = 'continue' to go on from the "
-                "committed offsets.",
-            )
-        if stored.get("operators", []) != list(operators):
-            raise DataDirectoryError(
-                "TG-603",
-                f"the stream {stream} needs other operators than at its last epoch: "
-                f"{_listed(stored.get('operators', []))} then, {_listed(operators)} now",
-                hint="give the stream another name, or remove its data: "
-                f"rm -r {directory} (it then starts from the beginning).",
-            )
-        identity = str(stored["id"])
-        fingerprints = stored.get("fingerprints", {})
-        key_groups = int(str(stored.get("key_groups", key_groups)))
-    record = {
-        "format": FORMAT,
-        "id": identity,
-        "stream": stream,
-        "sources": wanted,
-        "query_hash": digest,
-        "operators": list(operators),
-        "key_groups": key_groups,
-        "fingerprints": fingerprints,
-    }
-    write_json(path, record)
-    return PipelineRecord(identity, digest, key_groups)
+        _require_same_sources(stored, pipeline, directory)
+        changed = _changed(stored, pipeline, directory)
+        record = PipelineRecord(str(stored["id"]), int(str(stored["key_groups"])), changed)
+    write_json(
+        path,
+        {
+            "format": FORMAT,
+            "id": record.id,
+            "stream": pipeline.stream,
+            "sources": [source.as_json() for source in pipeline.sources],
+            "operators": [asdict(operator) for operator in pipeline.operators],
+            "key_groups": record.key_groups,
+        },
+    )
+    return record
 
 
-def changed_operators(directory: Path, fingerprints: Mapping[str, str]) -> list[str]:
-    """Remember what the operators mean, and say which meant something else before."""
-    path = directory / "pipeline.json"
-    record = _load(path)
-    before = record.get("fingerprints", {})
-    assert isinstance(before, dict), "a record has its fingerprints by operator"
-    if before != dict(fingerprints):
-        write_json(path, {**record, "fingerprints": dict(fingerprints)})
-    return [name for name, now in fingerprints.items() if before.get(name, now) != now]
+def _require_same_sources(stored: dict[str, object], pipeline: Pipeline, directory: Path) -> None:
+    wanted = [source.as_json() for source in pipeline.sources]
+    if stored["sources"] != wanted:
+        raise DataDirectoryError(
+            "TG-603",
+            f"the sources of the stream {pipeline.stream} changed since its last epoch: it read "
+            f"{_names(stored['sources'])}, now it reads {_names(wanted)}",
+            hint=_start_over(directory),
+        )
+
+
+def _changed(stored: dict[str, object], pipeline: Pipeline, directory: Path) -> tuple[str, ...]:
+    """The operators that changed; refused if they are others, or if nobody allows it."""
+    before = stored["operators"]
+    assert isinstance(before, list), "a record lists its operators"
+    names = [str(operator["name"]) for operator in before]
+    if names != [operator.name for operator in pipeline.operators]:
+        now = [operator.name for operator in pipeline.operators]
+        raise DataDirectoryError(
+            "TG-603",
+            f"the stream {pipeline.stream} needs other operators than at its last epoch: "
+            f"{_listed(names)} then, {_listed(now)} now",
+            hint=_start_over(directory),
+        )
+    changed = tuple(
+        operator.name
+        for old, operator in zip(before, pipeline.operators, strict=True)
+        if old["fingerprint"] != operator.fingerprint
+    )
+    if changed and not pipeline.discards:
+        raise DataDirectoryError(
+            "TG-603",
+            f"the query of the stream {pipeline.stream} changed since its last epoch, in or below "
+            f"{_listed(changed)}: what is stored belongs to the query of before",
+            hint="keep the query of before; or "
+            + _start_over(directory)
+            + " Or CREATE STREAM … WITH (on_change = 'continue'): it goes on from the committed "
+            "offsets without what was stored, and windows that are open now come out incomplete.",
+        )
+    return changed
+
+
+def _start_over(directory: Path) -> str:
+    return (
+        f"give the stream another name, or remove its data: rm -r {directory} (it then starts "
+        "from the beginning)."
+    )
 
 
 def _load(path: Path) -> dict[str, object]:
@@ -129,9 +149,8 @@ def _load(path: Path) -> dict[str, object]:
     return dict(stored)
 
 
-def _listed(operators: object) -> str:
-    assert isinstance(operators, list | tuple), "a record lists its operators"
-    return ", ".join(str(name) for name in operators) or "none"
+def _listed(operators: Sequence[str]) -> str:
+    return ", ".join(operators) or "none"
 
 
 def _names(sources: object) -> str:

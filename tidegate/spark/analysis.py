@@ -1,12 +1,13 @@
 """Types are Spark's own: a declared stream is analysed on empty tables, and errors point home.
 
-The whole plan goes to Spark as one statement. Only when Spark refuses it are the expressions tried
+The whole plan goes to Spark as one statement: a common table expression per node, and one for the
+expressions whose types an operator must know. Only when Spark refuses it are the expressions tried
 one by one, bottom up, to find the one that is to blame and its place in the user's SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
@@ -18,7 +19,9 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, LookupTable, SideStream, Source, Stream
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
-from tidegate.physical.stage_sql import SqlWriter, output_sql, quoted
+from tidegate.physical.stage_sql import SqlWriter, quoted
+from tidegate.physical.stages import all_stateful, plan_stages
+from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.spark.failure import describe
 from tidegate.sql.dialect import own_span, to_sql
@@ -38,7 +41,7 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
             schema = spark.sql(f"SELECT {to_sql(column.computed)} AS c FROM {base}").schema
         except PySparkException as error:
             raise _type_error(error, own_span(column.computed), source) from None
-        columns.append(replace(column, type=_type_name(schema, 0)))
+        columns.append(replace(column, type=_spelled(schema.fields[0].dataType)))
     checked = replace(source, columns=tuple(columns))
     _require_timestamp(checked)
     return checked
@@ -58,37 +61,97 @@ def _require_timestamp(source: Source) -> None:
         )
 
 
-def analyse_stream(spark: SparkSession, stream: Stream, catalog: Catalog) -> Stream:
-    """The stream with the types of all its columns."""
-    analyst = _Analyst(spark, catalog)
-    query = analyst.with_tables(output_sql(stream.plan, _table_name), stream.plan)
+def analyse_plan(
+    spark: SparkSession, declared: Stream | SideStream, plan: n.Emit, catalog: Catalog
+) -> TypedPlan:
+    """The plan of a stream with the types of all its columns and operands."""
+    plan = _with_sources(plan, catalog)
     try:
-        schema = spark.sql(query).schema
+        types = _types(spark, plan)
     except PySparkException as error:
-        raise _type_error(error, analyst.blame(stream.plan), stream) from None
-    fields = tuple(
-        replace(item, type=_type_name(schema, index))
-        for index, item in enumerate(stream.plan.fields)
-    )
-    return replace(stream, plan=replace(stream.plan, fields=fields))
+        raise _type_error(error, _Blame(spark).find(plan), declared) from None
+    typed = with_types(plan, types)
+    assert isinstance(typed, n.Emit), "the root of a plan emits"
+    return TypedPlan(typed, types)
 
 
-def node_schema(
-    spark: SparkSession, catalog: Catalog, node: n.Node, expressions: Sequence[str] | None = None
-) -> StructType:
-    """The types of a node's columns, or of expressions over them."""
-    analyst = _Analyst(spark, catalog)
-    query = SqlWriter(_table_name).write(node)
-    if expressions is not None:
-        if not expressions:
-            return StructType([])
-        listed = [f"{sql} AS c{index}" for index, sql in enumerate(expressions)]
-        query = f"SELECT {', '.join(listed)} FROM ({query})"
-    return spark.sql(analyst.with_tables(query, node)).schema
+def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
+    """The plan over the sources of the catalog, which know the types of computed columns."""
+
+    def swap(part: n.Node) -> n.Node:
+        inputs = tuple(swap(child) for child in part.inputs)
+        if isinstance(part, n.Scan):
+            known = catalog.get(part.source.name)
+            assert isinstance(known, Source), f"{part.source.name} is declared"
+            return replace(part, source=known)
+        return part.with_inputs(*inputs) if inputs else part
+
+    plan = swap(node)
+    assert isinstance(plan, n.Emit), "the root of a plan emits"
+    return plan
 
 
-def _type_name(schema: StructType, index: int) -> str:
-    return _spelled(schema.fields[index].dataType)
+def _types(spark: SparkSession, plan: n.Emit) -> Types:
+    """Ask Spark once for everything."""
+    asked: list[str] = []
+    tables, columns = [], []
+    names: dict[n.Node, str] = {}
+    for node in reversed(n.walk(plan)):
+        if node in names:
+            continue
+        names[node] = f"n{len(names)}"
+        tables.append(f"{names[node]} AS ({_node_sql(node, names)})")
+        known = {item.id for child in node.inputs for item in child.fields}
+        for item in node.fields:
+            if item.id not in known and quoted(item.id) not in asked:
+                asked.append(quoted(item.id))
+                columns.append(f"{names[node]}.{quoted(item.id)}")
+    for number, operands in enumerate(_operands(plan)):
+        sql = [text for text in dict.fromkeys(operands.sql) if text not in asked]
+        if not sql:
+            continue
+        listed = ", ".join(f"{text} AS c{index}" for index, text in enumerate(sql))
+        sides = ", ".join(names[node] for node in operands.nodes)
+        tables.append(f"o{number} AS (SELECT {listed} FROM {sides})")
+        columns += [f"o{number}.c{index}" for index, _ in enumerate(sql)]
+        asked += sql
+    used = dict.fromkeys(column.partition(".")[0] for column in columns)
+    listed = ", ".join(f"{column} AS c{index}" for index, column in enumerate(columns))
+    query = f"WITH {', '.join(tables)} SELECT {listed or '1 AS c'} FROM {', '.join(used)}"
+    schema = spark.sql(query).schema
+    kinds = [_spelled(field.dataType) for field in schema.fields]
+    return Types(dict(zip(asked, kinds, strict=False)))
+
+
+def _operands(plan: n.Emit) -> Iterator[Operands]:
+    for leaf in all_stateful(plan_stages(plan)):
+        yield from leaf.kind.operands(leaf.node)
+
+
+def _node_sql(node: n.Node, names: dict[n.Node, str]) -> str:
+    """One node over the tables of its inputs; a source is an empty table of its types."""
+    declared = _declared(node)
+    if declared is not None:
+        return _empty_table(declared, node)
+    return SqlWriter(lambda part: names.get(part) if part is not node else None, True).write(node)
+
+
+def _empty_table(declared: Source | SideStream | LookupTable, node: n.Node) -> str:
+    types = {column.name.lower(): column.type for column in declared.columns}
+    cells = [
+        f"CAST(NULL AS {types.get(item.name.lower()) or 'STRING'}) AS {quoted(item.id)}"
+        for item in node.fields
+    ]
+    cells.append(f"'+I' AS {OP}")
+    return f"SELECT {', '.join(cells)}"
+
+
+def _declared(node: n.Node) -> Source | SideStream | LookupTable | None:
+    if isinstance(node, n.Scan):
+        return node.source
+    if isinstance(node, n.SideScan):
+        return node.side
+    return node.table if isinstance(node, n.LookupScan) else None
 
 
 def _spelled(kind: DataType) -> str:
@@ -107,74 +170,56 @@ def _field_name(name: str) -> str:
     return name if name.isidentifier() else quoted(name)
 
 
-def _table_name(node: n.Node) -> str | None:
-    """The name of the empty table that stands for a source."""
-    declared = _declared(node)
-    return f"declared_{declared.name.lower()}" if declared is not None else None
-
-
-def _declared(node: n.Node) -> Source | SideStream | LookupTable | None:
-    if isinstance(node, n.Scan):
-        return node.source
-    if isinstance(node, n.SideScan):
-        return node.side
-    return node.table if isinstance(node, n.LookupScan) else None
-
-
 @dataclass(frozen=True)
-class _Analyst:
-    """Asks Spark about parts of a plan."""
+class _Blame:
+    """Finds the expression that Spark refuses."""
 
     spark: SparkSession
-    catalog: Catalog
 
-    def with_tables(self, query: str, plan: n.Node) -> str:
-        """Put empty tables of the declared types in front of a query."""
-        tables: dict[str, str] = {}
-        for node in n.walk(plan):
-            declared, name = _declared(node), _table_name(node)
-            if declared is None or name is None or name in tables:
-                continue
-            # The catalog knows the types of computed columns; the plan was bound before Spark did.
-            known = self.catalog.get(declared.name)
-            columns: tuple[Column, ...] = getattr(known, "columns", declared.columns)
-            cells = [
-                f"CAST(NULL AS {column.type or 'STRING'}) AS {quoted(column.name)}"
-                for column in columns
-            ]
-            tables[name] = f"{quoted(name)} AS (SELECT {', '.join(cells)}, '+I' AS {OP})"
-        return f"WITH {', '.join(tables.values())} {query}" if tables else query
+    def find(self, node: n.Node) -> Span | None:
+        """The place of the first expression, bottom up, that Spark refuses on its own."""
+        for child in node.inputs:
+            found = self.find(child)
+            if found is not None:
+                return found
+        if not node.inputs or self._accepts(_whole_sql(node)):
+            return None
+        below = ", ".join(f"({_whole_sql(child)})" for child in node.inputs)
+        for expression in _expressions(node):
+            if not self._accepts(f"SELECT {to_sql(expression)} AS c FROM {below}"):
+                return self._innermost(expression, below) or own_span(expression)
+        return node.span
 
-    def accepts(self, query: str, node: n.Node) -> bool:
+    def _accepts(self, query: str) -> bool:
         try:
-            _ = self.spark.sql(self.with_tables(query, node)).schema
+            _ = self.spark.sql(query).schema
         except PySparkException:
             return False
         return True
 
-    def blame(self, node: n.Node) -> Span | None:
-        """The place of the first expression, bottom up, that Spark refuses on its own."""
-        for child in node.inputs:
-            found = self.blame(child)
-            if found is not None:
-                return found
-        writer = SqlWriter(_table_name)
-        if not node.inputs or self.accepts(writer.write(node), node):
-            return None
-        below = ", ".join(f"({writer.write(child)})" for child in node.inputs)
-        for expression in _expressions(node):
-            if not self.accepts(f"SELECT {to_sql(expression)} AS c FROM {below}", node):
-                return self._innermost(expression, below, node) or own_span(expression)
-        return node.span
-
-    def _innermost(self, tree: exp.Expr, below: str, node: n.Node) -> Span | None:
+    def _innermost(self, tree: exp.Expr, below: str) -> Span | None:
         """Descend to the smallest part of an expression that is refused."""
         for child in tree.iter_expressions():
             if not isinstance(child, exp.Condition) or isinstance(child, exp.Column | exp.Literal):
                 continue
-            if not self.accepts(f"SELECT {to_sql(child)} AS c FROM {below}", node):
-                return self._innermost(child, below, node) or own_span(child)
+            if not self._accepts(f"SELECT {to_sql(child)} AS c FROM {below}"):
+                return self._innermost(child, below) or own_span(child)
         return None
+
+
+class _WholeWriter(SqlWriter):
+    """A plan as one statement over empty tables."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda node: None, by_id=True)
+
+    def write(self, node: n.Node) -> str:
+        declared = _declared(node)
+        return _empty_table(declared, node) if declared is not None else super().write(node)
+
+
+def _whole_sql(node: n.Node) -> str:
+    return _WholeWriter().write(node)
 
 
 def _expressions(node: n.Node) -> Iterator[exp.Expr]:
@@ -195,11 +240,13 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
         yield node.condition
 
 
-def _place(span: Span | None, declared: Source | Stream) -> Place:
+def _place(span: Span | None, declared: Source | Stream | SideStream) -> Place:
     at = span or declared.statement.name_span
     return Place(declared.origin.text, at.start, at.end, declared.origin.file)
 
 
-def _type_error(error: PySparkException, span: Span | None, declared: Source | Stream) -> SqlError:
+def _type_error(
+    error: PySparkException, span: Span | None, declared: Source | Stream | SideStream
+) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
     return SqlError("TG-307", message, place=_place(span, declared))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import LATE, LIVE, MARK, ORIGIN
+from tidegate.columns import LATE, LIVE, MARK, NOW, ORIGIN
 from tidegate.operators.clock import END_US, Tick, encode_ticks
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.group_kernels import HASH, PANE
@@ -30,7 +30,6 @@ OUT_SCHEMA = "port INT, mark BIGINT, idle BOOLEAN, data BINARY"
 MAIN, LATE_PORT, TICK_PORT = 0, 1, 2
 # Late rows that only pass through an operator further up come in by this port.
 PASSING = -1
-NOW = "_tg_now"
 # Partials of a task are merged when they have grown to this many rows.
 _ROWS_TO_SHRINK = 1_000_000
 

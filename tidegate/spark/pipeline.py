@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,28 +30,22 @@ from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.operators.limits import Limits
 from tidegate.physical.first_filter import by_name, first_filter, keeps_rows
-from tidegate.physical.planner import (
-    Stage,
-    all_operators,
-    all_scans,
-    needs_clock,
-    plan_stages,
-)
+from tidegate.physical.plan import PhysicalPlan, ScanPlan, plan_physical
+from tidegate.physical.typed import TypedPlan
 from tidegate.plan import nodes as n
 from tidegate.plan.late import first_judges
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
 from tidegate.runtime.control import FOLDER as CONTROL
 from tidegate.runtime.control import beat, end_input, has_ended
+from tidegate.runtime.counters import Counters
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.pipeline import Counters
-from tidegate.runtime.record import changed_operators
 from tidegate.spark.failure import pipeline_error
 from tidegate.spark.listener import ProgressListener
-from tidegate.spark.lowering import FIRST_OPERATOR, Lowered, Lowering, LoweringContext
+from tidegate.spark.lowering import LoweringContext, lower
 from tidegate.spark.outputs import Outputs
 from tidegate.spark.processor import ReportParam
-from tidegate.spark.session import set_batches, set_check
 from tidegate.spark.sources import SourceFrame, source_frame
+from tidegate.spark.spark_session import set_batches, set_check
 
 # How often the clock is looked at while no rows come.
 BEAT_SECONDS = 1.0
@@ -80,19 +74,18 @@ class SparkPipeline:
         self,
         context: PipelineContext,
         name: str,
-        plan: n.Node,
-        key_groups: int,
+        typed: TypedPlan,
         late: SideStream | None = None,
     ) -> None:
         self.context = context
         self.name = name
         self.id = ""
-        self.stage = plan_stages(plan)
-        self.stateful = any(True for _ in all_operators(self.stage))
-        self.key_groups = key_groups
+        self.typed = typed
+        self.key_groups = 0
         self.late_stream = late
         self.counters = Counters(name)
-        self.outputs = Outputs(plan)
+        self.outputs = Outputs(typed.plan)
+        self.plan = self._planned()
         self.sinks: set[str] = set()
         self.failure: TidegateError | None = None
         self.query: StreamingQuery | None = None
@@ -138,7 +131,7 @@ class SparkPipeline:
         self._trigger_us = trigger_us
         self._stopping = False
         self.counters.restore(self.folder / "event_times.json")
-        if self.stateful:
+        if self.plan.operators:
             spark = self.context.spark
             self._reports = spark.sparkContext.accumulator({}, ReportParam())
             self.counters.reports = lambda: dict(self._reports.value)
@@ -147,10 +140,10 @@ class SparkPipeline:
         except PySparkException as error:
             raise pipeline_error(self.name, error) from None
         self.counters.state = State.RUNNING
-        if not until_end and needs_clock(self.stage):
+        if not until_end and self.plan.needs_clock:
             self._heart = threading.Thread(target=self._beat, daemon=True)
             self._heart.start()
-        if until_end and self.stateful:
+        if until_end and self.plan.operators:
             self._ended.clear()
             self._ending = threading.Thread(target=self._run_to_end, daemon=True)
             self._ending.start()
@@ -211,27 +204,15 @@ class SparkPipeline:
 
     def _frame(self) -> DataFrame:
         """The whole plan as a streaming frame."""
-        settings = self.context.settings
-        late = self._late_node()
-        lowering = Lowering(
-            LoweringContext(
-                self.context.spark,
-                self.context.catalog,
-                self.name,
-                self._scan,
-                self.control,
-                self.key_groups,
-                Limits(settings["max_groups"], settings["max_state_bytes"]),
-                self._reports,
-                late,
-                needs_clock(self.stage),
-            )
+        self.plan = self._planned()
+        context = LoweringContext(
+            self.context.spark, self._scan, self.control, self.key_groups, self._reports
         )
-        lowered = lowering.lower(self.stage)
+        lowered = lower(self.plan, context)
         frame = lowered.frame
-        self.outputs.late = lowered.late
+        self.outputs.late = self.plan.late
         self._narrow = lowered.narrow
-        self._note_changes(lowered)
+        self._note_end()
         if self.late_stream is not None:
             self.outputs.late_names = tuple(c.name for c in self.late_stream.columns)
         if not frame.isStreaming:
@@ -241,29 +222,16 @@ class SparkPipeline:
                 hint="select FROM a source or a stream.",
             )
         # Where every usable row comes out once, nobody must count them again.
-        self.counters.keeps_rows = keeps_rows(self.stage.node, self._first)
+        self.counters.keeps_rows = keeps_rows(self.typed.plan, self._first)
         if self.counters.keeps_rows:
             return frame
-        counted = F.count_if(F.col(LIVE)) if late is not None else F.count(F.lit(1))
+        counted = F.count_if(F.col(LIVE)) if self.plan.carries_late else F.count(F.lit(1))
         return frame.observe("out", counted.alias("rows"))
 
-    def _note_changes(self, lowered: Lowered) -> None:
+    def _note_end(self) -> None:
         """Say what a start on old data means for the result."""
-        if not self.stateful or self.warnings:
+        if not self.plan.operators or self.warnings:
             return
-        named = {
-            f"{lowered.operators[number]} {number - FIRST_OPERATOR}": mark
-            for number, mark in lowered.fingerprints.items()
-        }
-        for name in changed_operators(self.folder, named):
-            self.warnings.append(
-                RunError(
-                    "TG-606",
-                    f"the operator {name.split()[0]} of the stream {self.name} changed: its state "
-                    "is discarded, and it goes on from the committed offsets",
-                    hint=f"to start from the beginning, remove its data: rm -r {self.folder}",
-                )
-            )
         if has_ended(self.control) and not self._ending_now:
             self.warnings.append(
                 RunError(
@@ -278,35 +246,31 @@ class SparkPipeline:
         """The operator whose late rows somebody wants; the late stream has its columns."""
         if self.late_stream is None or not self.outputs.late_writers:
             return None
-        (judge,) = first_judges(self.stage.node)
+        (judge,) = first_judges(self.typed.plan)
         return judge
 
-    def _scan(self, scan: n.Scan | n.SideScan, index: int, arrival: bool) -> DataFrame:
-        if isinstance(scan, n.SideScan):
-            return self._dead_letters(scan.side, index).bad()
-        # The catalog knows the types of computed columns; the plan was bound before Spark did.
-        source = self.context.catalog.get(scan.source.name)
-        assert isinstance(source, Source), f"{scan.source.name} is declared"
-        frame = self._source(source, index, arrival)
+    def _planned(self) -> PhysicalPlan:
+        settings = self.context.settings
+        limits = Limits(settings["max_groups"], settings["max_state_bytes"])
+        return plan_physical(self.name, self.typed, limits, self._late_node())
+
+    def _scan(self, scan: ScanPlan) -> DataFrame:
+        node = scan.node
+        if isinstance(node, n.SideScan):
+            return self._dead_letters(node.side, scan.index).bad()
+        source = node.source
+        frame = self._source(source, scan.index, scan.arrival)
         watermark = source.watermark
         if watermark is not None:
             self.counters.delays_us[frame.metric] = watermark.delay_us
-        if self.stateful:
+        if self.plan.operators:
             # Operators know the time from their ticks; without them it is taken from the rows.
             return frame.good(timed=False)
-        self._first = first_filter(self.stage.node) if frame.can_filter else None
+        self._first = first_filter(self.typed.plan) if frame.can_filter else None
         return frame.good(kept=by_name(self._first) if self._first is not None else None)
 
     def _source(self, source: Source, index: int, arrival: bool = False) -> SourceFrame:
-        reader = self.context.readers.get(source.connector)
-        if reader is None:
-            raise RunError(
-                "TG-501",
-                f"the connector {source.connector} of the source {source.name} cannot be read yet",
-                hint="tidegate check and tidegate explain work on it; connectors that can be read: "
-                + ", ".join(sorted(self.context.readers))
-                + ".",
-            )
+        reader = self.context.readers[source.connector]
         directory = self.context.directory.source(source.name)
         raw = reader(
             self.context.spark, SourceContext(source, directory, self.context.settings, arrival)
@@ -446,14 +410,3 @@ def _process_available(query: StreamingQuery, timeout: float | None) -> bool:
     if raised:
         raise raised[0]
     return not thread.is_alive()
-
-
-def scans_of(plan: n.Node) -> Sequence[n.Scan | n.SideScan]:
-    """The sources of a plan in the order Spark numbers them."""
-    stage: Stage = plan_stages(plan)
-    return list(all_scans(stage))
-
-
-def operators_of(plan: n.Node) -> list[str]:
-    """The operators of a plan, in the order Spark numbers them."""
-    return [operator.name for operator in all_operators(plan_stages(plan))]

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.columns import ARRIVAL, OP, OPS
-from tidegate.physical.stage_sql import quoted
+from tidegate.physical.stage_sql import micros, quoted
 from tidegate.runtime.connector import BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
@@ -97,7 +97,7 @@ class SourceFrame:
         time = quoted(watermark.column)
         if is_good != "true" and len(_bad_cases(self.source, self.everything)) > 1:
             time = f"CASE WHEN {is_good} THEN {time} END"
-        return [F.expr(f"unix_micros(CAST(max({time}) AS TIMESTAMP))").alias("time_us")]
+        return [F.expr(micros(f"max({time})")).alias("time_us")]
 
     def bad(self) -> DataFrame:
         """The dead letters: source, reason, record."""

@@ -13,7 +13,6 @@ from tidegate.columns import OP
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
-from tidegate.physical.runnable import check_runnable
 from tidegate.plan.properties import properties
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
@@ -99,7 +98,8 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
     kind = ChangelogKind.APPEND
     key: tuple[str, ...] = ()
     if isinstance(stream, Stream):
-        check_runnable(stream)
+        if compiled.unrunnable:
+            raise ScriptError(compiled.unrunnable)
         kind, key = _kind(stream)
     elif not isinstance(stream, SideStream):
         streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]

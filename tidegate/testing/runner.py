@@ -237,8 +237,8 @@ class _Run:
             source = None if self._is_lookup(name) else self.declared.source(name)
             if source is None or not source.options["changelog"]:
                 raise RunError(
-                    "TG-501",
-                    f"delete_all: rows of {name} cannot be taken back",
+                    "TG-506",
+                    f"delete_all: rows of {name} cannot be retracted",
                     hint="declare the source with changelog = true (kind: changelog).",
                 )
             changes = self.inserted.get(source.name, [])

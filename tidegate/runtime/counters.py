@@ -1,4 +1,4 @@
-"""A pipeline as the session sees it, whatever runs it; and the counters every one keeps."""
+"""The counters that every pipeline keeps."""
 
 from __future__ import annotations
 
@@ -8,28 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.runtime.control import is_control
 from tidegate.runtime.record import write_json
 from tidegate.runtime.reports import Reports, operator_statuses
-
-
-class Pipeline(Protocol):
-    """One running stream with all its sinks."""
-
-    def start(self, until_end: bool) -> None:
-        """Begin, or go on where the last epoch ended."""
-
-    def wait(self, timeout: float | None) -> bool:
-        """Until the rows available now are done, or everything has ended; False on time-out."""
-
-    def stop(self) -> None:
-        """End without flushing anything; the next start goes on from here."""
-
-    def status(self) -> StreamStatus:
-        """Where it is and what it has done."""
 
 
 @dataclass

@@ -1,9 +1,10 @@
-"""The pipelines of a session: which streams run, with which sinks, and where they are."""
+"""The supervisor of a session's pipelines: which streams run, with which sinks, where they are."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
@@ -14,19 +15,21 @@ from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
-from tidegate.physical.runnable import check_runnable, require_end
+from tidegate.physical.refusals import require_end
+from tidegate.physical.stages import all_scans, plan_stages
+from tidegate.plan.tables import side_plan
 from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.record import SourceIdentity, open_record
+from tidegate.runtime.record import OperatorIdentity, Pipeline, SourceIdentity, open_record
 
 if TYPE_CHECKING:
+    from tidegate.physical.typed import TypedPlan
     from tidegate.spark.pipeline import PipelineContext, SparkPipeline
 
 Show = Callable[[str, int, Any], None]
-LATE_ROWS = "late rows"
 
 
-class Pipelines:
+class Supervisor:
     """Runs every stream that has a sink or a subscriber; late streams run with their parent."""
 
     def __init__(self, directory: DataDirectory, spark: Callable[[], Any], show: Show) -> None:
@@ -58,7 +61,7 @@ class Pipelines:
     def _owner(self, catalog: Catalog, stream: str) -> str:
         """The stream whose pipeline hands out these rows: late rows come from their parent's."""
         declared = catalog.get(stream)
-        if isinstance(declared, SideStream) and declared.reason == LATE_ROWS:
+        if isinstance(declared, SideStream) and declared.is_late:
             return declared.parent
         return stream
 
@@ -70,22 +73,20 @@ class Pipelines:
         return [s for s in self.sinks(catalog) if self._owner(catalog, s.source).lower() == name]
 
     def check_runnable(self, catalog: Catalog, until_end: bool) -> None:
-        """Refuse what cannot run before anything is started."""
+        """Refuse what would say nothing, or never end, before anything is started."""
         for name in self.wanted(catalog):
             declared = catalog.get(name)
             if isinstance(declared, Stream) and name.lower() not in self._pipelines:
-                check_runnable(declared)
                 self._require_end(declared, until_end)
 
     def _require_end(self, declared: Stream, until_end: bool) -> None:
         """Running to the end of what never ends would hang, and so would waiting for the end of
         what is not run to it: say so instead."""
+        plan = declared.typed.plan
         if not until_end:
-            require_end(declared)
+            require_end(declared, plan)
             return
-        from tidegate.spark.pipeline import scans_of
-
-        for scan in scans_of(declared.plan):
+        for scan in all_scans(plan_stages(plan)):
             source = getattr(scan, "source", None)
             spec = CONNECTORS[source.connector].source if source is not None else None
             if source is not None and spec is not None and spec.endless(source.options):
@@ -148,29 +149,38 @@ class Pipelines:
 
     def _opened(self, name: str, context: PipelineContext) -> tuple[SparkPipeline, int | None]:
         """The pipeline of a stream, with what it remembers of earlier runs."""
-        from tidegate.spark.pipeline import SparkPipeline, operators_of, scans_of
+        from tidegate.spark.lowering import runner_of
+        from tidegate.spark.pipeline import SparkPipeline
 
         catalog = context.catalog
         declared = catalog.get(name)
+        assert isinstance(declared, Stream | SideStream), f"{name} cannot run"
+        trigger, discards = None, False
         if isinstance(declared, Stream):
-            plan, trigger = declared.plan, declared.options["trigger_interval"]
-            refuse = declared.options["on_change"] == "refuse"
-            text = declared.statement.text
+            typed, trigger = declared.typed, declared.options["trigger_interval"]
+            discards = declared.options["on_change"] == "continue"
         else:
-            assert isinstance(declared, SideStream), f"{name} cannot run"
-            from tidegate.plan.tables import side_plan
-
-            plan, trigger, refuse, text = side_plan(declared), None, False, declared.name
-        identities = [self._identity(scan, catalog) for scan in scans_of(plan)]
-        folder = self.directory.pipeline(declared.name)
-        key_groups = context.settings["key_groups"] or _default_key_groups(context.spark)
-        record = open_record(
-            folder, declared.name, identities, text, refuse, operators_of(plan), key_groups
-        )
+            typed = self._side_plan(declared, context)
         late = next((s for s in catalog.of(SideStream) if _is_late_of(s, declared.name)), None)
-        pipeline = SparkPipeline(context, declared.name, plan, record.key_groups, late)
-        pipeline.id = record.id
+        pipeline = SparkPipeline(context, declared.name, typed, late)
+        operators = [
+            OperatorIdentity(item.name, runner_of(item).fingerprint.hex())
+            for item in pipeline.plan.operators
+        ]
+        identities = [self._identity(scan.node, catalog) for scan in pipeline.plan.scans]
+        key_groups = context.settings["key_groups"] or _default_key_groups(context.spark)
+        folder = self.directory.pipeline(declared.name)
+        record = open_record(
+            folder, Pipeline(declared.name, identities, operators, discards, key_groups)
+        )
+        pipeline.id, pipeline.key_groups = record.id, record.key_groups
+        self.warnings += [_discarded(declared.name, item, folder) for item in record.changed]
         return pipeline, trigger
+
+    def _side_plan(self, side: SideStream, context: PipelineContext) -> TypedPlan:
+        from tidegate.spark.analysis import analyse_plan
+
+        return analyse_plan(context.spark, side, side_plan(side), context.catalog)
 
     def _identity(self, scan: Any, catalog: Catalog) -> SourceIdentity:
         source = getattr(scan, "source", None) or catalog.get(scan.side.parent)
@@ -181,13 +191,7 @@ class Pipelines:
         return SourceIdentity(source.name, source.connector, options)
 
     def _writer(self, sink: Sink, pipeline: SparkPipeline) -> Any:
-        factory = WRITERS.get(sink.connector)
-        if factory is None:
-            raise RunError(
-                "TG-501",
-                f"the connector {sink.connector} of the sink {sink.name} cannot be written yet",
-                hint=f"connectors that can be written: {', '.join(sorted(WRITERS))}.",
-            )
+        factory = WRITERS[sink.connector]
         folder = self.directory.pipeline(sink.source)
         return factory(self._spark(), SinkContext(sink, folder, pipeline.id, self._show))
 
@@ -267,7 +271,16 @@ class Pipelines:
 
 
 def _is_late_of(side: SideStream, stream: str) -> bool:
-    return side.reason == LATE_ROWS and side.parent.lower() == stream.lower()
+    return side.is_late and side.parent.lower() == stream.lower()
+
+
+def _discarded(stream: str, operator: str, folder: Path) -> RunError:
+    return RunError(
+        "TG-606",
+        f"the operator {operator} of the stream {stream} changed: its state is discarded, and it "
+        "goes on from the committed offsets",
+        hint=f"to start from the beginning, remove its data: rm -r {folder}",
+    )
 
 
 def _default_key_groups(spark: Any) -> int:

@@ -1,0 +1,335 @@
+"""GROUP BY: panes, keys and calls; the operator that groups rows, and what it asks of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.columns import OP
+from tidegate.physical.calls import CallPlan, plan_call
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.ports import Columns, column_sql
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.stage_sql import NOW_SQL, carries_op, micros
+from tidegate.physical.times import aggregate_behind_us, closing_key
+from tidegate.physical.typed import Operands, Types
+from tidegate.physical.words import text_of
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.sql.dialect import to_sql
+from tidegate.sql.statements import EmitMode
+
+if TYPE_CHECKING:
+    from tidegate.operators.contract import Operator
+    from tidegate.operators.group_kernels import GroupSpec
+    from tidegate.operators.late import LateRows
+    from tidegate.operators.layout import OutputColumn
+    from tidegate.operators.panes import Panes
+
+# 1 for a row that is added, −1 for one that is retracted.
+WEIGHT_SQL = f"CASE WHEN {OP} IN ('+I', '+U') THEN 1L ELSE -1L END"
+EARLY = (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a field of the aggregate comes from: a key, a result, or a time of the window."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class AggregatePlan:
+    """An aggregate in terms of its operator.
+
+    `input` is the node whose rows it reads: windows that are made of panes are not applied below.
+    """
+
+    node: n.Aggregate
+    input: n.Node
+    # None without windows: groups are never closed. DUE: a column says when.
+    window: n.WindowSpec | None
+    by_pane: bool
+    by_clock: bool
+    # The time of a row in microseconds.
+    time: str | None
+    keys: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    calls: tuple[CallPlan, ...]
+
+    @property
+    def time_id(self) -> str | None:
+        """The column that is the time of a row, if it is one as it stands."""
+        window = self.node.input
+        if not isinstance(window, n.Window) or not window.grouped or self.by_clock:
+            return None
+        return window.time_id
+
+    @property
+    def retracts(self) -> bool:
+        return carries_op(self.input)
+
+    @property
+    def early(self) -> bool:
+        """Whether it tells what changed in every epoch, not only what is final."""
+        return self.node.emit is not None and self.node.emit.mode in EARLY
+
+    @property
+    def session_gap_us(self) -> int | None:
+        return self.window.size_us if self.node.makes_sessions and self.window else None
+
+
+def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
+    """Cut an aggregate into panes, keys and calls."""
+    below = node.input
+    calls = tuple(plan_call(call, below) for call in node.aggregates)
+    if isinstance(below, n.Window) and below.grouped:
+        return _windowed(node, below, calls)
+    return _closed_by_key(node, calls)
+
+
+def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) -> AggregatePlan:
+    spec = window.spec
+    time = NOW_SQL if spec.processing_time else micros(to_sql(window.time))
+    derived = _window_columns(spec, [item.id for item in window.fields[-3:]])
+    keys, outputs = _keys(node, derived)
+    by_clock = spec.processing_time
+    return AggregatePlan(node, window.input, spec, True, by_clock, time, keys, outputs, calls)
+
+
+def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, Output]:
+    start, end, time = names
+    fixed = spec.kind in (n.WindowKind.TUMBLE, n.WindowKind.HOP)
+    return {
+        start: Output("due", -spec.size_us) if fixed else Output("start", 0),
+        end: Output("due", 0),
+        time: Output("due", -1),
+    }
+
+
+def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregatePlan:
+    """Groups that the watermark closes because one of their keys tells when; or never."""
+    item = closing_key(node)
+    if item is None:
+        keys, outputs = _keys(node, {})
+        return AggregatePlan(node, node.input, None, False, False, None, keys, outputs, calls)
+    delta = _closes_after_us(item)
+    at = micros(to_sql(node.keys[node.key_fields.index(item)]))
+    keys, outputs = _keys(node, {item.id: Output("due", -delta)})
+    pane = f"{at} + {delta}L" if delta else at
+    clock = item.window_by_clock
+    return AggregatePlan(node, node.input, None, True, clock, pane, keys, outputs, calls)
+
+
+def _closes_after_us(item: n.Field) -> int:
+    """How long after the value of a key the watermark closes its group."""
+    if item.role is n.Role.WINDOW_END:
+        return 0
+    if item.role is n.Role.TIME:
+        return 1
+    assert item.window is not None, "the start of a window belongs to one"
+    return item.window.size_us
+
+
+def _keys(
+    node: n.Aggregate, derived: dict[str, Output]
+) -> tuple[tuple[str, ...], tuple[Output, ...]]:
+    keys: list[str] = []
+    outputs: list[Output] = []
+    for item, tree in zip(node.key_fields, node.keys, strict=True):
+        known = derived.get(item.id)
+        if known is None:
+            known = Output("key", len(keys))
+            keys.append(to_sql(tree))
+        outputs.append(known)
+    outputs += [Output("result", index) for index, _ in enumerate(node.aggregates)]
+    return tuple(keys), tuple(outputs)
+
+
+# What it needs to know, and what it refuses
+
+
+def operands(node: n.Aggregate) -> Iterator[Operands]:
+    plan = plan_aggregate(node)
+    arguments = [sql for call in plan.calls for sql in call.argument_sql]
+    yield Operands((plan.input,), (*plan.keys, *arguments))
+
+
+def refusals(node: n.Aggregate) -> Iterator[Refusal]:
+    try:
+        plan_aggregate(node)
+    except Unrunnable as error:
+        yield error.refusal
+    if node.makes_sessions and carries_op(node.input):
+        yield Refusal(
+            "sessions of rows that are retracted cannot run yet",
+            "use TUMBLE or HOP, or make sessions of a stream that only adds rows.",
+        )
+    if node.makes_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
+        yield Refusal(
+            "EMIT EVERY of sessions cannot run yet",
+            "use EMIT ON UPDATE, which gives out what changed in each epoch.",
+            node.emit.span,
+        )
+    if aggregate_behind_us(node) is None:
+        yield Refusal(
+            "sessions of rows that keep another event time cannot run yet",
+            "leave that column out of GROUP BY.",
+        )
+
+
+def waits_for_end(node: n.Aggregate, has_watermark: bool) -> bool:
+    if node.emit is not None and node.emit.mode in EARLY:
+        return False
+    clock = node.window is not None and node.window.processing_time
+    return not node.windowed or not (clock or properties(node.input).has_watermark)
+
+
+def operator_name(node: n.Aggregate) -> str:
+    if node.makes_sessions:
+        return "session_aggregate"
+    return "window_aggregate" if node.windowed else "group_aggregate"
+
+
+def describe(node: n.Aggregate) -> str:
+    keys = ", ".join(text_of(key) for key in node.keys) or "()"
+    calls = ", ".join(text_of(call) for call in node.aggregates) or "none"
+    return f"Aggregate by {keys}: {calls}"
+
+
+# Building
+
+
+def build(node: n.Aggregate, request: Request) -> Built:
+    return build_groups(plan_aggregate(node), request, operator_name(node), carries_op(node))
+
+
+def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool) -> Built:
+    """The operator of an aggregate; DISTINCT is one too."""
+    from tidegate.operators.group_kernels import PANE, WEIGHT, Groups
+    from tidegate.operators.panes import Grid
+
+    columns = Columns()
+    if plan.time is not None:
+        columns.add(PANE, plan.time)
+    columns.add_all("k", plan.keys)
+    if plan.retracts:
+        columns.add(WEIGHT, WEIGHT_SQL)
+    for index, call in enumerate(plan.calls):
+        columns.add_all(f"a{index}_", call.argument_sql)
+    late = _late(plan, columns, request.types, name) if request.keeps_late else None
+    spec = _spec(plan, request.types)
+    # Making the accumulators here refuses what cannot run before anything starts.
+    Groups(spec)
+    operator = _operator(plan, spec, late, request, name, with_op)
+    hashed = columns.hash_by(plan.keys, spec.keys)
+    made_of_panes = plan.window is not None and plan.session_gap_us is None
+    grid = None
+    if made_of_panes and plan.window is not None:
+        grid = Grid(_panes(plan).width_us, plan.window.offset_us)
+    port = columns.port(plan.input, grid=grid, time_id=plan.time_id, hashed=hashed)
+    return Built(operator, (port,), plan.by_clock, aggregate_behind_us(plan.node) or 0)
+
+
+def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
+    from tidegate.operators.accumulators import Call
+    from tidegate.operators.group_kernels import GroupSpec
+
+    results = types.columns(plan.node)[len(plan.node.keys) :]
+    calls = tuple(
+        Call(
+            call.function,
+            call.text,
+            tuple(types.all(call.argument_sql)),
+            result,
+            call.distinct,
+            call.filtered,
+            call.constants,
+            plan.retracts,
+        )
+        for call, result in zip(plan.calls, results, strict=True)
+    )
+    return GroupSpec(tuple(types.all(plan.keys)), calls, plan.retracts)
+
+
+def _panes(plan: AggregatePlan) -> Panes:
+    from tidegate.operators.panes import Panes
+
+    spec = plan.window
+    if spec is None or plan.session_gap_us is not None:
+        return Panes("DUE")
+    return Panes(spec.kind.value, spec.size_us, spec.slide_us, spec.offset_us)
+
+
+def _operator(
+    plan: AggregatePlan,
+    spec: GroupSpec,
+    late: LateRows | None,
+    request: Request,
+    name: str,
+    with_op: bool,
+) -> Operator:
+    from tidegate.operators.keyed_aggregate import KeyedAggregate
+    from tidegate.operators.layout import Layout
+    from tidegate.operators.session_aggregate import SessionAggregate
+    from tidegate.operators.window_aggregate import WindowAggregate
+
+    node, limits = plan.node, request.limits
+    emit = node.emit
+    panes = _panes(plan)
+    layout = Layout(_output(plan, request.types), panes, with_op)
+    lateness = (emit.lateness_us or 0) if emit is not None else 0
+    gap = plan.session_gap_us
+    if gap is not None:
+        return SessionAggregate(spec, gap, layout, lateness, plan.early, late, limits)
+    if plan.by_pane and not plan.early:
+        return WindowAggregate(spec, panes, layout, lateness, late, limits, name)
+    every = emit.every_us if emit is not None and emit.mode is EmitMode.EVERY else None
+    at_end = not plan.early and not plan.by_pane
+    return KeyedAggregate(
+        spec,
+        layout,
+        panes if plan.by_pane else None,
+        lateness,
+        every,
+        at_end,
+        node.ttl_us,
+        late,
+        limits,
+        name,
+    )
+
+
+def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
+    from tidegate.operators.layout import OutputColumn
+
+    kinds = types.columns(plan.node)
+    return tuple(
+        OutputColumn(output.kind, output.index, kind)
+        for output, kind in zip(plan.outputs, kinds, strict=True)
+    )
+
+
+def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> LateRows:
+    """What comes too late is kept with all the columns its node has."""
+    import pyarrow as pa
+
+    from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
+    from tidegate.operators.late import LateRows
+
+    fields = [
+        pa.field(own, pa.int64() if own == WEIGHT else types.of(columns.sql_of(given)))
+        for own, given in columns.named
+        if own != PANE
+    ]
+    needed = pa.schema([(PANE, pa.int64()), (HASH, pa.int64()), *fields])
+    own = column_sql(plan.input)
+    columns.add_all("l", own)
+    return LateRows(name, needed, tuple(types.all(own)))
+
+
+KIND = OperatorKind(
+    operator_name, describe, build, operands, refusals, waits_for_end, takes_every=True
+)

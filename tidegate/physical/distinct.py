@@ -1,0 +1,69 @@
+"""SELECT DISTINCT: a GROUP BY of all columns that says of each group only that it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidegate.physical import aggregate
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.refusal import Refusal
+from tidegate.physical.stage_sql import carries_op
+from tidegate.physical.times import aggregate_behind_us
+from tidegate.physical.typed import Operands
+from tidegate.physical.words import names_of
+from tidegate.plan import nodes as n
+from tidegate.sql.statements import Emit, EmitMode
+from tidegate.types import Span
+
+
+def as_aggregate(node: n.Distinct) -> n.Aggregate:
+    fields = node.fields
+    if not node.timed:
+        fields = tuple(replace(item, role=n.Role.PLAIN, window=None) for item in fields)
+    mode = EmitMode.WINDOW_CLOSE if node.at_close and node.timed else EmitMode.CHANGES
+    keys = tuple(exp.column(exp.to_identifier(item.id, quoted=True)) for item in fields)
+    return n.Aggregate(
+        fields,
+        input=node.input,
+        keys=keys,
+        aggregates=(),
+        window=None,
+        emit=Emit(mode, node.span or Span(0, 0)),
+        ttl_us=node.ttl_us,
+        span=node.span,
+    )
+
+
+def operands(node: n.Distinct) -> Iterator[Operands]:
+    yield from aggregate.operands(as_aggregate(node))
+
+
+def refusals(node: n.Distinct) -> Iterator[Refusal]:
+    if aggregate_behind_us(as_aggregate(node)) is None:
+        yield Refusal(
+            "DISTINCT over rows of sessions that keep another event time cannot run yet",
+            "leave that column out of it.",
+        )
+
+
+def waits_for_end(node: n.Distinct, has_watermark: bool) -> bool:
+    return node.at_close and not has_watermark
+
+
+def operator_name(node: n.Distinct) -> str:
+    return "distinct"
+
+
+def describe(node: n.Distinct) -> str:
+    return f"Distinct {names_of(node.fields)}"
+
+
+def build(node: n.Distinct, request: Request) -> Built:
+    plan = aggregate.plan_aggregate(as_aggregate(node))
+    return aggregate.build_groups(plan, request, operator_name(node), carries_op(node))
+
+
+KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)

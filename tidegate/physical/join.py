@@ -1,0 +1,290 @@
+"""Joins: the time of each side, keys in a type that holds both, and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from tidegate.physical.aggregate import WEIGHT_SQL
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.ports import Columns, PortPlan, column_sql
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.stage_sql import carries_op, micros, quoted
+from tidegate.physical.times import behind_us
+from tidegate.physical.typed import Operands, Types, arrow_type
+from tidegate.physical.words import text_of
+from tidegate.plan import nodes as n
+from tidegate.plan.scope import referenced
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import to_sql
+from tidegate.types import format_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.operators.contract import Operator
+
+RUN = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
+_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+
+
+@dataclass(frozen=True)
+class JoinPlan:
+    """`times` is the SQL of each side's time in microseconds; `step_us` as the operators have it.
+
+    A join without bounds has neither. `changes` says that its result may be retracted, or waits
+    for the end of its input.
+    """
+
+    node: n.Join
+    times: tuple[str, str] | None
+    pairs: tuple[n.KeyPair, ...]
+    lower_us: int
+    upper_us: int
+    step_us: int | None
+    held_back_us: int
+
+    @property
+    def retracts(self) -> tuple[bool, bool]:
+        return carries_op(self.node.left), carries_op(self.node.right)
+
+    @property
+    def changes(self) -> bool:
+        return self.times is None or any(self.retracts)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether rows without a match are only known when the input has ended."""
+        return self.times is None and waits_for_end(self.node, False)
+
+    @property
+    def keys(self) -> tuple[list[str], list[str]]:
+        """The SQL of the keys of each side."""
+        left = [to_sql(pair.left) for pair in self.pairs]
+        return left, [to_sql(pair.right) for pair in self.pairs]
+
+
+def plan_join(node: n.Join) -> JoinPlan:
+    pairs = node.equal + tuple(_as_pair(piece, node) for piece in ex.conjuncts(node.residual))
+    if node.kind is n.JoinKind.REGULAR:
+        return JoinPlan(node, None, pairs, 0, 0, None, 0)
+    closing = _closing(node)
+    behind = max(behind or 0 for behind in _behind(node, closing))
+    times = (closing_sql(closing[0]), closing_sql(closing[1]))
+    if node.kind is n.JoinKind.WINDOW:
+        return JoinPlan(node, times, pairs, 0, 0, 0, behind)
+    assert node.bounds is not None, "an interval join has bounds"
+    lower, upper = node.bounds.lower_us, node.bounds.upper_us
+    assert lower is not None and upper is not None, "an interval join has both bounds"
+    waits = upper - lower if node.at_close else 0
+    back = max(0, upper, -lower, waits) + behind
+    return JoinPlan(node, times, pairs, lower, upper, 1, back)
+
+
+def closing_sql(item: n.Field) -> str:
+    """The moment that closes a row; the start of a window tells its end."""
+    at = micros(quoted(item.id))
+    if item.role is n.Role.WINDOW_START and item.window is not None:
+        return f"{at} + {item.window.size_us}L"
+    return at
+
+
+def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
+    """The columns of both sides that say when a row is closed."""
+    if node.kind is n.JoinKind.INTERVAL:
+        assert node.bounds is not None, "an interval join has bounds"
+        return node.left.field(node.bounds.left_id), node.right.field(node.bounds.right_id)
+    found: dict[n.Role, tuple[n.Field, n.Field]] = {}
+    left = {item.id: item for item in node.left.fields}
+    right = {item.id: item for item in node.right.fields}
+    for pair in node.equal:
+        one, other = left.get(pair.left.name), right.get(pair.right.name)
+        if one is None or other is None or one.role is not other.role or one.window is None:
+            continue
+        if one.window == other.window:
+            found.setdefault(one.role, (one, other))
+    return found.get(n.Role.WINDOW_END) or found[n.Role.WINDOW_START]
+
+
+def _behind(node: n.Join, closing: tuple[n.Field, n.Field]) -> list[int | None]:
+    sides = zip(node.inputs, closing, strict=True)
+    return [behind_us(side.fields, item) for side, item in sides]
+
+
+def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
+    """A condition on one side: its rows match only where it is true."""
+    true = exp.true()
+    if referenced(piece) <= {item.id for item in node.left.fields}:
+        return n.KeyPair(piece, true)
+    return n.KeyPair(true, piece)
+
+
+# What it needs to know, and what it refuses
+
+
+def operands(node: n.Join) -> Iterator[Operands]:
+    """The keys of each side, and the type in which Spark compares two of them."""
+    left, right = plan_join(node).keys
+    yield Operands((node.left,), tuple(left))
+    yield Operands((node.right,), tuple(right))
+    yield Operands(node.inputs, tuple(map(_both, left, right)))
+
+
+def _both(left: str, right: str) -> str:
+    return f"coalesce({left}, {right})"
+
+
+def refusals(node: n.Join) -> Iterator[Refusal]:
+    if node.kind not in RUN:
+        yield Refusal(
+            f"{node.kind.value} joins cannot run yet",
+            "interval, window and regular joins run: join by equality and a bound of time.",
+        )
+        return
+    left = {item.id for item in node.left.fields}
+    right = {item.id for item in node.right.fields}
+    for piece in ex.conjuncts(node.residual):
+        ids = referenced(piece)
+        if not (ids <= left or ids <= right):
+            yield Refusal(
+                f"a {node.how} join with a condition on both sides that is neither an equality "
+                "nor a bound of time cannot run yet",
+                "use JOIN, or compute the condition in a stream below.",
+            )
+    if node.kind is n.JoinKind.REGULAR:
+        return
+    if node.at_close and any(carries_op(side) for side in node.inputs):
+        yield Refusal(
+            "EMIT ON WINDOW CLOSE over a join of rows that are retracted cannot run yet",
+            "use EMIT CHANGES, or join streams without ALLOW LATENESS.",
+        )
+    if None in _behind(node, _closing(node)):
+        yield Refusal(
+            "rows of sessions that keep other event times cannot be joined yet",
+            "leave those columns out of the join's inputs.",
+        )
+
+
+def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
+    """Whether some of its rows come out only when its inputs have ended."""
+    if node.kind not in RUN or carries_op(node):
+        return False
+    outer = node.how not in ("INNER", "SEMI")
+    if node.kind is n.JoinKind.REGULAR:
+        return outer
+    return not has_watermark and (outer or node.at_close)
+
+
+def operator_name(node: n.Join) -> str:
+    return f"{node.kind.value}_join"
+
+
+def describe(node: n.Join) -> str:
+    text = f"Join {node.how} {node.kind.value}"
+    if node.equal:
+        text += " on " + " AND ".join(
+            f"{text_of(pair.left)} {'<=>' if pair.null_safe else '='} {text_of(pair.right)}"
+            for pair in node.equal
+        )
+    if node.bounds is not None:
+        lower = format_duration(node.bounds.lower_us or 0)
+        upper = format_duration(node.bounds.upper_us or 0)
+        text += f", {node.bounds.left_id} - {node.bounds.right_id} in [{lower}, {upper}]"
+    if node.as_of is not None:
+        text += f", as of {text_of(node.as_of)}"
+    if node.match is not None:
+        text += f", nearest {text_of(node.match)}"
+    if node.residual is not None:
+        text += f", where {text_of(node.residual)}"
+    return text
+
+
+# Building
+
+
+def build(node: n.Join, request: Request) -> Built:
+    plan = plan_join(node)
+    common = _common(plan, request.types)
+    kinds = tuple(arrow_type(name) for name in common)
+    operator = _operator(plan, kinds, request)
+    ports = tuple(_port(plan, port, common, request.types) for port in (0, 1))
+    return Built(operator, ports, held_back_us=plan.held_back_us)
+
+
+def _common(plan: JoinPlan, types: Types) -> list[str]:
+    """The type in which each pair of keys is compared, as Spark would."""
+    common = []
+    for left, right in zip(*plan.keys, strict=True):
+        one, other = types.name(left), types.name(right)
+        if one != other and not _comparable(one, other):
+            text = f"{left} = {right}: a join of {one} with {other} cannot run yet"
+            hint = "CAST one side to the type of the other."
+            raise Unrunnable(Refusal(text.replace("`", ""), hint))
+        common.append(one if one == other else types.name(_both(left, right)))
+    return common
+
+
+def _comparable(one: str, other: str) -> bool:
+    numbers = all(kind.split("(")[0] in _NUMBERS for kind in (one, other))
+    return numbers or all(kind.startswith("TIMESTAMP") for kind in (one, other))
+
+
+def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
+    import pyarrow as pa
+
+    from tidegate.operators.change_join import ChangeJoin
+    from tidegate.operators.matching import Matching
+    from tidegate.operators.timed_join import TimedJoin
+
+    node = plan.node
+    columns = (
+        tuple(request.types.columns(node.left)),
+        tuple(request.types.columns(node.right)),
+    )
+    safe = tuple(pair.null_safe for pair in plan.pairs)
+    matching = Matching(keys, safe, plan.lower_us, plan.upper_us)
+    named: dict[str, Any] = {"limits": request.limits, "name": operator_name(node)}
+    if not plan.changes:
+        assert plan.step_us is not None, "rows have times"
+        return TimedJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
+    if carries_op(node) and any(pa.types.is_nested(kind) for side in columns for kind in side):
+        message = "rows with arrays, maps or structs that can be retracted cannot be joined yet"
+        hint = "leave such columns out, or turn them into text with to_json(…)."
+        raise Unrunnable(Refusal(message, hint))
+    ttl = node.ttl_us if plan.step_us is None else None
+    return ChangeJoin(
+        matching,
+        columns,
+        node.how,
+        any(plan.retracts),
+        plan.step_us,
+        ttl,
+        plan.at_end,
+        carries_op(node),
+        **named,
+    )
+
+
+def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:
+    from tidegate.operators.group_kernels import PANE, WEIGHT
+
+    side = plan.node.inputs[port]
+    columns = Columns()
+    if plan.times is not None:
+        columns.add(PANE, plan.times[port])
+    keys = [
+        key if types.name(key) == kind else f"CAST({key} AS {kind})"
+        for key, kind in zip(plan.keys[port], common, strict=True)
+    ]
+    columns.add_all("k", keys)
+    columns.add_all("c", column_sql(side))
+    if any(plan.retracts):
+        columns.add(WEIGHT, WEIGHT_SQL if plan.retracts[port] else "1L")
+    hashed = columns.hash_by(keys, [arrow_type(kind) for kind in common])
+    return columns.port(side, hashed=hashed)
+
+
+KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)

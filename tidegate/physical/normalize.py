@@ -1,0 +1,36 @@
+"""Upserts to changes: the last row of each key is remembered."""
+
+from __future__ import annotations
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.ports import Columns, column_sql
+from tidegate.physical.stage_sql import carries_op, quoted
+from tidegate.plan import nodes as n
+
+
+def operator_name(node: n.Normalize) -> str:
+    return "normalize_upserts"
+
+
+def describe(node: n.Normalize) -> str:
+    return f"Normalize upserts by {', '.join(node.key)}"
+
+
+def build(node: n.Normalize, request: Request) -> Built:
+    from tidegate.operators.normalize import Normalize
+
+    keys = [quoted(column) for column in node.key]
+    columns = Columns()
+    columns.add_all("k", keys)
+    columns.add_all("c", column_sql(node))
+    columns.add(OP, OP if carries_op(node.input) else "'+U'")
+    columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+    columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
+    kinds = request.types.all(keys)
+    operator = Normalize(tuple(kinds), tuple(request.types.columns(node)), request.limits)
+    hashed = columns.hash_by(keys, kinds)
+    return Built(operator, (columns.port(node.input, hashed=hashed, arrival=True),))
+
+
+KIND = OperatorKind(operator_name, describe, build)

@@ -1,0 +1,269 @@
+"""The physical plan of a stream: everything an epoch needs, complete and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.columns import LATE, LIVE, MARK, NOW, OP, ORIGIN
+from tidegate.errors import RunError
+from tidegate.operators.clock import Origin
+from tidegate.operators.contract import Operator
+from tidegate.operators.limits import Limits
+from tidegate.physical.fingerprint import canonical
+from tidegate.physical.kind import Built, Request
+from tidegate.physical.ports import PortPlan
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.stage_sql import NOW_SQL, SqlWriter, carries_op, micros, output_sql, quoted
+from tidegate.physical.stages import (
+    ScanNode,
+    Stage,
+    StatefulNode,
+    all_scans,
+    needs_clock,
+    plan_stages,
+)
+from tidegate.physical.ticked_sql import TickedWriter
+from tidegate.physical.typed import TypedPlan, Types
+from tidegate.plan import nodes as n
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Operators are numbered from here on, sources from 0.
+FIRST_OPERATOR = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class ScanPlan:
+    """A source: the view under which its stage knows it, and the columns that are read."""
+
+    index: int
+    node: ScanNode
+    view: str
+    # Whether its rows carry time for an operator; and whether they say where they stood.
+    ticked: bool
+    arrival: bool
+
+    @property
+    def columns(self) -> list[str]:
+        """Its columns by id, and _op if it has one."""
+        own = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in self.node.fields]
+        return [*own, OP] if carries_op(self.node) else own
+
+    @property
+    def mark(self) -> str:
+        """The event time of a row in microseconds."""
+        watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
+        return micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
+
+    @property
+    def delay_us(self) -> int:
+        watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
+        return watermark.delay_us if watermark is not None else 0
+
+
+@dataclass(frozen=True, eq=False)
+class FedPort:
+    """A port with the SQL that feeds it, and where its time comes from."""
+
+    port: PortPlan
+    sql: str
+    leaves: tuple[ScanPlan | OperatorPlan, ...]
+    origins: tuple[Origin, ...]
+    # How long each origin waits for rows that are out of order.
+    delays: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorPlan:
+    """An operator, what feeds it, and the view under which the stage above knows its rows."""
+
+    number: int
+    name: str
+    node: n.Node
+    operator: Operator
+    ports: tuple[FedPort, ...]
+    by_clock: bool
+    held_back_us: int
+    # What its state means: a canonical text of the operator and of everything below it.
+    meaning: str
+    view: str
+    # Whether its rows carry time for the stage above, and where they stood.
+    ticked: bool
+    arrival: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its rows' columns for the stage above."""
+        names = tuple(item.id for item in self.node.fields)
+        return (*names, OP) if OP in self.operator.output.names else names
+
+
+@dataclass(frozen=True, eq=False)
+class PhysicalPlan:
+    """The last stage as SQL over its leaves, and all that stands below it."""
+
+    stream: str
+    node: n.Emit
+    sql: str
+    leaves: tuple[ScanPlan | OperatorPlan, ...]
+    scans: tuple[ScanPlan, ...]
+    operators: tuple[OperatorPlan, ...]
+    needs_clock: bool
+    # The schema of rows that came too late, if somebody wants them.
+    late: pa.Schema | None
+
+    @property
+    def carries_late(self) -> bool:
+        return self.late is not None
+
+
+def plan_physical(
+    stream: str, typed: TypedPlan, limits: Limits, late_of: n.Node | None = None
+) -> PhysicalPlan:
+    """Plan a stream whose types are known; `late_of` is the node whose late rows are wanted."""
+    return _Planner(stream, typed, limits, late_of).plan()
+
+
+class _Planner:
+    """Numbers scans and operators while it goes down."""
+
+    def __init__(
+        self, stream: str, typed: TypedPlan, limits: Limits, late_of: n.Node | None
+    ) -> None:
+        self.stream = stream
+        self.root = typed.plan
+        self.types: Types = typed.types
+        self.limits = limits
+        self.late_of = late_of
+        self.stage = plan_stages(typed.plan)
+        self.clock = needs_clock(self.stage)
+        self.scans: list[ScanPlan] = []
+        self.operators: list[OperatorPlan] = []
+        self.numbered = 0
+        self.late: pa.Schema | None = None
+
+    def plan(self) -> PhysicalPlan:
+        ticked = self.late_of is not None
+        leaves = self._leaves(self.stage, ticked, False)
+        views = _views(self.stage, leaves)
+        if ticked:
+            writer: SqlWriter = TickedWriter(views.get, with_late=True)
+            sql = output_sql(self.root, views.get, writer, (LIVE, LATE))
+        else:
+            sql = output_sql(self.root, views.get, SqlWriter(views.get, by_id=True))
+        operators = tuple(sorted(self.operators, key=lambda item: item.number))
+        assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
+        return PhysicalPlan(
+            self.stream,
+            self.root,
+            sql,
+            leaves,
+            tuple(self.scans),
+            operators,
+            self.clock,
+            self.late,
+        )
+
+    def _leaves(
+        self, stage: Stage, ticked: bool, arrival: bool
+    ) -> tuple[ScanPlan | OperatorPlan, ...]:
+        return tuple(
+            self._operator(leaf, ticked, arrival)
+            if isinstance(leaf, StatefulNode)
+            else self._scan(leaf, ticked, arrival)
+            for leaf in stage.leaves
+        )
+
+    def _view(self, kind: str, number: int) -> str:
+        slug = "".join(c if c.isascii() and c.isalnum() else "_" for c in self.stream.lower())
+        return f"_tidegate_{slug}_{kind}_{number}"
+
+    def _scan(self, node: ScanNode, ticked: bool, arrival: bool) -> ScanPlan:
+        index = len(self.scans)
+        plan = ScanPlan(index, node, self._view("source", index), ticked, arrival)
+        self.scans.append(plan)
+        return plan
+
+    def _operator(self, leaf: StatefulNode, ticked: bool, arrival: bool) -> OperatorPlan:
+        number = FIRST_OPERATOR + self.numbered
+        self.numbered += 1
+        keeps_late = leaf.node is self.late_of
+        built = self._built(leaf, keeps_late)
+        if keeps_late:
+            self.late = built.operator.late
+        ports = tuple(
+            self._port(port, stage) for port, stage in zip(built.ports, leaf.inputs, strict=True)
+        )
+        plan = OperatorPlan(
+            number,
+            leaf.name,
+            leaf.node,
+            built.operator,
+            ports,
+            built.by_clock,
+            built.held_back_us,
+            canonical(leaf.node),
+            self._view("operator", number - FIRST_OPERATOR),
+            ticked,
+            arrival,
+        )
+        self.operators.append(plan)
+        return plan
+
+    def _built(self, leaf: StatefulNode, keeps_late: bool) -> Built:
+        try:
+            return leaf.kind.build(leaf.node, Request(self.types, self.limits, keeps_late))
+        except Unrunnable as error:
+            error.node = leaf.node
+            raise
+        except RunError as error:
+            refusal = Unrunnable(Refusal(error.message, error.hint))
+            refusal.node = leaf.node
+            raise refusal from None
+
+    def _port(self, port: PortPlan, stage: Stage) -> FedPort:
+        leaves = self._leaves(stage, True, port.arrival)
+        origins = _origins(leaves)
+        if _is_mark(stage, port.time_id):
+            port = port.with_pane(MARK)
+        carries_late = self.late_of is not None
+        writer = TickedWriter(_views(stage, leaves).get, carries_late, port.arrival)
+        hidden = [MARK, LIVE, *([LATE] if carries_late else [])]
+        hidden += [ORIGIN] if len(origins) > 1 else []
+        hidden += [f"{NOW_SQL} AS {NOW}"] if self.clock else []
+        below = writer.child(port.node)
+        sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
+        delays = {leaf.index: leaf.delay_us for leaf in leaves if isinstance(leaf, ScanPlan)}
+        waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
+        return FedPort(port, sql, leaves, origins, waits)
+
+
+def _views(stage: Stage, leaves: Sequence[ScanPlan | OperatorPlan]) -> dict[n.Node, str]:
+    return {leaf.node: leaf.view for leaf in leaves}
+
+
+def _origins(leaves: Sequence[ScanPlan | OperatorPlan]) -> tuple[Origin, ...]:
+    """Where the time of a stage comes from."""
+    found: list[Origin] = []
+    for leaf in leaves:
+        if isinstance(leaf, OperatorPlan):
+            found.append(Origin(leaf.number))
+        elif isinstance(leaf.node, n.Scan) and leaf.node.source.watermark is not None:
+            found.append(Origin(leaf.index, leaf.node.source.options["idle_timeout"]))
+    scans = [leaf for leaf in leaves if isinstance(leaf, ScanPlan)]
+    if scans and not any(origin.id < FIRST_OPERATOR for origin in found):
+        # Without event time the sources still tell when they have ended.
+        found = [*(Origin(scan.index) for scan in scans), *found]
+    return tuple(found)
+
+
+def _is_mark(stage: Stage, time_id: str | None) -> bool:
+    """Whether a column is the event time of the one source, which comes along anyway."""
+    scan = stage.leaves[0] if len(stage.leaves) == 1 else None
+    if time_id is None or not isinstance(scan, n.Scan) or scan.source.watermark is None:
+        return False
+    name = scan.source.watermark.column.lower()
+    return any(item.id == time_id and item.name.lower() == name for item in scan.fields)

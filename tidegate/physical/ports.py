@@ -1,0 +1,89 @@
+"""What feeds an operator: the columns of its ports, and the SQL that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tidegate.physical.stage_sql import quoted
+from tidegate.physical.ticked_sql import when_live
+from tidegate.plan import nodes as n
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.operators.panes import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class PortPlan:
+    """The rows of one port: the node they come from, the SQL of each column of the stage, and
+    which of them an operator knows under which name."""
+
+    node: n.Node
+    stage: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    grid: Grid | None = None
+    # The column whose value is the pane, before the grid; often the event time itself.
+    time_id: str | None = None
+    # What the hash is made of behind `lift`; None if Spark makes it.
+    hashed: tuple[str, ...] | None = None
+    # Whether rows say where they stood, because their order counts.
+    arrival: bool = False
+
+    def with_pane(self, column: str) -> PortPlan:
+        """The same, with the pane read from a column that is there already."""
+        from tidegate.operators.group_kernels import PANE
+
+        given = dict(self.columns)[PANE]
+        columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
+        used = {name for _, name in columns}
+        stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
+        return replace(self, columns=columns, stage=stage)
+
+    def select(self) -> list[str]:
+        """The SELECT list of its stage: computed for rows, NULL for ticks."""
+        trivial = {quoted(item.id) for item in self.node.fields}
+        return [
+            f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in self.stage
+        ]
+
+
+class Columns:
+    """Collects the columns of a port; the same SQL is sent once."""
+
+    def __init__(self) -> None:
+        self.by_sql: dict[str, str] = {}
+        self.named: list[tuple[str, str]] = []
+
+    def add(self, name: str, sql: str) -> None:
+        given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
+        self.named.append((name, given))
+
+    def add_all(self, letter: str, texts: Sequence[str]) -> None:
+        """Columns that are numbered: k0, k1, …"""
+        for index, sql in enumerate(texts):
+            self.add(f"{letter}{index}", sql)
+
+    def sql_of(self, given: str) -> str:
+        return next(sql for sql, name in self.by_sql.items() if name == given)
+
+    def port(self, node: n.Node, **rest: Any) -> PortPlan:
+        stage = tuple((given, sql) for sql, given in self.by_sql.items())
+        return PortPlan(node, stage, tuple(self.named), **rest)
+
+    def hash_by(self, keys: Sequence[str], types: Sequence[pa.DataType]) -> tuple[str, ...] | None:
+        """Numbers are hashed where they are few, behind `lift`; text by Spark."""
+        from tidegate.operators.group_kernels import HASH
+        from tidegate.operators.hashing import has_fixed_width
+
+        if all(has_fixed_width(kind) for kind in types):
+            return tuple(f"k{index}" for index, _ in enumerate(keys))
+        self.add(HASH, f"xxhash64({', '.join(keys)})")
+        return None
+
+
+def column_sql(node: n.Node) -> list[str]:
+    """The columns of a node, quoted."""
+    return [quoted(item.id) for item in node.fields]

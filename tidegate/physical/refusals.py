@@ -1,0 +1,133 @@
+"""Refuses what cannot run, at its place in the query: TG-501 and TG-505 come from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidegate.catalog.objects import Stream
+from tidegate.errors import Place, RunError, not_built
+from tidegate.physical.refusal import Refusal
+from tidegate.physical.stages import Stage, all_scans, all_stateful, is_stateless, plan_stages
+from tidegate.physical.ticked_sql import GENERATORS
+from tidegate.plan import nodes as n
+from tidegate.plan.properties import properties
+from tidegate.sql import expressions as ex
+from tidegate.sql.statements import EmitMode
+from tidegate.types import Span
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the nodes of a stream stand in its SQL; those of a stream it reads, at its name."""
+
+    stream: Stream
+    plan: n.Node
+
+    def of(self, node: n.Node, span: Span | None = None) -> Place:
+        origin = self.stream.origin
+        at = self._span(node, span) or self.stream.statement.span
+        return Place(origin.text, at.start, at.end, origin.file)
+
+    def _span(self, wanted: n.Node, span: Span | None) -> Span | None:
+        for node in n.walk(self.plan, into_inlined=False):
+            if node is wanted:
+                return span or node.span
+            if isinstance(node, n.Inlined) and wanted in n.walk(node):
+                return node.span
+        return None
+
+
+def runs_as(stream: Stream) -> n.Emit:
+    """The plan by which a stream runs."""
+    plan: n.Emit = stream.plan
+    return plan
+
+
+def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
+    """Everything in the plan of a stream that cannot run."""
+    places = _Places(stream, plan)
+    return [
+        not_built(refusal.message, refusal.hint, places.of(node, refusal.span))
+        for node, refusal in _refusals(stream, plan_stages(plan))
+    ]
+
+
+def refused(stream: Stream, plan: n.Emit, node: n.Node, refusal: Refusal) -> RunError:
+    """The error for what showed when the types were known."""
+    return not_built(refusal.message, refusal.hint, _Places(stream, plan).of(node, refusal.span))
+
+
+def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+    for scan in all_scans(stage):
+        if isinstance(scan, n.SideScan) and scan.side.is_late:
+            yield (
+                scan,
+                Refusal(
+                    f"the late rows of {scan.side.parent} cannot be read by another stream yet",
+                    f"put a sink on it: CREATE SINK late FROM {scan.side.name} WITH (…).",
+                ),
+            )
+    for leaf in all_stateful(stage):
+        for refusal in leaf.kind.refusals(leaf.node):
+            yield leaf.node, refusal
+        for below in leaf.inputs:
+            yield from _of_stage(below.node)
+    if stream.query.emit is not None and stream.query.emit.late_to is not None:
+        yield from _of_stage(stage.node)
+    emit = stream.query.emit
+    if emit is None or emit.mode is not EmitMode.EVERY:
+        return
+    for leaf in stage.stateful:
+        if not leaf.kind.takes_every:
+            yield (
+                stage.node,
+                Refusal(
+                    f"EMIT EVERY over the operator {leaf.name} cannot run yet",
+                    "use EMIT ON UPDATE, which gives out what changed in each epoch.",
+                    emit.span,
+                ),
+            )
+
+
+def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:
+    """What a stage whose rows carry time cannot compute."""
+    if not is_stateless(node):
+        return
+    if isinstance(node, n.Project) and any(ex.has_generator(tree) for tree in node.expressions):
+        yield (
+            node,
+            Refusal(
+                "a generator such as explode in SELECT below an operator cannot run yet",
+                "use LATERAL VIEW explode(…) t AS x.",
+            ),
+        )
+    if isinstance(node, n.Explode):
+        name = ex.call_name(node.generator) or ""
+        if name not in GENERATORS:
+            known = ", ".join(sorted(item.lower() for item in GENERATORS))
+            yield (
+                node,
+                Refusal(f"{name.lower()} below an operator cannot run yet", f"use {known}."),
+            )
+    for child in node.inputs:
+        yield from _of_stage(child)
+
+
+def require_end(stream: Stream, plan: n.Emit) -> None:
+    """Refuse a stream that says nothing before its input ends, if that is not waited for."""
+    for leaf in all_stateful(plan_stages(plan)):
+        node = leaf.node
+        watermark = all(properties(child).has_watermark for child in node.inputs)
+        if not leaf.kind.waits_for_end(node, watermark):
+            continue
+        other = "give its sources a WATERMARK"
+        if isinstance(node, n.Aggregate):
+            other = "end the statement with EMIT CHANGES or EMIT ON UPDATE"
+        raise RunError(
+            "TG-505",
+            f"the stream {stream.name} gives out nothing before its input ends, and this run does "
+            "not wait for that",
+            place=_Places(stream, plan).of(node),
+            hint=f"run it with --until-end (in Python start(until_end=True)), or {other}.",
+        )

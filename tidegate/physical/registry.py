@@ -1,0 +1,28 @@
+"""Every kind of node that keeps state, by node."""
+
+from __future__ import annotations
+
+from tidegate.physical import aggregate, distinct, hold, join, normalize, top_n, unbuilt
+from tidegate.physical.kind import OperatorKind
+from tidegate.plan import nodes as n
+
+_KINDS: dict[type[n.Node], OperatorKind] = {
+    n.Aggregate: aggregate.KIND,
+    n.Distinct: distinct.KIND,
+    n.Hold: hold.KIND,
+    n.Join: join.KIND,
+    n.Normalize: normalize.KIND,
+    n.TopN: top_n.KIND,
+    n.Over: unbuilt.OVER,
+    n.Sort: unbuilt.SORT,
+    n.Limit: unbuilt.LIMIT,
+    n.SetOperation: unbuilt.SET_OPERATION,
+    n.Window: unbuilt.WINDOW,
+    n.Filter: unbuilt.SUBQUERY,
+    n.Project: unbuilt.SUBQUERY,
+}
+
+
+def kind_of(node: n.Node) -> OperatorKind:
+    """What is known about a node that keeps state."""
+    return _KINDS[type(node)]

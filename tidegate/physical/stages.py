@@ -1,0 +1,111 @@
+"""Cuts a logical plan into stages (Spark SQL) and the nodes between them that keep state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidegate.physical.kind import OperatorKind
+from tidegate.physical.registry import kind_of
+from tidegate.plan import nodes as n
+
+ScanNode = n.Scan | n.SideScan
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulNode:
+    """A node that keeps state, and the stages that feed its ports."""
+
+    node: n.Node
+    inputs: tuple[Stage, ...]
+
+    @property
+    def kind(self) -> OperatorKind:
+        return kind_of(self.node)
+
+    @property
+    def name(self) -> str:
+        return self.kind.name(self.node)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stateless run: one SQL text over its leaves, which stand in the order of the query."""
+
+    node: n.Node
+    leaves: tuple[ScanNode | StatefulNode, ...]
+
+    @property
+    def scans(self) -> tuple[ScanNode, ...]:
+        return tuple(leaf for leaf in self.leaves if not isinstance(leaf, StatefulNode))
+
+    @property
+    def stateful(self) -> tuple[StatefulNode, ...]:
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, StatefulNode))
+
+
+def plan_stages(plan: n.Node) -> Stage:
+    """The last stage of a plan; everything else hangs below it."""
+    return Stage(plan, tuple(_leaves(plan)))
+
+
+def _leaves(node: n.Node) -> Iterator[ScanNode | StatefulNode]:
+    """Where a stage ends: sources and stateful nodes, left to right."""
+    if not is_stateless(node):
+        yield StatefulNode(node, tuple(plan_stages(child) for child in node.inputs))
+        return
+    if isinstance(node, n.Scan | n.SideScan):
+        yield node
+    for child in node.inputs:
+        yield from _leaves(child)
+
+
+def is_stateless(node: n.Node) -> bool:
+    """Whether Spark SQL alone can run this node, epoch by epoch."""
+    if isinstance(node, n.Window):
+        return node.grouped or not (node.makes_sessions or node.spec.processing_time)
+    if isinstance(node, n.SetOperation):
+        return node.operation == "UNION" and node.all
+    if isinstance(node, n.Filter | n.Project) and node.subqueries:
+        return False
+    return isinstance(node, (*n.STATELESS, n.LookupScan))
+
+
+def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
+    """Every node of a plan that keeps state, top down."""
+    for leaf in stage.stateful:
+        yield leaf
+        for below in leaf.inputs:
+            yield from all_stateful(below)
+
+
+def all_scans(stage: Stage) -> Iterator[ScanNode]:
+    """Every source a plan reads, in the order in which Spark numbers them: that of the query."""
+    for leaf in stage.leaves:
+        if not isinstance(leaf, StatefulNode):
+            yield leaf
+            continue
+        for below in leaf.inputs:
+            yield from all_scans(below)
+
+
+def needs_clock(stage: Stage) -> bool:
+    """Whether something depends on processing time, so that epochs must come without rows too."""
+    if any(_reads_clock(leaf.node) for leaf in all_stateful(stage)):
+        return True
+    scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
+    return bool(stage.stateful) and any(
+        scan.source.options["idle_timeout"] is not None for scan in scans
+    )
+
+
+def _reads_clock(node: n.Node) -> bool:
+    if getattr(node, "ttl_us", None) is not None:
+        return True
+    emit = getattr(node, "emit", None)
+    if emit is not None and emit.every_us is not None:
+        return True
+    window = getattr(node, "window", None)
+    if window is not None and window.processing_time:
+        return True
+    return isinstance(node, n.Distinct) and any(item.window_by_clock for item in node.fields)

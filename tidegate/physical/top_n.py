@@ -1,0 +1,192 @@
+"""Top-N: the order of rows, the moment that closes a partition, and what cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
+from tidegate.physical.join import closing_sql
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.ports import Columns, column_sql
+from tidegate.physical.refusal import Refusal
+from tidegate.physical.stage_sql import carries_op
+from tidegate.physical.times import behind_us
+from tidegate.physical.typed import Operands
+from tidegate.physical.words import text_of
+from tidegate.plan import nodes as n
+from tidegate.sql.dialect import to_sql
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.operators.late import LateRows
+
+# A window that is only sorted keeps all its rows.
+ALL_ROWS = 2**62
+
+
+def limit_of(node: n.TopN) -> int | None:
+    """How many rows of a partition come out, if that is known."""
+    if node.limit is None:
+        return ALL_ROWS
+    tree = node.limit.unnest()
+    return int(tree.name) if isinstance(tree, exp.Literal) and tree.is_int else None
+
+
+def closes_by_window(node: n.TopN) -> bool:
+    """Whether each window gives its rows out once, when the watermark passes its end."""
+    return node.windowed and not carries_op(node.input)
+
+
+def closing_column(node: n.TopN) -> n.Field:
+    """The column of a partition that says when it is complete."""
+    fields = {item.id: item for item in node.input.fields}
+    found = [fields[part.name] for part in node.partition if isinstance(part, exp.Column)]
+    closing = [item for item in found if item.closes and item.window is not None]
+    ends = [item for item in closing if item.role is not n.Role.WINDOW_START]
+    return (ends or closing)[0]
+
+
+def _behind_us(node: n.TopN) -> int | None:
+    if not closes_by_window(node):
+        return 0
+    return behind_us(node.fields, closing_column(node))
+
+
+def operands(node: n.TopN) -> Iterator[Operands]:
+    partition = [to_sql(part) for part in node.partition]
+    yield Operands((node.input,), (*partition, *(to_sql(_ordered(o)[0]) for o in node.order)))
+
+
+def refusals(node: n.TopN) -> Iterator[Refusal]:
+    limit = limit_of(node)
+    if limit is None:
+        yield Refusal(
+            "a limit that is not a constant cannot run yet", "write the limit as a number."
+        )
+    elif limit < 1:
+        yield Refusal("a limit below 1 leaves no rows", "write a limit of at least 1.")
+    if node.windowed and carries_op(node.input) and carries_op(node):
+        yield Refusal(
+            "the top rows of windows whose rows are retracted cannot run yet",
+            "rank rows that only come, such as windows that EMIT ON WINDOW CLOSE.",
+        )
+    elif _behind_us(node) is None:
+        yield Refusal(
+            "the top rows of sessions that keep another event time cannot run yet",
+            "leave that column out.",
+        )
+
+
+def waits_for_end(node: n.TopN, has_watermark: bool) -> bool:
+    return not has_watermark if closes_by_window(node) else not carries_op(node)
+
+
+def operator_name(node: n.TopN) -> str:
+    return "window_top_n" if node.windowed else "top_n"
+
+
+def describe(node: n.TopN) -> str:
+    limit = text_of(node.limit) if node.limit is not None else "all"
+    text = f"TopN {limit} by {node.function.lower()}"
+    if node.partition:
+        text += f" partition by {', '.join(text_of(part) for part in node.partition)}"
+    if node.order:
+        text += f" order by {', '.join(text_of(part) for part in node.order)}"
+    return text
+
+
+def build(node: n.TopN, request: Request) -> Built:
+    from tidegate.operators.group_kernels import PANE
+    from tidegate.operators.ordering import Ordering
+    from tidegate.operators.top_n import TopN
+
+    types = request.types
+    columns = Columns()
+    windowed, retracts = closes_by_window(node), carries_op(node.input)
+    if windowed:
+        columns.add(PANE, closing_sql(closing_column(node)))
+    keys = [to_sql(part) for part in node.partition]
+    columns.add_all("k", keys)
+    ordered = [_ordered(part) for part in node.order]
+    columns.add_all("o", [to_sql(tree) for tree, _, _ in ordered])
+    columns.add_all("c", column_sql(node.input))
+    if retracts:
+        columns.add(OP, OP)
+    columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+    columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
+    kinds = types.all(keys)
+    orders = [
+        Ordering(types.of(to_sql(tree)), descending, first) for tree, descending, first in ordered
+    ]
+    limit = limit_of(node)
+    assert limit is not None, "it was refused otherwise"
+    rows = types.columns(node)
+    count = len(node.input.fields)
+    late = None
+    if request.keeps_late:
+        late = _late(columns, node, kinds, [item.type for item in orders], rows[:count])
+    operator = TopN(
+        tuple(kinds),
+        tuple(orders),
+        tuple(rows[:count]),
+        limit,
+        node.function,
+        rows[count] if node.rank_id is not None else None,
+        retracts,
+        windowed,
+        with_op=carries_op(node),
+        at_end=not windowed and not carries_op(node),
+        ttl_us=None if windowed else node.ttl_us,
+        late_rows=late,
+        start=_start(node) if windowed else None,
+        limits=request.limits,
+        name=operator_name(node),
+    )
+    port = columns.port(node.input, hashed=columns.hash_by(keys, kinds), arrival=True)
+    return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
+
+
+def _late(
+    columns: Columns,
+    node: n.TopN,
+    keys: list[pa.DataType],
+    orders: list[pa.DataType],
+    rows: list[pa.DataType],
+) -> LateRows:
+    """What comes too late is kept as it was."""
+    import pyarrow as pa
+
+    from tidegate.operators.group_kernels import HASH, PANE
+    from tidegate.operators.late import LateRows
+
+    needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
+    for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
+        needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
+    needed += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+    columns.add_all("l", column_sql(node.input))
+    return LateRows(operator_name(node), pa.schema(needed), tuple(rows))
+
+
+def _start(node: n.TopN) -> str | None:
+    """The column with the start of the window that closes a partition."""
+    window = closing_column(node).window
+    for index, item in enumerate(node.input.fields):
+        if item.role is n.Role.WINDOW_START and item.window == window:
+            return f"c{index}"
+    return None
+
+
+def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
+    """What is ordered by, whether downwards, and whether NULLs come first."""
+    if not isinstance(tree, exp.Ordered):
+        return tree, False, True
+    descending = bool(tree.args.get("desc"))
+    first = tree.args.get("nulls_first")
+    return tree.this, descending, (not descending if first is None else bool(first))
+
+
+KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)
