@@ -113,6 +113,15 @@ def test_stages_end_at_operators() -> None:
     assert stage.scans == ()
 
 
+def test_sources_are_numbered_as_the_query_has_them() -> None:
+    """Spark numbers them so, and finds their offsets by that number."""
+    counted = f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE})"
+    members = [counted, "SELECT price FROM asks"]
+    for order, expected in ((members, ["bids", "asks"]), (members[::-1], ["asks", "bids"])):
+        scans = all_scans(plan_stages(accepted(" UNION ALL ".join(order))))
+        assert [scan.source.name for scan in scans if isinstance(scan, n.Scan)] == expected
+
+
 @pytest.mark.parametrize(
     ("query", "stateless"),
     [

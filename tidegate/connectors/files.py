@@ -8,6 +8,7 @@ epoch was the last; a file is never visible half-written.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,9 +189,11 @@ class FilesWriter:
             self.target.make(self.aside)
             marker = self.target.read_text(self.aside + "/committed.json")
             self.last = int(json.loads(marker)["epoch"]) if marker else -1
+            self._remove_uncommitted(marker is not None)
             self.target.delete(self.aside + "/staging")
-            self._remove_uncommitted()
             self._refuse_doubles()
+            if marker is None:
+                self._mark(-1)
         except (OSError, ValueError, Py4JError) as error:
             raise RunError(
                 "TG-504",
@@ -207,7 +210,9 @@ class FilesWriter:
         for path in self.target.files(f"{self.target.root}/_tidegate"):
             folder, _, name = path.rpartition("/")
             owner = folder.rpartition("/")[2]
-            if name == "committed.json" and owner.endswith(others) and owner != self.prefix:
+            if name != "committed.json" or not owner.endswith(others) or owner == self.prefix:
+                continue
+            if int(json.loads(self.target.read_text(path) or '{"epoch": -1}')["epoch"]) >= 0:
                 raise RunError(
                     "TG-504",
                     f"{self.context.sink.options['path']} holds rows that an earlier pipeline "
@@ -216,14 +221,28 @@ class FilesWriter:
                     hint="remove the directory, choose another path, or say existing = 'append'.",
                 )
 
-    def _remove_uncommitted(self) -> None:
-        """A run that died while renaming left files of an epoch that will be written again."""
-        for path in list(self.target.files(self.target.root)):
+    def _remove_uncommitted(self, marked: bool) -> None:
+        """A run that died while renaming left files of one epoch that will be written again.
+
+        Files of more epochs than that were committed: then the marker is not the one that belongs
+        to them, and nothing is touched.
+        """
+        ahead: dict[int, list[str]] = {}
+        for path in self.target.files(self.target.root):
             name = path.rpartition("/")[2]
-            if name.startswith(self.prefix):
-                epoch = name.removeprefix(self.prefix).partition("-")[0]
-                if epoch.isdigit() and int(epoch) > self.last:
-                    self.target.delete(path)
+            epoch = name.removeprefix(self.prefix).partition("-")[0]
+            if name.startswith(self.prefix) and epoch.isdigit() and int(epoch) > self.last:
+                ahead.setdefault(int(epoch), []).append(path)
+        if len(ahead) > 1 or (ahead and not marked):
+            raise RunError(
+                "TG-504",
+                f"{self.context.sink.options['path']} holds epochs up to {max(ahead)} of the sink "
+                f"{self.context.sink.name}, but its marker {self.aside}/committed.json "
+                + (f"says {self.last}" if marked else "is gone"),
+                hint="put the marker back (it belongs to these files), or write to another path.",
+            )
+        for path in (path for paths in ahead.values() for path in paths):
+            self.target.delete(path)
 
     def committed(self) -> int:
         return self.last
@@ -260,19 +279,26 @@ class FilesWriter:
                 self.target.make(goal)
                 made.add(goal)
             self.target.rename(path, f"{goal}/{self.prefix}{epoch:012d}-{_short_name(name)}")
-        self.target.write_text(self.aside + "/committed.json", json.dumps({"epoch": epoch}))
+        self._mark(epoch)
         self.target.delete(staging)
         self.last = epoch
+
+    def _mark(self, epoch: int) -> None:
+        self.target.write_text(self.aside + "/committed.json", json.dumps({"epoch": epoch}))
 
     def _staging(self, epoch: int) -> str:
         return f"{self.aside}/staging/{epoch:012d}"
 
 
+# Spark's names have a random part; with partition_by another character follows it.
+_PART = re.compile(r"part-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.](c\d+)\.(.+)")
+
+
 def _short_name(name: str) -> str:
     """part-00003-<uuid>-c000.snappy.parquet → 00003-c000.snappy.parquet."""
-    stem, _, extension = name.partition(".")
-    parts = stem.split("-")
-    return f"{parts[1]}-{parts[-1]}.{extension}"
+    found = _PART.fullmatch(name)
+    assert found is not None, f"{name} is a file of Spark's"
+    return "{}-{}.{}".format(*found.groups())
 
 
 def _reason(error: Exception) -> str:

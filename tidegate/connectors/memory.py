@@ -56,6 +56,8 @@ SPEC = ConnectorSpec(
 
 DEFAULT_RETAIN_EPOCHS = 100_000
 _SUFFIX = ".arrow"
+# The file that tells which epoch was the last one to be removed.
+_EXPIRED = "expired"
 _counter = itertools.count()
 
 
@@ -137,6 +139,8 @@ class MemoryWriter:
         self.last = epoch
         expired = epoch_file(self.directory, epoch - self.retain_epochs)
         if epoch >= self.retain_epochs and expired.exists():
+            # Said before it is done: a slow subscriber must not take the next epoch for its own.
+            (self.directory / _EXPIRED).write_text(str(epoch - self.retain_epochs))
             expired.unlink()
 
     def _aside(self, epoch: int) -> Path:
@@ -145,6 +149,12 @@ class MemoryWriter:
 
 def epoch_file(directory: Path, epoch: int) -> Path:
     return directory / f"{epoch:012d}{_SUFFIX}"
+
+
+def last_expired(directory: Path) -> int:
+    """The last epoch with rows that is no longer kept, -1 for none."""
+    path = directory / _EXPIRED
+    return int(path.read_text() or -1) if path.exists() else -1
 
 
 def stored_epochs(directory: Path) -> Iterator[int]:
