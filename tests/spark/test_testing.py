@@ -1,8 +1,7 @@
-"""The test kit on Spark: our own cases, with and without restarts, and the conformance folder."""
+"""The test kit on Spark: our own cases, with and without restarts."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -20,8 +19,6 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
-CONFORMANCE = os.environ.get("TIDEGATE_CONFORMANCE_DIR")
-RUNS_TODAY = {"nexmark_q0", "nexmark_q1", "nexmark_q2", "nexmark_q22", "arroyo_union_all"}
 
 
 @pytest.mark.parametrize("path", find_cases([CASES]), ids=lambda path: path.stem)
@@ -93,23 +90,3 @@ def test_the_examples_of_the_docs(number: int, tmp_path: Path, spark: SparkSessi
     path.write_text(blocks[number], "utf-8")
     outcome = run_case(load_case(path), spark=spark)
     assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
-
-
-# The cases of other stream processors are not part of the project; point the variable at them.
-if CONFORMANCE is not None:
-
-    def test_conformance(spark: SparkSession) -> None:
-        """What runs today passes; everything else fails with a reason."""
-        passed = set()
-        for path in find_cases([Path(CONFORMANCE) / "cases"]):
-            outcome = run_case(load_case(path), spark=spark)
-            if outcome.passed:
-                passed.add(outcome.name)
-            assert outcome.passed or outcome.reason
-        assert passed >= RUNS_TODAY
-
-    @pytest.mark.parametrize("name", sorted(RUNS_TODAY))
-    def test_conformance_with_a_restart(name: str, spark: SparkSession) -> None:
-        case = load_case(Path(CONFORMANCE) / "cases" / "misc" / f"{name}.json")
-        outcome = run_case(case, spark=spark, restart=True)
-        assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
