@@ -15,6 +15,8 @@ from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.runnable import check_runnable, require_end
+from tidegate.plan import nodes as n
+from tidegate.plan.optimise import plan_to_run
 from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.record import SourceIdentity, open_record
@@ -153,7 +155,8 @@ class Pipelines:
         catalog = context.catalog
         declared = catalog.get(name)
         if isinstance(declared, Stream):
-            plan, trigger = declared.plan, declared.options["trigger_interval"]
+            plan: n.Node = plan_to_run(declared.plan, context.settings)
+            trigger = declared.options["trigger_interval"]
             refuse = declared.options["on_change"] == "refuse"
             text = declared.statement.text
         else:

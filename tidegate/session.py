@@ -31,6 +31,7 @@ from tidegate.errors import (
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
 from tidegate.pipelines import Pipelines
+from tidegate.plan.optimise import plan_to_run
 from tidegate.results import Result, describe, listing
 from tidegate.runtime.directory import DataDirectory
 from tidegate.sql import statements as st
@@ -198,6 +199,7 @@ class Session:
             return [Result.of_text(self._declared(statement.name).create_sql())]
         if isinstance(statement, st.Explain):
             plan = next(plan for explained, plan in compiled.explained if explained is statement)
+            plan = plan if statement.logical else plan_to_run(plan, self.settings)
             return [Result.of_text(explain(plan, statement.stream))]
         if isinstance(statement, st.Checkpoint | st.Restore):
             word = statement.text.split()[0].upper()
@@ -319,12 +321,13 @@ class Session:
         """Where every running stream is."""
         return self._pipelines.status()
 
-    def explain(self, stream: str) -> str:
-        """The plan of a stream as a tree."""
+    def explain(self, stream: str, logical: bool = False) -> str:
+        """The plan of a stream as a tree; `logical` shows it before it is optimised."""
         declared = self._declared(stream)
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")
-        return explain(declared.plan, declared.name)
+        plan = declared.plan if logical else plan_to_run(declared.plan, self.settings)
+        return explain(plan, declared.name)
 
 
 def _print_rows(stream: str, epoch: int, rows: Any) -> None:
