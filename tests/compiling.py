@@ -10,6 +10,7 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
+from tidegate.plan.optimise import optimise
 
 TESTS = Path(__file__).parent
 
@@ -65,10 +66,11 @@ def plan_of(compiled: Compiled, name: str) -> n.Emit:
     return stream.plan
 
 
-def explained(compiled: Compiled) -> str:
+def explained(compiled: Compiled, optimised: bool = False) -> str:
     """The plans of all streams of a script."""
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
-    return "\n\n".join(explain(item.plan, item.name) for item in streams) + "\n"
+    plans = [(optimise(s.plan) if optimised else s.plan, s.name) for s in streams]
+    return "\n\n".join(explain(plan, name) for plan, name in plans) + "\n"
 
 
 def find(plan: n.Node, kind: type[n.Node]) -> n.Node:

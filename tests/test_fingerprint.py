@@ -9,9 +9,9 @@ from tests.conftest import Golden
 from tidegate import nexmark
 from tidegate.catalog.objects import Stream
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.refusals import runs_as
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan import nodes as n
+from tidegate.plan.optimise import optimise
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = "SELECT auction, count(*) AS n FROM bids {} GROUP BY auction, TUMBLE(ts, " + MINUTE + ") {}"
@@ -77,7 +77,7 @@ def test_the_texts_of_nexmark(golden: Golden) -> None:
     for name in nexmark.names():
         compiled = compile_text(nexmark.query(name), f"{name}.sql")
         for stream in compiled.catalog.of(Stream):
-            for leaf in all_stateful(plan_stages(runs_as(stream))):
+            for leaf in all_stateful(plan_stages(optimise(stream.plan))):
                 texts.append(f"-- {name} {stream.name} {leaf.name}\n{canonical(leaf.node)}")
     golden(TESTS / "plans" / "nexmark.fingerprints", "\n\n".join(texts) + "\n")
 

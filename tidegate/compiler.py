@@ -32,15 +32,17 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import (
     CatalogError,
     Place,
+    RunError,
     SqlError,
     TidegateError,
     did_you_mean,
     not_built,
 )
-from tidegate.physical.refusals import runs_as, unrunnable
+from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.late import first_judges, late_rows_of
+from tidegate.plan.optimise import plan_to_run
 from tidegate.plan.rules import rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
 from tidegate.sql import expressions as ex
@@ -71,8 +73,11 @@ class Compiled:
     def unrunnable(self) -> tuple[TidegateError, ...]:
         """What is right and cannot run: it can be explained, and nothing else."""
         streams = [item for item in self.declared if isinstance(item, Stream)]
-        found = (error for item in streams for error in unrunnable(item, runs_as(item)))
+        found = (error for item in streams for error in self._unrunnable(item))
         return (*self.not_built, *found)
+
+    def _unrunnable(self, stream: Stream) -> list[RunError]:
+        return unrunnable(stream, plan_to_run(stream.plan, self.settings))
 
 
 @dataclass

@@ -32,7 +32,8 @@ from tidegate.errors import (
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
 from tidegate.physical.refusal import Unrunnable
-from tidegate.physical.refusals import refused, runs_as
+from tidegate.physical.refusals import refused
+from tidegate.plan.optimise import plan_to_run
 from tidegate.results import Result, describe, listing
 from tidegate.runtime.directory import DataDirectory
 from tidegate.sql import statements as st
@@ -163,7 +164,9 @@ class Session:
                 if isinstance(known, Source):
                     compiled.catalog.replace(analyse_source(spark, known))
                 elif isinstance(known, Stream):
-                    compiled.catalog.replace(self._typed(known, compiled.catalog))
+                    compiled.catalog.replace(
+                        self._typed(known, compiled.catalog, compiled.settings)
+                    )
             except TidegateError as error:
                 errors.append(error)
         errors += self._misfit_sinks(compiled)
@@ -171,13 +174,14 @@ class Session:
             raise ScriptError(errors)
         return compiled.catalog
 
-    def _typed(self, stream: Stream, catalog: Catalog) -> Stream:
+    def _typed(self, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
         """The stream with the plan that runs; what its types do not allow is refused here."""
         from tidegate.operators.limits import NO_LIMITS
         from tidegate.physical.plan import plan_physical
         from tidegate.spark.analysis import analyse_plan
 
-        typed = analyse_plan(self.spark, stream, runs_as(stream), catalog)
+        plan = plan_to_run(stream.plan, settings)
+        typed = analyse_plan(self.spark, stream, plan, catalog)
         try:
             plan_physical(stream.name, typed, NO_LIMITS)
         except Unrunnable as error:
@@ -218,6 +222,7 @@ class Session:
             return [Result.of_text(self._declared(statement.name).create_sql())]
         if isinstance(statement, st.Explain):
             plan = next(plan for explained, plan in compiled.explained if explained is statement)
+            plan = plan if statement.logical else plan_to_run(plan, self.settings)
             return [Result.of_text(explain(plan, statement.stream))]
         return []
 
@@ -331,12 +336,13 @@ class Session:
         """Where every running stream is."""
         return self._pipelines.status()
 
-    def explain(self, stream: str) -> str:
-        """The plan of a stream as a tree."""
+    def explain(self, stream: str, logical: bool = False) -> str:
+        """The plan of a stream as a tree; `logical` shows it before it is optimised."""
         declared = self._declared(stream)
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")
-        return explain(declared.plan, declared.name)
+        plan = declared.plan if logical else plan_to_run(declared.plan, self.settings)
+        return explain(plan, declared.name)
 
 
 def _print_rows(stream: str, epoch: int, rows: Any) -> None:

@@ -18,6 +18,13 @@ SETTINGS: tuple[OptionSpec, ...] = (
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
+        "optimiser",
+        OptionType.TEXT,
+        "whether plans are optimised before they run; the rows are the same",
+        default="on",
+        choices=("on", "off"),
+    ),
+    OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
         "the least time between two epochs of a stream",

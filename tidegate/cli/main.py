@@ -72,12 +72,15 @@ def check(
 def explain(
     file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
     stream: Annotated[str | None, typer.Argument(help="One stream; all by default.")] = None,
+    logical: Annotated[
+        bool, typer.Option("--logical", help="The plans before they are optimised.")
+    ] = False,
     debug: Debug = False,
 ) -> int:
     """Show the plans of streams: operators, state bounds, watermarks."""
     from tidegate.cli import scripts
 
-    return scripts.explain(file, stream)
+    return scripts.explain(file, stream, logical)
 
 
 @app.command()

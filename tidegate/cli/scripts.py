@@ -16,6 +16,8 @@ from tidegate.cli.text import plural
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
+from tidegate.plan.nodes import Emit
+from tidegate.plan.optimise import plan_to_run
 
 STDIN = "-"
 
@@ -103,30 +105,35 @@ def _contents(catalog: Catalog) -> list[str]:
     return [plural(number, noun) for number, noun in counted if number] or ["nothing declared"]
 
 
-def explain(file: str, stream: str | None) -> int:
+def explain(file: str, stream: str | None, logical: bool = False) -> int:
     """Print the plan of one stream, or of every stream and EXPLAIN of a script."""
     script = read(file)
     compiled = require_valid(script)
     report.show(compiled.warnings, "warning")
-    trees = list(_trees(compiled, script, stream))
+    trees = list(_trees(compiled, script, stream, logical))
     if not trees:
         print(f"{script.name} declares no stream", file=sys.stderr)
     print("\n\n".join(trees), end="\n" if trees else "")
     return 0
 
 
-def _trees(compiled: Compiled, script: ScriptFile, wanted: str | None) -> Iterable[str]:
+def _trees(
+    compiled: Compiled, script: ScriptFile, wanted: str | None, logical: bool
+) -> Iterable[str]:
     from tidegate.physical.explain import explain as draw
+
+    def shown(plan: Emit, logical: bool) -> Emit:
+        return plan if logical else plan_to_run(plan, compiled.settings)
 
     if wanted is not None:
         stream = _find(compiled.catalog, script, wanted)
-        yield draw(stream.plan, stream.name)
+        yield draw(shown(stream.plan, logical), stream.name)
         return
     for stream in compiled.catalog.of(Stream):
-        yield draw(stream.plan, stream.name)
+        yield draw(shown(stream.plan, logical), stream.name)
     for statement, plan in compiled.explained:
         if statement.query is not None:
-            yield draw(plan)
+            yield draw(shown(plan, logical or statement.logical))
 
 
 def _find(catalog: Catalog, script: ScriptFile, wanted: str) -> Stream:

@@ -77,7 +77,8 @@ def _scan(node: n.Node) -> str:
         facts.append(f"watermark {source.watermark.column} - {delay}")
     if source.primary_key:
         facts.append(f"key {', '.join(source.primary_key)}")
-    return f"Source {source.name} [{', '.join(facts)}]"
+    read = f": {names_of(node.fields)}" if len(node.fields) < len(source.columns) else ""
+    return f"Source {source.name} [{', '.join(facts)}]{read}"
 
 
 def _project(node: n.Node) -> str:

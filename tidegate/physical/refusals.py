@@ -38,12 +38,6 @@ class _Places:
         return None
 
 
-def runs_as(stream: Stream) -> n.Emit:
-    """The plan by which a stream runs."""
-    plan: n.Emit = stream.plan
-    return plan
-
-
 def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     """Everything in the plan of a stream that cannot run."""
     places = _Places(stream, plan)

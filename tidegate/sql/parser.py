@@ -201,14 +201,19 @@ def _describe(cursor: Cursor) -> st.Describe:
 
 
 def _explain(cursor: Cursor) -> st.Explain:
+    logical = cursor.match("LOGICAL")
     if cursor.match("STREAM"):
         name, span = read_name(cursor, "a stream")
         cursor.expect_end()
         return st.Explain(
-            cursor.statement_text, cursor.statement_span, stream=name, stream_span=span
+            cursor.statement_text,
+            cursor.statement_span,
+            stream=name,
+            stream_span=span,
+            logical=logical,
         )
     query = parse_query(cursor)
-    return st.Explain(cursor.statement_text, cursor.statement_span, query=query)
+    return st.Explain(cursor.statement_text, cursor.statement_span, query=query, logical=logical)
 
 
 def _checkpoint(cursor: Cursor) -> st.Checkpoint:

@@ -164,11 +164,15 @@ class Describe(Statement):
 
 @dataclass(frozen=True)
 class Explain(Statement):
-    """EXPLAIN SELECT … or EXPLAIN STREAM name: exactly one of the two is set."""
+    """EXPLAIN [LOGICAL] SELECT … or STREAM name: exactly one of the two is set.
+
+    `logical` asks for the plan before it is optimised.
+    """
 
     query: Query | None = None
     stream: str | None = None
     stream_span: Span | None = None
+    logical: bool = False
 
 
 @dataclass(frozen=True)

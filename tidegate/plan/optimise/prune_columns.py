@@ -1,0 +1,254 @@
+"""Columns that nobody needs are dropped: in sources, projections and below every operator.
+
+From the root down each node is told which of its columns are needed, and hands on what it needs
+itself. Where an operator keeps whole rows, a projection below it leaves only the needed columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.late import late_rows_of
+from tidegate.plan.optimise.filters import Judges
+from tidegate.plan.properties import properties
+from tidegate.plan.scope import column, referenced
+from tidegate.sql import expressions as ex
+from tidegate.types import ChangelogKind
+
+Ids = frozenset[str]
+
+
+def prune_columns(plan: n.Node, judges: Judges) -> n.Node:
+    return _Pruner(judges).prune(plan, _ids(plan))
+
+
+def _ids(node: n.Node) -> Ids:
+    return frozenset(item.id for item in node.fields)
+
+
+def _used(trees: Iterable[exp.Expr | None]) -> Ids:
+    return frozenset(name for tree in trees if tree is not None for name in referenced(tree))
+
+
+def _kept(fields: tuple[n.Field, ...], ids: Ids) -> tuple[n.Field, ...]:
+    return tuple(item for item in fields if item.id in ids)
+
+
+def _changed(node: n.Node, **changes: Any) -> n.Node:
+    """The node with other parts, or itself if they are the same."""
+    same = all(_same(getattr(node, name), value) for name, value in changes.items())
+    return node if same else replace(node, **changes)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one is other
+
+
+@dataclass(frozen=True)
+class _Pruner:
+    judges: Judges
+
+    def prune(self, node: n.Node, needed: Ids) -> n.Node:
+        """The node with the needed columns, in their order; it may keep more than these."""
+        known = properties(node)
+        if known.changelog is ChangelogKind.UPSERT:
+            # The key says which row a row replaces.
+            needed |= frozenset(known.key) if known.key is not None else _ids(node)
+        method = getattr(self, f"_{type(node).__name__.lower()}", self._whole)
+        pruned = method(node, needed)
+        assert isinstance(pruned, n.Node), "a method gives the node"
+        assert needed <= _ids(pruned), f"{node.label()} lost a column"
+        return pruned
+
+    def _exactly(self, node: n.Node, needed: Ids) -> n.Node:
+        """The node with the needed columns only: a projection drops what it keeps beyond them."""
+        needed = needed or frozenset([_cheapest(node.fields)])
+        pruned = self.prune(node, needed)
+        if properties(pruned).changelog is ChangelogKind.UPSERT:
+            needed |= frozenset(properties(pruned).key or _ids(pruned))
+        if isinstance(pruned, n.LookupScan) or _ids(pruned) == needed:
+            return pruned
+        fields = _kept(pruned.fields, needed)
+        expressions = tuple(column(item) for item in fields)
+        return n.Project(fields, input=pruned, expressions=expressions, span=node.span)
+
+    def _input_of(self, node: n.Unary, needed: Ids) -> Ids:
+        """What a node asks of its input; all of it where late rows are kept as they came."""
+        if node not in self.judges:
+            return needed
+        return needed | (_ids(late_rows_of(node)) & _ids(node.input))
+
+    def _whole(self, node: n.Node, needed: Ids) -> n.Node:
+        """Nothing is known to be unused: DISTINCT, INTERSECT, and what is new here."""
+        inputs = tuple(self.prune(child, _ids(child)) for child in node.inputs)
+        return node if _same(inputs, node.inputs) else node.with_inputs(*inputs)
+
+    # Leaves
+
+    def _scan(self, node: n.Scan, needed: Ids) -> n.Node:
+        """The event time and the primary key belong to every row of a source."""
+        source = node.source
+        names = {name.lower() for name in source.primary_key}
+        names |= {source.watermark.column.lower()} if source.watermark is not None else set()
+        return self._leaf(node, needed, names)
+
+    def _sidescan(self, node: n.SideScan, needed: Ids) -> n.Node:
+        return self._leaf(node, needed, set())
+
+    def _lookupscan(self, node: n.LookupScan, needed: Ids) -> n.Node:
+        return self._leaf(node, needed, {name.lower() for name in node.table.primary_key})
+
+    def _leaf(self, node: n.Node, needed: Ids, names: set[str]) -> n.Node:
+        kept = tuple(i for i in node.fields if i.id in needed or i.name.lower() in names)
+        kept = kept or _kept(node.fields, frozenset([_cheapest(node.fields)]))
+        return _changed(node, fields=kept)
+
+    # Rows pass as they are
+
+    def _passed(self, node: n.Unary, needed: Ids, asked: Ids) -> n.Node:
+        below = self.prune(node.input, self._input_of(node, needed | asked))
+        return _changed(node, input=below, fields=_kept(node.fields, _ids(below)))
+
+    def _inlined(self, node: n.Inlined, needed: Ids) -> n.Node:
+        return self._passed(node, needed, frozenset())
+
+    def _emit(self, node: n.Emit, needed: Ids) -> n.Node:
+        return self._passed(node, needed, frozenset())
+
+    def _filter(self, node: n.Filter, needed: Ids) -> n.Node:
+        if node.subqueries:
+            return self._whole(node, needed)
+        return self._passed(node, needed, _used([node.condition]))
+
+    def _limit(self, node: n.Limit, needed: Ids) -> n.Node:
+        return self._passed(node, needed, frozenset())
+
+    def _sort(self, node: n.Sort, needed: Ids) -> n.Node:
+        return self._rows(node, needed, _used(node.order))
+
+    def _hold(self, node: n.Hold, needed: Ids) -> n.Node:
+        if isinstance(node.input, n.Window):
+            # It goes by the place of the columns that the window adds.
+            added = frozenset(item.id for item in node.input.fields[-3:])
+            return self._passed(node, needed, added)
+        return self._rows(node, needed, frozenset([node.end_id]))
+
+    def _normalize(self, node: n.Normalize, needed: Ids) -> n.Node:
+        return self._rows(node, needed, frozenset(node.key))
+
+    def _rows(self, node: n.Unary, needed: Ids, asked: Ids) -> n.Node:
+        """An operator that keeps rows gets no column that nobody needs."""
+        below = self._exactly(node.input, self._input_of(node, needed | asked))
+        return _changed(node, input=below, fields=_kept(node.fields, _ids(below)))
+
+    # Columns are computed
+
+    def _project(self, node: n.Project, needed: Ids) -> n.Node:
+        if node.subqueries:
+            return self._whole(node, needed)
+        pairs = list(zip(node.fields, node.expressions, strict=True))
+        kept = [(i, part) for i, part in pairs if i.id in needed or ex.has_generator(part)]
+        if not kept:
+            plain = [pair for pair in pairs if isinstance(pair[1].unnest(), exp.Column)]
+            kept = (plain or pairs)[:1]
+        fields, expressions = tuple(i for i, _ in kept), tuple(part for _, part in kept)
+        below = self.prune(node.input, _used(expressions))
+        return _changed(node, input=below, fields=fields, expressions=expressions)
+
+    def _explode(self, node: n.Explode, needed: Ids) -> n.Node:
+        own = frozenset(node.generated)
+        below = self.prune(node.input, (needed - own) | _used([node.generator]))
+        return _changed(node, input=below, fields=_kept(node.fields, _ids(below) | own))
+
+    def _window(self, node: n.Window, needed: Ids) -> n.Node:
+        added = node.fields[-3:]
+        asked = (needed - {item.id for item in added}) | _used([node.time])
+        below = self._exactly(node.input, asked) if node.makes_sessions else None
+        below = below or self.prune(node.input, self._input_of(node, asked))
+        fields = (*_kept(node.fields[:-3], _ids(below)), *added)
+        return _changed(node, input=below, fields=fields)
+
+    def _over(self, node: n.Over, needed: Ids) -> n.Node:
+        added = node.fields[len(node.input.fields) :]
+        pairs = list(zip(added, node.functions, strict=True))
+        kept = [(item, part) for item, part in pairs if item.id in needed] or pairs[:1]
+        functions = tuple(part for _, part in kept)
+        asked = (needed - {item.id for item in added}) | _used(functions)
+        below = self._exactly(node.input, self._input_of(node, asked))
+        fields = (*_kept(node.fields, _ids(below)), *(item for item, _ in kept))
+        return _changed(node, input=below, fields=fields, functions=functions)
+
+    # Groups and pairs
+
+    def _aggregate(self, node: n.Aggregate, needed: Ids) -> n.Node:
+        """Keys stay, or there would be other groups; it sends on only what its calls ask for."""
+        results = node.fields[len(node.keys) :]
+        pairs = list(zip(results, node.aggregates, strict=True))
+        kept = [(item, call) for item, call in pairs if item.id in needed]
+        kept = kept or ([] if node.keys else pairs[:1])
+        calls = tuple(call for _, call in kept)
+        asked = self._input_of(node, _used([*node.keys, *calls]))
+        if node in self.judges:
+            asked |= _ids(late_rows_of(node))
+        below = self.prune(node.input, asked)
+        fields = (*node.key_fields, *(item for item, _ in kept))
+        return _changed(node, input=below, fields=fields, aggregates=calls)
+
+    def _topn(self, node: n.TopN, needed: Ids) -> n.Node:
+        if properties(node.input).changelog is not ChangelogKind.APPEND:
+            # Rows that differ only in a dropped column would be taken back for one another, and
+            # among rows that are equal in order the one that came first counts.
+            return self._whole(node, needed)
+        asked = _used([*node.partition, *node.order, node.limit])
+        below = self._exactly(node.input, self._input_of(node, (needed & _ids(node.input)) | asked))
+        rank = frozenset([node.rank_id]) if node.rank_id is not None else frozenset()
+        return _changed(node, input=below, fields=_kept(node.fields, _ids(below) | rank))
+
+    def _join(self, node: n.Join, needed: Ids) -> n.Node:
+        trees = [node.condition, node.residual, node.as_of, node.match]
+        trees += [tree for pair in node.equal for tree in (pair.left, pair.right)]
+        asked = needed | _used(trees)
+        if node.bounds is not None:
+            asked |= {node.bounds.left_id, node.bounds.right_id}
+        left = self._side(node, 0, asked)
+        right = self._side(node, 1, asked)
+        sides = _ids(left) | (_ids(right) if node.how not in ("SEMI", "ANTI") else frozenset())
+        return _changed(node, left=left, right=right, fields=_kept(node.fields, sides))
+
+    def _side(self, node: n.Join, side: int, asked: Ids) -> n.Node:
+        child = node.inputs[side]
+        if side == 1 and node.kind is n.JoinKind.TEMPORAL:
+            # The event time of the versions is not named anywhere.
+            times = frozenset(i.id for i in child.fields if i.role is not n.Role.PLAIN)
+            return self.prune(child, (asked & _ids(child)) | times)
+        if node in self.judges:
+            return self.prune(child, _ids(child))
+        return self._exactly(child, asked & _ids(child))
+
+    def _setoperation(self, node: n.SetOperation, needed: Ids) -> n.Node:
+        if node.operation != "UNION" or not node.all:
+            return self._whole(node, needed)
+        needed = needed or frozenset([_cheapest(node.fields)])
+        places = [place for place, item in enumerate(node.fields) if item.id in needed]
+        members = tuple(
+            self._exactly(member, frozenset(member.fields[place].id for place in places))
+            for member in node.members
+        )
+        if any(len(member.fields) != len(places) for member in members):
+            # A member cannot drop what the others drop, and they line up by position.
+            return self._whole(node, needed)
+        fields = tuple(node.fields[place] for place in places)
+        return _changed(node, members=members, fields=fields)
+
+
+def _cheapest(fields: tuple[n.Field, ...]) -> str:
+    """The column to keep where none is needed: rows must have one."""
+    numbers = [item for item in fields if item.type in ("INT", "BIGINT", "TIMESTAMP")]
+    return (numbers or list(fields))[0].id
