@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.operators.driving import SECOND, D, Query, Row, call, drive
-from tidegate.errors import RunError
 from tidegate.operators.clock import END_US
 from tidegate.operators.panes import Panes
 
@@ -30,13 +29,6 @@ def test_a_session_with_another_end_is_another_row() -> None:
     assert run.rows([Row(0)], 0).main == [(0, 10, 1, "+I")]
     assert run.rows([Row(0)], 0).main == [(0, 10, 1, "-U"), (0, 10, 2, "+U")]
     assert run.rows([Row(5)], 0).main == [(0, 10, 2, "-D"), (0, 15, 3, "+I")]
-
-
-def test_sessions_over_a_changelog_are_refused() -> None:
-    """A row that is taken back can cut a session in two, which islands cannot do."""
-    with pytest.raises(RunError, match="sessions of rows that are taken back") as caught:
-        Query(gap_us=10, retracts=True).operator()
-    assert caught.value.code == "TG-501"
 
 
 def test_windows_go_with_the_watermark_whatever_the_time_to_live() -> None:
