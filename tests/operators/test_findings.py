@@ -50,13 +50,13 @@ def test_buckets_become_wider_after_a_restart() -> None:
 
 @pytest.mark.parametrize("mode", ["close", "early"])
 def test_a_pair_that_comes_too_late_is_two_rows(mode: str) -> None:
-    """Weights add up to nothing where a row is taken back and given out anew."""
+    """Weights add up to nothing where a row is retracted and added anew."""
     run = drive(Query(panes=TUMBLE, mode=mode, retracts=True), key_groups=1)
     run.rows([Row(1)], 10)
     assert run.rows([Row(1, weight=-1), Row(2, weight=1)], 10).late_rows == 2
 
 
-def test_what_is_taken_back_is_to_the_bit_what_was_given_out() -> None:
+def test_what_is_retracted_is_to_the_bit_what_came_out() -> None:
     query = Query((), (D,), (call("stddev_samp", D, D),), ((0,),), (None,), mode="early")
     run = drive(query, key_groups=1)
     last: list[float] = []

@@ -79,7 +79,7 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
     )
     if not query.keys and not query.shown:
         query = replace(query, shown=None)
-    # Few keys, so that partitions fill up; few rows, so that what is taken back was often there.
+    # Few keys, so that partitions fill up; few rows, so that what is retracted was often there.
     some = [draw(st.lists(st.sampled_from(SAMPLES[kind]), min_size=1, max_size=2)) for kind in keys]
     some += [SAMPLES[kind] for kind in values]
     cells = st.tuples(*map(st.sampled_from, some))
@@ -162,7 +162,7 @@ def examples(mode: str) -> Any:
 
 
 def apply(found: Counter[Any], epoch: Epoch) -> None:
-    """Take in changes; what is taken back was there, and pairs follow each other."""
+    """Take in changes; what is retracted was there, and pairs follow each other."""
     ops = [row[-1] for row in epoch.main]
     for place, (*content, op) in enumerate(epoch.main):
         row = same_keys(tuple(content))
