@@ -63,6 +63,6 @@ def test_the_probe_sees_what_is_loaded() -> None:
 
 def test_python_workers_do_not_load_the_parser() -> None:
     """Spark starts a process for each operator of a stream that starts."""
-    probe = "import sys, tidegate.spark.processor, tidegate.operators.top_n; print('sqlglot' in sys.modules)"
+    probe = "import sys, tidegate.spark.processor, tidegate.operators.window_top_n; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -63,6 +63,24 @@ FIXES: list[tuple[str, str, str, str]] = [
     ),
     ("aggregate_without_emit", "EMIT CHANGES", "GROUP BY auction", "GROUP BY auction EMIT CHANGES"),
     (
+        "deduplicate_without_bound",
+        "WITH (state_ttl = '1 day') AS",
+        "first_by_arrival AS",
+        "first_by_arrival WITH (state_ttl = '1 day') AS",
+    ),
+    (
+        "deduplicate_without_bound",
+        "PARTITION BY …, ts",
+        "PARTITION BY id",
+        "PARTITION BY id, ts",
+    ),
+    (
+        "deduplicate_by_time_without_bound",
+        "PARTITION BY …, ts",
+        "PARTITION BY id",
+        "PARTITION BY id, ts",
+    ),
+    (
         "aggregate_of_session_starts",
         "add window_end to GROUP BY",
         "GROUP BY window_start",

@@ -50,7 +50,7 @@ TITLES: dict[str, str] = {
     "TG-405": "EMIT ON WINDOW CLOSE without a watermark",
     "TG-406": "window on a column that is not the event time",
     "TG-407": "join of streams without a time bound",
-    "TG-408": "DISTINCT without a bound",
+    "TG-408": "DISTINCT or the first row of each key without a bound",
     "TG-409": "set operation without a bound",
     "TG-410": "subquery predicate over a stream",
     "TG-411": "OVER that a stream cannot compute",

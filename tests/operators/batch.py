@@ -62,11 +62,11 @@ _connection = duckdb.connect(config={"threads": 1})
 
 
 def expected(query: Query, texts: Sequence[str], placed: list[tuple[Row, Window]]) -> Results:
-    """Results by keys and window; rows that were taken back are not there."""
+    """Results by keys and window; rows that were retracted are not there."""
     net: Counter[tuple[Any, ...]] = Counter()
     for row, window in placed:
         net[(*row.keys, *row.values, *window)] += row.weight
-    assert all(count >= 0 for count in net.values()), "only rows that are there are taken back"
+    assert all(count >= 0 for count in net.values()), "only rows that are there are retracted"
     rows = [row for row, count in net.items() for _ in range(count)]
     names = [f"k{i}" for i, _ in enumerate(query.keys)]
     kinds = [*query.keys, *query.values, L, L]

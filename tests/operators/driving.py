@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.accumulators import Call
+from tidegate.operators.changing_sessions import ChangingSessions
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.epoch import Runner
@@ -99,9 +100,8 @@ class Query:
         late = self.late_rows() if self.keeps_late else None
         early = self.mode == "early"
         if self.gap_us is not None:
-            return SessionAggregate(
-                self.spec, self.gap_us, layout, self.lateness_us, early, late, self.limits
-            )
+            kind = ChangingSessions if self.retracts else SessionAggregate
+            return kind(self.spec, self.gap_us, layout, self.lateness_us, early, late, self.limits)
         if self.panes is not None and not early:
             return WindowAggregate(
                 self.spec, self.panes, layout, self.lateness_us, late, self.limits
@@ -142,6 +142,13 @@ class Query:
         columns["l0"] = pa.array([row.id for row in rows], L)
         columns["l1"] = pa.array([row.ts for row in rows], L)
         return pa.table(columns)
+
+    def arguments_of(self, row: Row) -> list[Any]:
+        """All that the aggregates read of a row."""
+        calls = enumerate(self.calls)
+        return [
+            self._argument(row, i, p) for i, call in calls for p, _ in enumerate(call.arguments)
+        ]
 
     def _argument(self, row: Row, index: int, place: int) -> Any:
         """CASE WHEN filter THEN argument END; of count(*) FILTER (…) the argument is 1."""

@@ -7,7 +7,8 @@ it has been merged with the rows of its epoch and with the sessions that are sti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,17 +105,46 @@ class _Sessions:
         return min(times), max(times) + self.gap
 
     def _step(self, rows: Sequence[Row], before: int | None) -> None:
+        """Rows join sessions that are kept; retractions then take rows out of them."""
         for key in {same_keys(row.keys) for row in rows}:
-            new = [[row] for row in rows if same_keys(row.keys) == key]
+            own = self._left([row for row in rows if same_keys(row.keys) == key])
             known = self.kept.get(key, [])
             old = {id(row) for session in known for row in session}
-            self.kept[key] = []
-            for cluster in self._clusters([*known, *new]):
+            there: list[Row] = []
+            for cluster in self._clusters([*known, *([row] for row in own if row.weight > 0)]):
                 joins = any(id(row) in old for row in cluster)
                 if not joins and over(self._window(cluster)[1], before, self.query):
                     self.verdict.late += cluster
                 else:
-                    self.kept[key].append(cluster)
+                    there += cluster
+            for row in own:
+                if row.weight < 0:
+                    self._retract(there, row, before)
+            self.kept[key] = self._clusters([[row] for row in there])
+
+    def _content(self, row: Row) -> str:
+        """Rows of a key are known by their time and by what the aggregates read of them."""
+        return repr((row.ts, self.query.arguments_of(row)))
+
+    def _left(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of an epoch and a key, without those that were added and retracted in it."""
+        left: list[Row] = []
+        for row in rows:
+            content = self._content(row)
+            opposite = [r for r in left if r.weight == -row.weight and self._content(r) == content]
+            if opposite:
+                left.remove(opposite[0])
+            else:
+                left.append(row)
+        return left
+
+    def _retract(self, there: list[Row], gone: Row, before: int | None) -> None:
+        wanted = self._content(gone)
+        equal = [place for place, row in enumerate(there) if self._content(row) == wanted]
+        if equal:
+            del there[equal[-1]]
+        elif over(gone.ts + self.gap, before, self.query):
+            self.verdict.late.append(gone)
 
     def _clusters(self, pieces: list[list[Row]]) -> list[list[Row]]:
         """Pieces that are at most the gap apart, together."""
@@ -133,3 +163,46 @@ class _Sessions:
             for session in done:
                 window = self._window(session)
                 self.verdict.placed += [(row, window) for row in session]
+
+
+Key = tuple[Any, ...]
+
+
+@dataclass
+class Memory:
+    """Rows by key, with a time to live that begins anew with every row of the key.
+
+    Rows that are added and retracted in one epoch were never there. A retraction of a row that is
+    not there changes nothing, and is counted.
+    """
+
+    ttl_us: int | None
+    rows: dict[Key, Counter[Hashable]] = field(default_factory=dict)
+    touched: dict[Key, int] = field(default_factory=dict)
+    unknown: int = 0
+
+    def forget(self, now_us: int) -> dict[Key, Counter[Hashable]]:
+        """The keys whose time is over, with the rows that they had."""
+        if self.ttl_us is None:
+            return {}
+        over = [key for key, last in self.touched.items() if last + self.ttl_us <= now_us]
+        for key in over:
+            del self.touched[key]
+        return {key: self.rows.pop(key) for key in over}
+
+    def add(self, rows: Iterable[tuple[Key, Hashable, int]], now_us: int) -> None:
+        """Rows of an epoch: a key, what a row is, and 1 or −1."""
+        came: Counter[tuple[Key, Hashable]] = Counter()
+        for key, content, weight in rows:
+            came[key, content] += weight
+        for (key, content), weight in came.items():
+            there = self.rows.get(key, Counter())[content]
+            self.unknown += max(-there - weight, 0)
+            weight = max(weight, -there)
+            if weight:
+                self.rows.setdefault(key, Counter())[content] += weight
+                self.touched[key] = now_us
+
+    def standing(self) -> list[tuple[Key, Hashable]]:
+        """Every row that is there, with its key."""
+        return [(key, row) for key, rows in self.rows.items() for row in rows.elements()]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.operators.driving import SECOND, D, Query, Row, call, drive
-from tidegate.errors import RunError
 from tidegate.operators.clock import END_US
 from tidegate.operators.panes import Panes
 
@@ -32,13 +31,6 @@ def test_a_session_with_another_end_is_another_row() -> None:
     assert run.rows([Row(5)], 0).main == [(0, 10, 2, "-D"), (0, 15, 3, "+I")]
 
 
-def test_sessions_over_a_changelog_are_refused() -> None:
-    """A row that is taken back can cut a session in two, which islands cannot do."""
-    with pytest.raises(RunError, match="sessions of rows that are taken back") as caught:
-        Query(gap_us=10, retracts=True).operator()
-    assert caught.value.code == "TG-501"
-
-
 def test_windows_go_with_the_watermark_whatever_the_time_to_live() -> None:
     run = drive(replace(EARLY, ttl_us=5), key_groups=1)
     assert run.rows([Row(1)], 0, now_us=1000).main == [(0, 10, 1, "+I")]
@@ -58,13 +50,13 @@ def test_buckets_become_wider_after_a_restart() -> None:
 
 @pytest.mark.parametrize("mode", ["close", "early"])
 def test_a_pair_that_comes_too_late_is_two_rows(mode: str) -> None:
-    """Weights add up to nothing where a row is taken back and given out anew."""
+    """Weights add up to nothing where a row is retracted and added anew."""
     run = drive(Query(panes=TUMBLE, mode=mode, retracts=True), key_groups=1)
     run.rows([Row(1)], 10)
     assert run.rows([Row(1, weight=-1), Row(2, weight=1)], 10).late_rows == 2
 
 
-def test_what_is_taken_back_is_to_the_bit_what_was_given_out() -> None:
+def test_what_is_retracted_is_to_the_bit_what_came_out() -> None:
     query = Query((), (D,), (call("stddev_samp", D, D),), ((0,),), (None,), mode="early")
     run = drive(query, key_groups=1)
     last: list[float] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.operators.driving import MINUTE, Query, Row, S, drive
@@ -81,3 +83,25 @@ def test_a_late_row_is_saved_by_a_session_that_is_kept_or_by_its_own_epoch() -> 
     )
     assert run.rows(times("11:00 11:10"), at("11:20")).late_rows == 2, "11:10 saves 11:00"
     assert run.rows(times("10:40"), at("11:20")).late_rows == 3
+
+
+def test_a_retracted_row_splits_its_session() -> None:
+    run = drive(Query(gap_us=GAP, lateness_us=MINUTE, retracts=True), key_groups=1)
+    run.rows(times("10:00 10:10 10:20"), at("10:35"))
+    assert run.epochs[0].main == [(at("10:00"), at("10:35"), 3, "+I")]
+    run.restart()
+    gone = [replace(row, weight=-1) for row in times("10:10")]
+    assert run.rows(gone, at("10:35")).main == [
+        (at("10:00"), at("10:35"), 3, "-D"),
+        (at("10:00"), at("10:15"), 1, "+I"),
+        (at("10:20"), at("10:35"), 1, "+I"),
+    ]
+    assert run.rows([], at("10:36")).main == [] and run.kept() == []
+    assert run.rows(gone, at("10:36")).late_rows == 1
+
+
+def test_a_session_whose_rows_are_all_retracted_was_never_there() -> None:
+    run = drive(Query(gap_us=GAP, retracts=True), key_groups=1)
+    run.rows(times("10:00"), at("10:00"))
+    run.rows([replace(row, weight=-1) for row in times("10:00")], at("10:01"))
+    assert run.end().main == [] and run.kept() == []

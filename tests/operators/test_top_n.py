@@ -16,12 +16,15 @@ from tests.operators.driving import B, D, Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.errors import RunError
+from tidegate.operators.changing_top_n import ChangingTopN
 from tidegate.operators.clock import Tick
+from tidegate.operators.contract import Operator
 from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.ordering import Ordering, codes
-from tidegate.operators.top_n import TopN
+from tidegate.operators.ranking import Ranking
+from tidegate.operators.window_top_n import WindowTopN
 
 FUNCTIONS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 DEC, BIN, DATE = pa.decimal128(10, 2), pa.binary(), pa.date32()
@@ -55,23 +58,32 @@ class Query:
     def _shown(self) -> tuple[int, ...]:
         return tuple(range(len(self.values))) if self.shown is None else self.shown
 
-    def operator(self) -> TopN:
-        order = tuple(Ordering(self.values[i], desc, first) for i, desc, first in self.order)
-        needed = pa.schema([f for f in self.table([]).schema if not f.name.startswith("l")])
-        return TopN(
+    @property
+    def ranking(self) -> Ranking:
+        return Ranking(
             self.keys,
-            order,
+            tuple(Ordering(self.values[i], desc, first) for i, desc, first in self.order),
             (*self.keys, *(self.values[i] for i in self._shown)),
             self.limit,
             self.function,
-            rank=pa.int32() if self.ranked else None,
-            retracts=self.retracts,
-            windowed=self.mode == "windows",
-            with_op=self.mode == "changes",
-            at_end=self.mode == "end",
-            ttl_us=self.ttl_us,
-            late_rows=LateRows("top_n", needed, (L, L)) if self.keeps_late else None,
-            limits=self.limits,
+            pa.int32() if self.ranked else None,
+        )
+
+    def operator(self) -> Operator:
+        """As `spark.top_n` chooses it."""
+        needed = pa.schema([f for f in self.table([]).schema if not f.name.startswith("l")])
+        late = LateRows("top_n", needed, (L, L)) if self.keeps_late else None
+        if self.mode == "windows":
+            return WindowTopN(self.ranking, late_rows=late, limits=self.limits)
+        return ChangingTopN(
+            self.ranking,
+            self.retracts,
+            self.mode == "closing",
+            self.mode == "end",
+            self.mode != "end",
+            self.ttl_us,
+            late,
+            self.limits,
         )
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
@@ -142,9 +154,9 @@ def test_zeros_are_peers_and_so_are_nan() -> None:
 
 def test_what_has_no_order_is_refused() -> None:
     with pytest.raises(RunError, match="ORDER BY is not supported over list"):
-        TopN((S,), (Ordering(LISTS),), (S,), 1)
+        Ranking((S,), (Ordering(LISTS),), (S,), 1)
     with pytest.raises(RunError, match="PARTITION BY is not supported over list"):
-        TopN((LISTS,), (Ordering(L),), (S,), 1)
+        Ranking((LISTS,), (Ordering(L),), (S,), 1)
 
 
 # Changes
@@ -243,7 +255,7 @@ def test_without_keys_all_rows_are_one_partition() -> None:
     assert run.rows([Row(0, (), (3,)), Row(0, (), (2,), id=1)]).main == [(2, "+I")]
 
 
-# Rows that are taken back
+# Rows that are retracted
 
 
 def test_a_row_that_goes_makes_room_for_the_next() -> None:
@@ -256,7 +268,7 @@ def test_a_row_that_goes_makes_room_for_the_next() -> None:
     assert run.rows(rows(("a", 9, "z"))).main == [("a", 9, "z", "+I")]
 
 
-def test_a_row_taken_back_in_its_epoch_was_never_there() -> None:
+def test_a_row_retracted_in_its_epoch_was_never_there() -> None:
     run = Query(retracts=True).drive()
     (row,) = rows(("a", 5, "x"))
     assert run.epoch([[[replace(row, weight=-1)]], [[row]]]).main == []
@@ -272,7 +284,7 @@ def test_a_row_that_comes_back_in_the_same_epoch_keeps_its_place() -> None:
     assert run.epoch([[[x]], [[replace(x, weight=-1)]]]).main == []
 
 
-def test_of_equal_rows_the_last_one_is_taken_back() -> None:
+def test_of_equal_rows_the_last_one_is_retracted() -> None:
     run = Query(retracts=True, values=(L, S), shown=(1,)).drive()
     run.rows(rows(("a", 1, "x")))
     run.rows(rows(("a", 1, "y")))
@@ -289,7 +301,7 @@ def test_rows_that_differ_only_in_their_order_are_told_apart() -> None:
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 0
 
 
-def test_taking_back_what_is_not_there_is_counted() -> None:
+def test_retractions_of_what_is_not_there_are_counted() -> None:
     run = Query(retracts=True).drive()
     assert run.rows(rows(("a", 5, "x"), ("b", 1, "y"), weight=-1)).main == []
     run.rows(rows(("a", 5, "x")))
@@ -298,7 +310,7 @@ def test_taking_back_what_is_not_there_is_counted() -> None:
     assert sum(report["unknown"] for report in run.epochs[-1].reports) == 3
 
 
-def test_rows_with_lists_can_be_taken_back() -> None:
+def test_rows_with_lists_can_be_retracted() -> None:
     query = Query(retracts=True, values=(L, LISTS), function="RANK", limit=2)
     run = query.drive()
     given = rows(("a", 1, [NAN, 1.0]), ("a", 1, None), ("a", 1, []))
@@ -373,6 +385,20 @@ def test_windows_come_out_when_they_close() -> None:
     assert run.rows(rows(("a", 1, "q"), ts=20), mark=12).main == []
     assert run.end().main == [("a", 1, "q", 1), ("a", 9, "w", 2)]
     assert run.kept() == []
+
+
+def test_windows_whose_rows_retract_change_until_they_close() -> None:
+    run = Query(mode="closing", retracts=True, keeps_late=True).drive(key_groups=1)
+    one, other = rows(("a", 5, "x"), ("a", 7, "y"), ts=10)
+    assert run.rows([one, other], mark=5).main == [("a", 5, "x", "+I")]
+    later = run.rows(rows(("a", 1, "z"), ts=20), mark=9).main
+    assert later == [("a", 1, "z", "+I")], "another window is another partition"
+    run.restart()
+    changed = run.rows([replace(one, weight=-1)], mark=10).main
+    assert changed == [("a", 5, "x", "-U"), ("a", 7, "y", "+U")]
+    late = run.rows([replace(other, weight=-1)], mark=10)
+    assert late.main == [] and late.late_rows == 1 and late.late[0]["l0"] == 1
+    assert run.end().main == [] and run.kept() == []
 
 
 def test_a_window_can_open_and_close_in_one_epoch() -> None:

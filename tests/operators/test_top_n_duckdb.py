@@ -26,7 +26,7 @@ from tidegate.operators.clock import END_US, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
-PROPERTIES = 3
+PROPERTIES = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,7 +62,8 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
     values = draw(st.lists(KINDS, min_size=1, max_size=3))
     place = st.integers(0, len(values) - 1)
     ordering = st.tuples(place, st.booleans(), st.booleans())
-    retracts = mode != "windows" and draw(st.booleans())
+    windowed = mode in ("windows", "closing")
+    retracts = mode == "closing" or (mode != "windows" and draw(st.booleans()))
     query = Query(
         tuple(keys),
         tuple(values),
@@ -72,19 +73,19 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
         draw(st.booleans()),
         mode,
         retracts,
-        keeps_late=mode == "windows" and draw(st.booleans()),
+        keeps_late=windowed and draw(st.booleans()),
         places=draw(st.booleans()),
         shown=tuple(sorted(draw(st.sets(place)))),
     )
     if not query.keys and not query.shown:
         query = replace(query, shown=None)
-    # Few keys, so that partitions fill up; few rows, so that what is taken back was often there.
+    # Few keys, so that partitions fill up; few rows, so that what is retracted was often there.
     some = [draw(st.lists(st.sampled_from(SAMPLES[kind]), min_size=1, max_size=2)) for kind in keys]
     some += [SAMPLES[kind] for kind in values]
     cells = st.tuples(*map(st.sampled_from, some))
     content = st.sampled_from(draw(st.lists(cells, min_size=1, max_size=8)))
     weights = st.sampled_from([1, 1, -1] if retracts else [1])
-    panes = st.integers(-3, 6) if mode == "windows" else st.just(0)
+    panes = st.integers(-3, 6) if windowed else st.just(0)
     row = st.tuples(content, weights, panes, st.integers(0, 3))
     epochs = []
     for epoch in draw(st.lists(st.lists(row, max_size=8), max_size=8)):
@@ -114,8 +115,8 @@ def standing(query: Query, known: list[Row], epoch: list[Row]) -> tuple[list[Row
     there, unknown = [*known, *(row for row in epoch if row.weight > 0)], 0
     for row in epoch:
         if row.weight < 0:
-            content = content_of(query, row)
-            equal = [i for i, other in enumerate(there) if content_of(query, other) == content]
+            content = (row.ts, content_of(query, row))
+            equal = [i for i, o in enumerate(there) if (o.ts, content_of(query, o)) == content]
             if equal:
                 del there[equal[-1]]
             else:
@@ -161,7 +162,7 @@ def examples(mode: str) -> Any:
 
 
 def apply(found: Counter[Any], epoch: Epoch) -> None:
-    """Take in changes; what is taken back was there, and pairs follow each other."""
+    """Take in changes; what is retracted was there, and pairs follow each other."""
     ops = [row[-1] for row in epoch.main]
     for place, (*content, op) in enumerate(epoch.main):
         row = same_keys(tuple(content))
@@ -190,6 +191,32 @@ def test_changes_add_up_to_what_batch_says(case: Case) -> None:
                 assert sum(report["unknown"] for report in epoch.reports) == missing
             if restarts:
                 run.restart()
+
+
+@examples("closing")
+def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
+    run, there, missing, late, before = case.query.drive(), [], 0, 0, None
+    found: Counter[Any] = Counter()
+    with limits_of_state(case.small):
+        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [Tick(0, 0, mark)])
+            new = arrived(case.query, tasks)
+            on_time = [row for row in new if before is None or row.ts > before]
+            late += len(new) - len(on_time)
+            there, unknown = standing(case.query, there, on_time)
+            missing += unknown
+            apply(found, epoch)
+            assert +found == in_batch(case.query, there)
+            assert epoch.late_rows == late
+            assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
+            assert sum(report["unknown"] for report in epoch.reports) == missing
+            before = mark if before is None else max(before, mark)
+            closed = [row for row in there if row.ts <= before]
+            there = [row for row in there if row.ts > before]
+            found -= in_batch(case.query, closed)
+            if restarts:
+                run.restart()
+    assert run.kept() == []
 
 
 @examples("end")

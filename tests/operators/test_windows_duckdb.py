@@ -28,8 +28,9 @@ from tidegate.operators.clock import Origin, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
-PROPERTIES = 6
+PROPERTIES = 7
 FIXED = ("TUMBLE", "HOP", "CUMULATE", "DUE")
+WINDOWS = (*FIXED, "SESSION")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -202,14 +203,25 @@ def test_a_bounded_input_comes_out_at_its_end(case: Scenario) -> None:
 @st.composite
 def retracting(draw: st.DrawFn) -> Scenario:
     mode = draw(st.sampled_from(["close", "late", "early", "end"]))
-    kinds = {"early": (*FIXED, "NONE"), "end": ("NONE",)}.get(mode, FIXED)
+    kinds = {"early": (*FIXED, "NONE", "SESSION"), "end": ("NONE",)}.get(mode, WINDOWS)
     lateness = st.integers(1, 15) if mode == "late" else None
     chosen = "close" if mode == "late" else mode
     return draw(scenarios(chosen, kinds, lateness=lateness, retracts=True))
 
 
+@examples(scenarios("close", ("SESSION",), lateness=st.integers(0, 9), retracts=True))
+def test_a_retracted_row_may_split_a_session(case: Scenario) -> None:
+    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
+    changes = case.query.with_op
+    found = standing(case.query, drive.epochs) if changes else once(case.query, drive)
+    assert_same(found, wanted(case, verdict))
+    check_late(case, drive, verdict)
+    check_pace(case, drive, verdict, exact=False)
+    check_empty(drive)
+
+
 @examples(retracting())
-def test_rows_that_are_taken_back_leave_nothing(case: Scenario) -> None:
+def test_rows_that_are_retracted_leave_nothing(case: Scenario) -> None:
     drive, verdict = run(case), judge(case.query, case.steps, case.origins)
     changes = case.query.with_op
     found = standing(case.query, drive.epochs) if changes else once(case.query, drive)

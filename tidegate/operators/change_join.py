@@ -1,4 +1,4 @@
-"""Joins whose result changes: rows may be taken back, and a row without a match may get one.
+"""Joins whose result changes: rows may be retracted, and a row without a match may get one.
 
 All rows of a key lie together. An epoch reads the keys it touches and tells how the join of their
 rows changed: pairs with new rows by multiplying the number of rows on both sides, rows without a
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.columns import DELETE, INSERT, OP
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
@@ -21,34 +20,32 @@ from tidegate.operators.group_kernels import (
     PANE,
     WEIGHT,
     concat,
-    group_ids,
     normal,
     places_of,
 )
+from tidegate.operators.kept_rows import KeptRows, net
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import (
     TIME,
     TRACKED,
     Ints,
-    Mask,
     Matching,
     columns_of,
     ints,
     output_kinds,
 )
 from tidegate.operators.parts import PartLog
+from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
-
-TOUCHED = "_touched"
 
 
 @dataclass(frozen=True)
 class ChangeJoin:
-    """`retracts` says whether rows come with a weight: 1 adds a row, −1 takes one back.
+    """`retracts` says whether rows come with a weight: 1 adds a row, −1 retracts one.
 
     With `step_us` rows have times, and are late and forgotten by the watermark, as in a join that
     time bounds. After `ttl_us` of processing time without a row a key is forgotten, on both sides.
-    `at_end` gives everything out once, when both inputs have ended.
+    `at_end` emits everything once, when both inputs have ended.
     """
 
     matching: Matching
@@ -75,9 +72,8 @@ class ChangeJoin:
         return pa.schema([*hidden, *rows, pa.field(WEIGHT, pa.int64())])
 
     @property
-    def _touches(self) -> pa.Schema:
-        stamps = [pa.field(HASH, pa.int64()), *self.matching.fields, pa.field(TOUCHED, pa.int64())]
-        return pa.schema(stamps)
+    def time_to_live(self) -> TimeToLive | None:
+        return None if self.ttl_us is None else TimeToLive(self.ttl_us, (*self.matching.fields,))
 
     @property
     def output(self) -> pa.Schema:
@@ -92,69 +88,72 @@ class ChangeJoin:
     # Where the rows are
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
-        """The pane comes as the time of a row and becomes its due time."""
+        """The pane comes as the time of a row and becomes the moment of its last use."""
         times = rows.column(PANE)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
         keys = [normal(rows.column(name)) for name in self.matching.names]
         own = [rows.column(item.name) for item in columns_of(self.columns[port])]
-        due = self._due(port, np.asarray(times.to_numpy(), np.int64))
-        hidden = [pa.array(due), rows.column(HASH), times]
+        last = self._last_use(port, ints(rows, PANE))
+        hidden = [pa.array(last), rows.column(HASH), times]
         table = pa.table([*hidden, *keys, *own, weights], schema=self.stored(port))
         if not TRACKED[self.how][port]:
             table = table.filter(pa.array(self.matching.matchable(table)))
         return (self._net(table),)
 
-    def _due(self, port: int, times: Ints) -> Ints:
+    def _last_use(self, port: int, times: Ints) -> Ints:
+        """When nothing can match rows any more, nor retract them."""
         if self.step_us is None:
             return times
         reach = -self.matching.lower_us if port == 0 else self.matching.upper_us
-        return times + reach + self.step_us
+        return times + (max(reach, 0) if self.retracts else reach) + self.step_us
 
     def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
         return (self._net(concat(parts)[0]),)
 
     def _net(self, rows: pa.Table) -> pa.Table:
         """Each row once, with how many of it there are; what cancelled out is gone."""
-        return rows if not self.retracts else _net(rows)
+        return net(rows) if self.retracts else rows
 
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = self._log(state)
-        self._forget(log, moment)
-        new = tuple(self._on_time(state, port, inputs[port], moment) for port in (0, 1))
+        log, live = self._log(state), self.time_to_live
+        if live is not None:
+            live.forget(log, moment.now_us)
+        came = [self._on_time(state, port, inputs[port], moment) for port in (0, 1)]
         output = Output()
-        if any(table.num_rows for table in new):
+        if any(table.num_rows for table in came):
+            silent = self.at_end and not self.retracts
+            old = [] if silent else self._same_keys(log, came)
+            new = self._known(state, old, came)
             if not self.at_end:
-                output.main += self._changes(log, new)
-            log.append((*self._touched(new, moment), *new))
+                output.main += self._changes(old, new)
+            touches = () if live is None else (live.touches(new, moment.now_us),)
+            log.append((*touches, *new))
         if self.at_end and moment.just_ended:
-            everything = log.load(range(len(log.parts)))[-2:]
-            output.main += self._given(self._all(everything[0], everything[1]))
-        self._close(log, moment)
+            left, right = log.load(range(len(log.parts)))[-2:]
+            output.main += self._emitted(self._all(left, right))
+        self._drop_unused(log, moment)
         log.save()
+        if self.retracts:
+            state.count_unknown(0)
         state.gauges["groups"] = state.gauges["rows"]
         self.limits.check(self.name, state.gauges)
         return output
 
     def _log(self, state: OperatorState) -> PartLog:
         rows = (self.stored(0), self.stored(1))
-        if self.ttl_us is not None:
-            ttl = self.ttl_us
-            return PartLog(
-                state, (self._touches, *rows), self._combine, lambda t: ints(t, TOUCHED) + ttl
-            )
+        live = self.time_to_live
+        if live is not None:
+            return PartLog(state, (live.schema, *rows), self._combine, live.due)
         if self.step_us is not None:
             return PartLog(state, rows, self._combine, lambda t: ints(t, PANE), timed=2)
         return PartLog(state, rows, self._combine)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = tuple(self._net(table) for table in tables[-2:])
-        if self.ttl_us is None:
-            return rows
-        by = [HASH, *self.matching.names]
-        newest = tables[0].group_by(by, use_threads=False).aggregate([(TOUCHED, "max")])
-        return (newest.rename_columns(self._touches.names).cast(self._touches), *rows)
+        live = self.time_to_live
+        return rows if live is None else (live.latest(tables[0]), *rows)
 
     def _on_time(
         self, state: OperatorState, port: int, parts: list[Tables], moment: Moment
@@ -166,34 +165,26 @@ class ChangeJoin:
         state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
         return rows.filter(pa.array(~late)) if late.any() else rows
 
-    # Forgetting
-
-    def _touched(self, new: tuple[pa.Table, ...], moment: Moment) -> Tables:
-        """The keys that came in, with the time at which they did."""
-        if self.ttl_us is None:
-            return ()
+    def _same_keys(self, log: PartLog, came: Sequence[pa.Table]) -> list[pa.Table]:
+        """What is kept of the keys that came in."""
         by = [HASH, *self.matching.names]
-        keys = pa.concat_tables([table.select(by) for table in new])
-        stamp = pa.array(np.full(keys.num_rows, moment.now_us, np.int64))
-        return (keys.append_column(TOUCHED, stamp).cast(self._touches),)
+        keys = pa.concat_tables([table.select(by) for table in came])
+        stored = log.load(log.touched_by(ints(keys, HASH)))[-2:]
+        known = [places_of(keys, table.select(by), by) >= 0 for table in stored]
+        return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]
 
-    def _forget(self, log: PartLog, moment: Moment) -> None:
-        """Drop keys whose time to live is over, before anything is added to them."""
-        if self.ttl_us is None:
-            return
-        for number in log.due_by(moment.now_us):
-            touched, *rows = log.load([number])
-            alive = ints(touched, TOUCHED) + self.ttl_us > moment.now_us
-            touched = touched.filter(pa.array(alive))
-            kept = [table.filter(pa.array(self._has_key(touched, table))) for table in rows]
-            log.replace([number], (touched, *kept))
+    def _known(
+        self, state: OperatorState, old: list[pa.Table], came: list[pa.Table]
+    ) -> list[pa.Table]:
+        """What came, without retractions of what is not there."""
+        if not self.retracts:
+            return came
+        pairs = [KeptRows().known(o, n) for o, n in zip(old, came, strict=True)]
+        state.count_unknown(sum(unknown for _, unknown in pairs))
+        return [rows for rows, _ in pairs]
 
-    def _has_key(self, keys: pa.Table, rows: pa.Table) -> Mask:
-        by = [HASH, *self.matching.names]
-        return places_of(keys.select(by), rows.select(by), by) >= 0
-
-    def _close(self, log: PartLog, moment: Moment) -> None:
-        """Rows that nothing can match any more have said what they had to say."""
+    def _drop_unused(self, log: PartLog, moment: Moment) -> None:
+        """Rows that nothing can match any more have said all."""
         after = moment.after_us
         if self.step_us is None or after is None:
             return
@@ -204,10 +195,7 @@ class ChangeJoin:
 
     # What changed
 
-    def _changes(self, log: PartLog, new: tuple[pa.Table, ...]) -> list[pa.Table]:
-        keys = pa.concat_tables([table.select([HASH, *self.matching.names]) for table in new])
-        stored = log.load(log.touched_by(ints(keys, HASH)))[-2:]
-        old = [table.filter(pa.array(self._has_key(keys, table))) for table in stored]
+    def _changes(self, old: list[pa.Table], new: list[pa.Table]) -> list[pa.Table]:
         now = [self._net(pa.concat_tables([o, n])) for o, n in zip(old, new, strict=True)]
         found = []
         if self.how not in ("SEMI", "ANTI"):
@@ -216,7 +204,7 @@ class ChangeJoin:
             if TRACKED[self.how][port]:
                 found += self._by_match(port, old[port], old[1 - port], -1)
                 found += self._by_match(port, now[port], now[1 - port], 1)
-        return self._given(found)
+        return self._emitted(found)
 
     def _all(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
         """The whole join."""
@@ -259,13 +247,13 @@ class ChangeJoin:
         fields = columns_of(output_kinds(self.columns, self.how))
         return pa.table(columns, schema=pa.schema([*fields, pa.field(WEIGHT, pa.int64())]))
 
-    def _given(self, found: list[pa.Table]) -> list[pa.Table]:
-        """What is taken back, then what is new."""
+    def _emitted(self, found: list[pa.Table]) -> list[pa.Table]:
+        """What is retracted, then what is new."""
         if not found:
             return []
         rows = pa.concat_tables(found)
         if self.with_op:
-            rows = _net(rows)
+            rows = net(rows)
         weights = ints(rows, WEIGHT)
         rows = rows.drop_columns([WEIGHT])
         places = np.arange(rows.num_rows)
@@ -273,27 +261,9 @@ class ChangeJoin:
         came = np.repeat(places, np.maximum(weights, 0))
         if not len(gone) + len(came):
             return []
-        assert self.with_op or not len(gone), "a join that only adds takes nothing back"
+        assert self.with_op or not len(gone), "a join that only adds retracts nothing"
         out = rows.take(pa.array(np.concatenate([gone, came])))
         if self.with_op:
             ops = pa.array([DELETE] * len(gone) + [INSERT] * len(came), pa.string())
             out = out.append_column(OP, ops)
         return [out]
-
-
-def _net(rows: pa.Table) -> pa.Table:
-    """Equal rows as one with the sum of their weights; without those that come to nothing."""
-    names = [name for name in rows.column_names if name != WEIGHT]
-    weights = ints(rows, WEIGHT)
-    if rows.num_rows > 1 and names:
-        ids, count = group_ids(rows, names)
-        if count < rows.num_rows:
-            sums = np.zeros(count, np.int64)
-            np.add.at(sums, ids, weights)
-            first = np.full(count, rows.num_rows, np.int64)
-            np.minimum.at(first, ids, np.arange(rows.num_rows))
-            order = np.argsort(first)
-            rows = rows.take(pa.array(first[order]))
-            place = rows.schema.get_field_index(WEIGHT)
-            rows = rows.set_column(place, WEIGHT, pa.array(sums[order]))
-    return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))

@@ -103,6 +103,12 @@ class OperatorState:
         if rows:
             self.meta["late_rows"] = self.late_rows + rows
 
+    def count_unknown(self, rows: int) -> None:
+        """Retractions that were dropped, because what they retract is not there."""
+        self.gauges["unknown"] = int(self.meta.get("unknown", 0)) + rows
+        if rows:
+            self.meta["unknown"] = self.gauges["unknown"]
+
     def put(self, name: str, key: bytes, tables: Tables) -> int:
         """Store tables under a key that is not in use; returns how many bytes they take."""
         payload = codec.tables_to_bytes(tables)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.columns import INSERT
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
+from tidegate.operators.emit_every import Waiting
 from tidegate.operators.group_by_base import Grouped
+from tidegate.operators.group_contents import Contents, Rows, States, merge
 from tidegate.operators.group_kernels import (
     HASH,
     PANE,
@@ -25,21 +26,20 @@ from tidegate.operators.group_kernels import (
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.matching import Ints, ints
 from tidegate.operators.panes import Panes
 from tidegate.operators.parts import PartLog
+from tidegate.operators.time_to_live import TimeToLive
 from tidegate.operators.window_aggregate import spread
-
-Ints = npt.NDArray[np.int64]
-TOUCHED = "_touched"
 
 
 @dataclass(frozen=True)
 class KeyedAggregate(Grouped):
     """Groups that are updated while they are open.
 
-    `panes` is None without windows. `every_us` collects changes and gives them out at most that
-    often; `at_end` gives everything out once, when a bounded input has ended. After `ttl_us` of
-    processing time without a row a group without window is forgotten.
+    `panes` is None without windows. `every_us` lets changes wait and come out at most that often;
+    `at_end` emits everything once, when a bounded input has ended. A group without window is
+    forgotten after `ttl_us` of processing time without a row.
     """
 
     spec: GroupSpec
@@ -58,36 +58,80 @@ class KeyedAggregate(Grouped):
         """Without keys and windows there is always one group, even if it has no rows."""
         return not self.spec.keys and self.panes is None
 
+    @cached_property
+    def time_to_live(self) -> TimeToLive | None:
+        """Windows go with the watermark, and without keys there is nothing to forget."""
+        if self.ttl_us is None or self.panes is not None or self.single:
+            return None
+        keys = zip(self.groups.keys, self.spec.keys, strict=True)
+        return TimeToLive(self.ttl_us, tuple(pa.field(*pair) for pair in keys))
+
+    @cached_property
+    def contents(self) -> Contents:
+        if self.spec.retracts and self.time_to_live is not None:
+            return Rows(self.spec)
+        return States(self.spec, self.single)
+
     @property
-    def lives_us(self) -> int | None:
-        """Windows go with the watermark; only groups without one have a time to live."""
-        return self.ttl_us if self.panes is None else None
+    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        return super().packed if self.late_rows is not None else (self.contents.schemas,)
+
+    def partials(self, rows: pa.Table) -> Tables:
+        return self.contents.lift(rows)
+
+    def merged(self, tables: Tables) -> Tables:
+        return self.contents.combine(tables)
 
     def fingerprint(self) -> tuple[str, ...]:
-        modes = (self.every_us is not None, self.at_end, self.lives_us is not None)
+        modes = (self.every_us is not None, self.at_end, self.time_to_live is not None)
         return self.meaning(self.panes, modes)
 
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output = Output()
-        log = PartLog(state, self.stored, self._combine, self._due if self._expires else None)
+        log, waiting = self._log(state), self._waiting(state)
         new = self._on_time(state, inputs[0], moment, output)
-        self._forget(log, moment)
+        output.main += self._forget(log, waiting, moment)
+        new = self._known(log, waiting, new)
         if self.at_end:
             output.main += self._collect(log, new, moment)
+        elif waiting is not None:
+            output.main += self._wait(log, waiting, new, moment)
         else:
-            ready = self._held_back(state, new, moment)
-            if ready is not None and ready[0].num_rows:
-                output.main += self._update(log, ready, moment)
-            if output.main:
-                state.meta["spoken"] = 1
-            if self.single and moment.just_ended and not state.meta.get("spoken"):
-                output.main += self._nothing_came(state)
-                state.meta["spoken"] = 1
-        self._close(log, moment)
-        self.limits.enforce(self.name, log, state.gauges)
+            output.main += self._update(log, new, self._touches(new, moment))
+        if output.main:
+            state.meta["spoken"] = 1
+        elif self._ends_silently(state, moment):
+            output.main += self._nothing_came(state)
+            state.meta["spoken"] = 1
+        self._drop_closed(log, moment)
+        self._save(log, waiting)
         return output
+
+    def _ends_silently(self, state: OperatorState, moment: Moment) -> bool:
+        return self.single and moment.just_ended and not state.meta.get("spoken")
+
+    def _log(self, state: OperatorState) -> PartLog:
+        if self.time_to_live is not None:
+            schemas = (self.time_to_live.schema, *self.contents.schemas)
+            return PartLog(state, schemas, self._combine, self.time_to_live.due)
+        due = None if self.panes is None else lambda main: ints(main, PANE)
+        return PartLog(state, self.contents.schemas, self._combine, due)
+
+    def _waiting(self, state: OperatorState) -> Waiting | None:
+        if self.every_us is None:
+            return None
+        return Waiting(state, self.every_us, self.contents.schemas, self.contents.combine)
+
+    def _save(self, log: PartLog, waiting: Waiting | None) -> None:
+        gauges = log.state.gauges
+        self.limits.enforce(self.name, log, gauges)
+        if waiting is not None:
+            waiting.log.save()
+            gauges["rows"] += waiting.log.rows
+            gauges["bytes"] += waiting.log.bytes
+            self.limits.check(self.name, gauges)
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
@@ -101,142 +145,103 @@ class KeyedAggregate(Grouped):
                 output.late.append(self.late_rows.mark(late, self.panes, moment.before_us))
             new = self.groups.lift(rows)
         else:
-            new = self.groups.merge(parts)
+            new = merge(self.contents, parts)
             if self.panes is not None and before is not None and new[0].num_rows:
-                late_mask = self.panes.last_end(new[0].column(PANE).to_numpy()) <= before
+                late_mask = self.panes.last_end(ints(new[0], PANE)) <= before
                 state.count_late(int(self.groups.seen(new[0])[late_mask].sum()))
         if self.panes is None or not new[0].num_rows:
             return new
-        ends = self.panes.ends(np.unique(new[0].column(PANE).to_numpy()))
+        ends = self.panes.ends(np.unique(ints(new[0], PANE)))
         if before is not None:
             ends = ends[ends > before]
         return self.groups.combine(tuple(spread(table, self.panes, ends) for table in new))
 
-    # Expiry: groups of closed windows, and groups that have not been touched for too long
-
-    @property
-    def _expires(self) -> bool:
-        return self.panes is not None or self.lives_us is not None
-
-    @property
-    def stored(self) -> tuple[pa.Schema, ...]:
-        if self.lives_us is None:
-            return self.groups.schemas
-        first = self.groups.schemas[0].append(pa.field(TOUCHED, pa.int64()))
-        return (first, *self.groups.schemas[1:])
-
     def _combine(self, tables: Tables) -> Tables:
-        if self.lives_us is None:
-            return self._standing(self.groups.combine(tables))
-        main = tables[0]
-        combined = self.groups.combine((main.drop_columns([TOUCHED]), *tables[1:]))
-        touched = main.group_by(self.groups.by, use_threads=False).aggregate([(TOUCHED, "max")])
-        places = places_of(touched, combined[0], self.groups.by)
-        column = touched.column(f"{TOUCHED}_max").take(pa.array(places))
-        return self._standing((combined[0].append_column(TOUCHED, column), *combined[1:]))
+        if self.time_to_live is None:
+            return self.contents.standing(tables)
+        touches, *rest = tables
+        return (self.time_to_live.latest(touches), *self.contents.standing(tuple(rest)))
 
-    def _standing(self, tables: Tables) -> Tables:
-        """Groups all of whose rows were taken back are not there."""
-        if not self.spec.retracts or self.single:
-            return tables
-        return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
+    # Forgetting
 
-    def _due(self, main: pa.Table) -> Ints:
-        if self.lives_us is not None:
-            return np.asarray(main.column(TOUCHED).to_numpy(), np.int64) + self.lives_us
-        return np.asarray(main.column(PANE).to_numpy(), np.int64)
+    def _forget(self, log: PartLog, waiting: Waiting | None, moment: Moment) -> list[pa.Table]:
+        """Drop groups whose time to live is over, after what they still had to say."""
+        live = self.time_to_live
+        if live is None:
+            return []
+        last_words = []
+        if waiting is not None:
+            over = live.expired(log, moment.now_us)
+            last = waiting.take_keys(ints(over, HASH), lambda t: live.has_key(over, t))
+            last_words = self._update(log, last, live.schema.empty_table())
+        live.forget(log, moment.now_us)
+        return last_words
 
-    def _forget(self, log: PartLog, moment: Moment) -> None:
-        """Drop groups whose time to live is over, before anything is added to them."""
-        if self.lives_us is None:
-            return
-        for number in log.due_by(moment.now_us):
-            tables = log.load([number])
-            alive = self._due(tables[0]) > moment.now_us
-            log.replace([number], self._only(tables, alive))
+    def _known(self, log: PartLog, waiting: Waiting | None, new: Tables) -> Tables:
+        """What came, without retractions of what is not there."""
+        if not isinstance(self.contents, Rows):
+            return new
+        hashes = ints(new[0], HASH)
+        old = self._stored(log, hashes)
+        if waiting is not None:
+            old = concat([old, waiting.of_keys(hashes)])
+        new, unknown = self.contents.known(old, new)
+        log.state.count_unknown(unknown)
+        return new
 
-    def _only(self, tables: Tables, alive: npt.NDArray[np.bool_]) -> Tables:
-        main = tables[0].filter(pa.array(alive))
-        bags = []
-        for bag in tables[1:]:
-            places = places_of(main, bag, self.groups.by)
-            bags.append(bag.filter(pa.array(places >= 0)))
-        return (main, *bags)
+    def _touches(self, new: Tables, moment: Moment) -> pa.Table | None:
+        live = self.time_to_live
+        return live.touches([new[0]], moment.now_us) if live is not None else None
 
-    def _close(self, log: PartLog, moment: Moment) -> None:
-        """Windows the watermark has passed are done: what they had to say, they have said."""
+    def _drop_closed(self, log: PartLog, moment: Moment) -> None:
+        """Windows that the watermark has passed have said all."""
         if self.panes is None or moment.after_us is None:
             return
-        after = moment.after_us - self.lateness_us
-        for number in log.due_by(after):
-            log.replace([number], filter_all(log.load([number]), lambda end: end > after))
+        limit = moment.after_us - self.lateness_us
+        for number in log.due_by(limit):
+            log.replace([number], filter_all(log.load([number]), lambda end: end > limit))
 
-    # Giving out
+    # What comes out
 
-    def _held_back(self, state: OperatorState, new: Tables, moment: Moment) -> Tables | None:
-        """With EMIT EVERY, what came in waits until the time is over."""
-        if self.every_us is None:
-            return new
-        waiting = state.get("waiting", b"", self.groups.schemas)
-        if waiting is not None:
-            state.delete("waiting", b"")
-            new = self.groups.combine(concat([waiting, new]))
-        last = state.meta.get("given_us")
-        due = last is None or moment.now_us >= last + self.every_us or moment.ended
-        due = due or self._closes_some(new, moment)
-        if due and new[0].num_rows:
-            state.meta["given_us"] = moment.now_us
-            return new
-        if new[0].num_rows:
-            state.put("waiting", b"", new)
-        return None
+    def _wait(self, log: PartLog, waiting: Waiting, new: Tables, moment: Moment) -> list[pa.Table]:
+        """With EMIT EVERY changes wait, unless it is time or their window closes."""
+        waiting.add(new)
+        touches = self._touches(new, moment)
+        if touches is not None and touches.num_rows:
+            log.append((touches, *(schema.empty_table() for schema in self.contents.schemas)))
+        nothing = None if touches is None else touches.slice(0, 0)
+        if waiting.is_time(moment):
+            changed = self._update(log, waiting.take_all(), nothing)
+            if changed:
+                waiting.emitted(moment.now_us)
+            return changed
+        if self.panes is None or moment.after_us is None:
+            return []
+        return self._update(log, waiting.take_closed(moment.after_us - self.lateness_us), nothing)
 
-    def _closes_some(self, new: Tables, moment: Moment) -> bool:
-        """Whether a window that waits is about to be forgotten: then it must speak now."""
-        if self.panes is None or moment.after_us is None or not new[0].num_rows:
-            return False
-        return bool(pc.min(new[0].column(PANE)).as_py() <= moment.after_us - self.lateness_us)
-
-    def _update(self, log: PartLog, new: Tables, moment: Moment) -> list[pa.Table]:
+    def _update(self, log: PartLog, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
         """The groups that came in, before and after."""
-        hashes = np.asarray(new[0].column(HASH).to_numpy(), np.int64)
-        old = self._same_groups(log.load(log.touched_by(hashes)), new)
-        was = self._evaluate(old)
-        now = self._evaluate(self.groups.combine(concat([old, new])))
-        log.append(self._stamped(new, moment.now_us))
+        if not any(table.num_rows for table in new):
+            return []
+        stored = self._stored(log, ints(new[0], HASH))
+        old = tuple(_of_groups(new[0], table, self.groups.by) for table in stored)
+        was = self.contents.results(old)
+        now = self.contents.results(self.contents.standing(concat([old, new])))
+        log.append(new if touches is None else (touches, *new))
         result = changes(was, now, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _stamped(self, new: Tables, now_us: int) -> Tables:
-        if self.lives_us is None:
-            return new
-        stamp = pa.array(np.full(new[0].num_rows, now_us, np.int64))
-        return (new[0].append_column(TOUCHED, stamp), *new[1:])
-
-    def _same_groups(self, stored: Tables, new: Tables) -> Tables:
-        """Of what is stored, the groups that came in."""
-        main = stored[0]
-        if self.lives_us is not None:
-            main = main.drop_columns([TOUCHED])
-        tables = (main, *stored[1:])
-        return tuple(
-            table.filter(pa.array(places_of(new[0], table, self.groups.by) >= 0))
-            if table.num_rows
-            else table
-            for table in tables
-        )
-
-    def _evaluate(self, tables: Tables) -> pa.Table:
-        if self.spec.retracts and not self.single:
-            alive = pc.greater(tables[0].column(ROWS), 0)
-            tables = (tables[0].filter(alive), *tables[1:])
-        return self.groups.evaluate(tables)
+    def _stored(self, log: PartLog, hashes: Ints) -> Tables:
+        """What is kept of the groups with these hashes, and of some others."""
+        tables = log.load(log.touched_by(hashes))
+        return tables if self.time_to_live is None else tables[1:]
 
     def _nothing_came(self, state: OperatorState) -> list[pa.Table]:
         """An aggregate without keys over no rows is one row all the same."""
         if not state.first_key_group:
             return []
-        return [self.layout.rows(with_op(self.groups.evaluate(self._no_rows()), INSERT))]
+        result = self.groups.evaluate(self._no_rows())
+        return [self.layout.rows(with_op(result, INSERT) if self.layout.with_op else result)]
 
     def _no_rows(self) -> Tables:
         main = self.groups.schemas[0]
@@ -245,16 +250,19 @@ class KeyedAggregate(Grouped):
         return (one, *(schema.empty_table() for schema in self.groups.schemas[1:]))
 
     def _collect(self, log: PartLog, new: Tables, moment: Moment) -> list[pa.Table]:
-        """For bounded input: add up silently, and give everything out at the end."""
+        """For bounded input: add up silently, and emit everything at the end."""
         if new[0].num_rows:
-            log.append(self._stamped(new, moment.now_us))
+            touches = self._touches(new, moment)
+            log.append(new if touches is None else (touches, *new))
         if not moment.just_ended:
             return []
-        stored = log.load(range(len(log.parts)))
-        tables = (stored[0].select(self.groups.schemas[0].names), *stored[1:])
-        if self.single and not tables[0].num_rows:
-            return self._nothing_came(log.state)
-        result = self._evaluate(tables)
+        tables = log.load(range(len(log.parts)))
+        result = self.contents.results(tables if self.time_to_live is None else tables[1:])
         if not result.num_rows:
             return []
         return [self.layout.rows(with_op(result, INSERT) if self.layout.with_op else result)]
+
+
+def _of_groups(groups: pa.Table, rows: pa.Table, by: list[str]) -> pa.Table:
+    """The rows of these groups."""
+    return rows.filter(pa.array(places_of(groups, rows, by) >= 0)) if rows.num_rows else rows

@@ -67,6 +67,17 @@ class LateRows:
         ends = panes.last_end(rows.column("_pane").to_numpy())
         return self.marked(rows, panes.start(ends), ends, watermark_us)
 
+    def of_windows(
+        self, rows: pa.Table, start: str | None, watermark_us: int | None
+    ) -> list[pa.Table]:
+        """The same where the pane of a row is the end of its window, and a column its start."""
+        if not rows.num_rows:
+            return []
+        ends = starts = np.asarray(rows.column("_pane").to_numpy(), np.int64)
+        if start is not None:
+            starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
+        return [self.marked(rows, starts, ends, watermark_us)]
+
     def marked(
         self, rows: pa.Table, starts: np.ndarray, ends: np.ndarray, watermark_us: int | None
     ) -> pa.Table:
@@ -78,6 +89,14 @@ class LateRows:
             pa.repeat(pc.cast(pa.scalar(watermark_us, pa.int64()), TIMESTAMP), count),
         ]
         return pa.table([*(rows.column(name) for name in self.names), *made], schema=self.schema)
+
+
+def split_late(rows: pa.Table, before_us: int | None) -> tuple[pa.Table, pa.Table]:
+    """Rows whose pane the watermark has not passed, and those whose pane it has."""
+    if before_us is None or not rows.num_rows:
+        return rows, rows.slice(0, 0)
+    late = rows.column("_pane").to_numpy() <= before_us
+    return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
 
 
 def _times(values: np.ndarray) -> pa.Array:

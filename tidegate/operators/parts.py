@@ -19,7 +19,6 @@ import pyarrow as pa
 from tidegate.operators.contract import OperatorState, Tables
 from tidegate.operators.group_kernels import HASH, concat
 
-_NAME = "part"
 _ROWS_A_PART = 4_096
 _MOST_SEGMENTS = 16
 Ints = npt.NDArray[np.int64]
@@ -52,26 +51,32 @@ class PartLog:
         combine: Callable[[Tables], Tables],
         due: Callable[[pa.Table], Ints] | None = None,
         timed: int = 1,
+        name: str = "",
     ) -> None:
         self.state = state
+        # An operator may keep several logs; the gauges are about the one without a name.
+        self.name = f"part_{name}" if name else "part"
+        self.index = f"parts_{name}" if name else "parts"
         self.schemas = schemas
         self.combine = combine
         self.due = due
         self.timed = timed
-        kept = state.meta.get("parts")
+        kept = state.meta.get(self.index)
         self.next = int(kept["next"]) if kept else 0
         self.parts = [_Part(*part) for part in kept["parts"]] if kept else [_Part()]
 
     def save(self) -> None:
-        self.state.meta["parts"] = {
+        """Put the index back into the meta, and say how much there is."""
+        self.state.meta[self.index] = {
             "next": self.next,
             "parts": [part.as_json() for part in self.parts],
         }
-        self.state.gauges["rows"] = self.rows
-        self.state.gauges["groups"] = sum(part.groups for part in self.parts)
-        self.state.gauges["bytes"] = sum(part.bytes for part in self.parts)
+        if self.index == "parts":
+            self.state.gauges["rows"] = self.rows
+            self.state.gauges["groups"] = sum(part.groups for part in self.parts)
+            self.state.gauges["bytes"] = self.bytes
 
-    def settle(self) -> None:
+    def compact(self) -> None:
         """Rewrite what lies in several segments, so that every group is counted once."""
         for number, part in enumerate(self.parts):
             if len(part.segments) > 1:
@@ -80,6 +85,10 @@ class PartLog:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
 
     def touched_by(self, hashes: Ints) -> list[int]:
         """The parts in which these keys would be."""
@@ -101,7 +110,7 @@ class PartLog:
     def _read(self, part: _Part) -> list[Tables]:
         found = []
         for segment in part.segments:
-            tables = self.state.get(_NAME, _key(segment), self.schemas)
+            tables = self.state.get(self.name, _key(segment), self.schemas)
             assert tables is not None, "a segment of the index is there"
             found.append(tables)
         return found
@@ -121,7 +130,7 @@ class PartLog:
         """These parts hold exactly this from now on."""
         for number in numbers:
             for segment in self.parts[number].segments:
-                self.state.delete(_NAME, _key(segment))
+                self.state.delete(self.name, _key(segment))
             self.parts[number] = _Part()
         for number, piece in self._split(tables):
             part = self.parts[number]
@@ -132,20 +141,12 @@ class PartLog:
         count = len(self.parts)
         if count == 1:
             return [(0, tables)] if any(table.num_rows for table in tables) else []
-        owners = [part_of(table.column(HASH).to_numpy(), count) for table in tables]
-        return [
-            (
-                int(number),
-                tuple(
-                    table.filter(pa.array(owner == number))
-                    for table, owner in zip(tables, owners, strict=True)
-                ),
-            )
-            for number in np.unique(np.concatenate(owners))
-        ]
+        cuts = [_by_part(table, count) for table in tables]
+        present = np.unique(np.concatenate([np.flatnonzero(np.diff(begins)) for _, begins in cuts]))
+        return [(int(number), tuple(_piece(*cut, number) for cut in cuts)) for number in present]
 
     def _write(self, part: _Part, tables: Tables) -> None:
-        part.bytes += self.state.put(_NAME, _key(self.next), tables)
+        part.bytes += self.state.put(self.name, _key(self.next), tables)
         part.rows += sum(table.num_rows for table in tables)
         part.groups += tables[0].num_rows
         part.segments.append(self.next)
@@ -165,6 +166,19 @@ class PartLog:
             count *= 2
         self.parts = [_Part() for _ in range(count)]
         self.replace([], everything)
+
+
+def _by_part(table: pa.Table, count: int) -> tuple[pa.Table, Ints]:
+    """The rows part by part, in each as they were, and where each part begins."""
+    owners = part_of(np.asarray(table.column(HASH).to_numpy(), np.int64), count)
+    order = np.argsort(owners, kind="stable")
+    begins = np.searchsorted(owners[order], np.arange(count + 1))
+    return table.take(pa.array(order)), np.asarray(begins, np.int64)
+
+
+def _piece(table: pa.Table, begins: Ints, number: int) -> pa.Table:
+    first = int(begins[number])
+    return table.slice(first, int(begins[number + 1]) - first)
 
 
 def part_of(hashes: Ints, count: int) -> Ints:

@@ -98,7 +98,7 @@ class SegmentLog:
                 count += max(bucket.last_us - first, 0) // width_us + 1
         return count
 
-    def settle(self) -> None:
+    def compact(self) -> None:
         """Compact all buckets, so that every group is counted once."""
         for number in list(self.buckets):
             bucket = self.buckets[number]

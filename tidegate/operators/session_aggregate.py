@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import RunError
 from tidegate.operators.accumulators import Call
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
@@ -40,7 +39,7 @@ class SessionAggregate(Grouped):
     """Sessions as islands: the pane of an island is its first row, a hidden max its last.
 
     Islands of the same key merge when they touch, whatever order they come in; so what is stored is
-    a log of islands. `early` gives out sessions while they are open, as changes.
+    a log of islands. `early` emits sessions while they are open, as changes.
     """
 
     spec: GroupSpec
@@ -53,11 +52,8 @@ class SessionAggregate(Grouped):
     name: str = "session_aggregate"
 
     def __post_init__(self) -> None:
-        if self.spec.retracts:
-            # A row that goes may cut a session in two, and an island has forgotten where.
-            hint = "use TUMBLE or HOP, or make sessions of a stream that only adds rows."
-            what = "sessions of rows that are taken back cannot run yet"
-            raise RunError("TG-501", what, hint=hint)
+        # A row that goes may cut a session in two, and an island has forgotten where.
+        assert not self.spec.retracts, "sessions of rows that retract are ChangingSessions"
 
     @cached_property
     def groups(self) -> Groups:
@@ -85,12 +81,12 @@ class SessionAggregate(Grouped):
     def partials(self, rows: pa.Table) -> Tables:
         """Rows with their time as the pane, as islands."""
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        starts = self._starts(rows, times, times)
+        starts = self.starts(rows, times, times)
         place = rows.schema.get_field_index(PANE)
         rows = rows.append_column(self._last_argument, rows.column(PANE))
         return self.groups.lift(rows.set_column(place, PANE, pa.array(starts)))
 
-    def _starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
+    def starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
         """For each island the first moment of the session it belongs to."""
         if not len(first):
             return first
@@ -112,7 +108,7 @@ class SessionAggregate(Grouped):
         if main.num_rows <= 1:
             return self.groups.combine(tables)
         first, last = self._span(main)
-        starts = self._starts(main, first, last)
+        starts = self.starts(main, first, last)
         if np.array_equal(starts, first):
             return self.groups.combine(tables)
         moved = [with_pane(main, starts)]
@@ -141,7 +137,7 @@ class SessionAggregate(Grouped):
             closing = self._end(new[0]) <= after
             numbers |= set(log.touched_by(_hashes(new)[closing]))
         if numbers:
-            new = self._settle(log, sorted(numbers), new, moment, output)
+            new = self._update(log, sorted(numbers), new, moment, output)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
@@ -195,7 +191,7 @@ class SessionAggregate(Grouped):
         stored = log.load(numbers)[0]
         both = pa.concat_tables([stored, new[0]])
         first, last = self._span(both)
-        starts = self._starts(both, first, last)
+        starts = self.starts(both, first, last)
         merged = with_pane(both, starts)
         ids, count = group_ids(merged, self.groups.by)
         ends = np.full(count, np.iinfo(np.int64).min)
@@ -205,17 +201,17 @@ class SessionAggregate(Grouped):
     def _late_table(self, rows: pa.Table, gone: pa.Table, before: int) -> pa.Table:
         assert self.late_rows is not None, "somebody asked for late rows"
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        by_island = with_pane(rows, self._starts(rows, times, times))
+        by_island = with_pane(rows, self.starts(rows, times, times))
         # Late islands may have been merged across tasks: a row belongs to the one that covers it.
         places = places_of(gone, by_island, self.groups.by)
         late = rows.filter(pa.array(places >= 0))
         starts = np.asarray(late.column(PANE).to_numpy(), np.int64)
         return self.late_rows.marked(late, starts, starts + self.gap_us, before)
 
-    def _settle(
+    def _update(
         self, log: PartLog, numbers: list[int], new: Tables, moment: Moment, output: Output
     ) -> Tables:
-        """Open these parts, let new islands join, give out what there is to say.
+        """Open these parts, let new islands join, and emit what there is to say.
 
         Returns the islands that belong to other parts.
         """
@@ -223,12 +219,8 @@ class SessionAggregate(Grouped):
         rest = _masked(log, new, sorted(set(range(len(log.parts))) - set(numbers)))
         stored = log.load(numbers)
         joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
-        was = self._visible(stored, moment.before_us)
-        now = self._visible(joined, moment.after_us)
-        # A session with another end is another row: the end is part of what it is known by.
-        result = changes(was, now, [*self.groups.by, self._last_result])
-        if result.num_rows:
-            output.main.append(self.layout.rows(self._with_ends(result)))
+        was = self.visible(stored, moment.before_us)
+        output.main += self.changed(was, self.visible(joined, moment.after_us))
         after = moment.after_us
         if after is not None:
             kept = self._end(joined[0]) + self.lateness_us > after
@@ -237,8 +229,13 @@ class SessionAggregate(Grouped):
         log.replace(numbers, joined)
         return rest
 
-    def _visible(self, tables: Tables, mark: int | None) -> pa.Table:
-        """The evaluated sessions that have been given out at this watermark."""
+    def changed(self, was: pa.Table, now: pa.Table) -> list[pa.Table]:
+        """What comes out. A session with another end is another row: it is known by both ends."""
+        result = changes(was, now, [*self.groups.by, self._last_result])
+        return [self.layout.rows(self._with_ends(result))] if result.num_rows else []
+
+    def visible(self, tables: Tables, mark: int | None) -> pa.Table:
+        """The evaluated sessions that have come out by this watermark."""
         if not self.early:
             if mark is None:
                 return self.groups.evaluate(self.groups.empty())

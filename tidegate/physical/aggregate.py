@@ -162,11 +162,6 @@ def refusals(node: n.Aggregate) -> Iterator[Refusal]:
         plan_aggregate(node)
     except Unrunnable as error:
         yield error.refusal
-    if node.makes_sessions and carries_op(node.input):
-        yield Refusal(
-            "sessions of rows that are retracted cannot run yet",
-            "use TUMBLE or HOP, or make sessions of a stream that only adds rows.",
-        )
     if node.makes_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
         yield Refusal(
             "EMIT EVERY of sessions cannot run yet",
@@ -271,6 +266,7 @@ def _operator(
     name: str,
     with_op: bool,
 ) -> Operator:
+    from tidegate.operators.changing_sessions import ChangingSessions
     from tidegate.operators.keyed_aggregate import KeyedAggregate
     from tidegate.operators.layout import Layout
     from tidegate.operators.session_aggregate import SessionAggregate
@@ -283,7 +279,8 @@ def _operator(
     lateness = (emit.lateness_us or 0) if emit is not None else 0
     gap = plan.session_gap_us
     if gap is not None:
-        return SessionAggregate(spec, gap, layout, lateness, plan.early, late, limits)
+        sessions = ChangingSessions if spec.retracts else SessionAggregate
+        return sessions(spec, gap, layout, lateness, plan.early, late, limits)
     if plan.by_pane and not plan.early:
         return WindowAggregate(spec, panes, layout, lateness, late, limits, name)
     every = emit.every_us if emit is not None and emit.mode is EmitMode.EVERY else None

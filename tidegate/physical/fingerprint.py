@@ -13,6 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.properties import deduplicates
 from tidegate.sql.statements import Emit
 
 
@@ -167,6 +168,8 @@ def _top_n(node: n.TopN, to: _Writer) -> list[str]:
     words = [node.function.lower(), f"by={to.texts(node.partition)}"]
     words += [f"order={to.texts(node.order)}", f"limit={to.text(node.limit)}"]
     words += ["ranked"] if node.rank_id is not None else []
+    if deduplicates(node):
+        words.append("first_at_close" if node.at_close else "first_by_arrival")
     return [*words, *(["windowed"] if node.windowed else []), *_ttl(node)]
 
 

@@ -209,7 +209,7 @@ class SqlWriter:
         partition = ", ".join(to_sql(part) for part in node.partition)
         order = ", ".join(to_sql(part) for part in node.order)
         over = f"PARTITION BY {partition} " if partition else ""
-        over += f"ORDER BY {order}" if order else ""
+        over += f"ORDER BY {order or 1}"
         rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
         return f"SELECT {', '.join([*columns, rank, *op])} FROM {self.child(node.input)}"
 

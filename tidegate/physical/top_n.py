@@ -1,4 +1,4 @@
-"""Top-N: the order of rows, the moment that closes a partition, and what cannot run."""
+"""Top-N and the first row of each key: order, the moment that closes a partition, refusals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from tidegate.physical.times import behind_us
 from tidegate.physical.typed import Operands
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
+from tidegate.plan.properties import deduplicates
 from tidegate.sql.dialect import to_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidegate.operators.contract import Operator
     from tidegate.operators.late import LateRows
+    from tidegate.operators.limits import Limits
+    from tidegate.operators.ranking import Ranking
 
 # A window that is only sorted keeps all its rows.
 ALL_ROWS = 2**62
@@ -38,7 +42,12 @@ def limit_of(node: n.TopN) -> int | None:
 
 def closes_by_window(node: n.TopN) -> bool:
     """Whether each window gives its rows out once, when the watermark passes its end."""
-    return node.windowed and not carries_op(node.input)
+    return node.windowed and not carries_op(node.input) and not deduplicates(node)
+
+
+def closes_partitions(node: n.TopN) -> bool:
+    """Whether the watermark says when a partition does not change any more."""
+    return closes_by_window(node) or (node.windowed and carries_op(node))
 
 
 def closing_column(node: n.TopN) -> n.Field:
@@ -51,7 +60,7 @@ def closing_column(node: n.TopN) -> n.Field:
 
 
 def _behind_us(node: n.TopN) -> int | None:
-    if not closes_by_window(node):
+    if not closes_partitions(node):
         return 0
     return behind_us(node.fields, closing_column(node))
 
@@ -69,12 +78,7 @@ def refusals(node: n.TopN) -> Iterator[Refusal]:
         )
     elif limit < 1:
         yield Refusal("a limit below 1 leaves no rows", "write a limit of at least 1.")
-    if node.windowed and carries_op(node.input) and carries_op(node):
-        yield Refusal(
-            "the top rows of windows whose rows are retracted cannot run yet",
-            "rank rows that only come, such as windows that EMIT ON WINDOW CLOSE.",
-        )
-    elif _behind_us(node) is None:
+    if _behind_us(node) is None:
         yield Refusal(
             "the top rows of sessions that keep another event time cannot run yet",
             "leave that column out.",
@@ -82,16 +86,22 @@ def refusals(node: n.TopN) -> Iterator[Refusal]:
 
 
 def waits_for_end(node: n.TopN, has_watermark: bool) -> bool:
+    if deduplicates(node):
+        return node.at_close and not has_watermark
     return not has_watermark if closes_by_window(node) else not carries_op(node)
 
 
 def operator_name(node: n.TopN) -> str:
+    if deduplicates(node):
+        return "deduplicate"
     return "window_top_n" if node.windowed else "top_n"
 
 
 def describe(node: n.TopN) -> str:
     limit = text_of(node.limit) if node.limit is not None else "all"
     text = f"TopN {limit} by {node.function.lower()}"
+    if deduplicates(node):
+        text = f"Deduplicate {'when the watermark passes' if node.at_close else 'by arrival'}"
     if node.partition:
         text += f" partition by {', '.join(text_of(part) for part in node.partition)}"
     if node.order:
@@ -102,19 +112,19 @@ def describe(node: n.TopN) -> str:
 def build(node: n.TopN, request: Request) -> Built:
     from tidegate.operators.group_kernels import PANE
     from tidegate.operators.ordering import Ordering
-    from tidegate.operators.top_n import TopN
+    from tidegate.operators.ranking import Ranking
 
     types = request.types
     columns = Columns()
-    windowed, retracts = closes_by_window(node), carries_op(node.input)
-    if windowed:
-        columns.add(PANE, closing_sql(closing_column(node)))
+    pane = _pane(node)
+    if pane is not None:
+        columns.add(PANE, pane)
     keys = [to_sql(part) for part in node.partition]
     columns.add_all("k", keys)
     ordered = [_ordered(part) for part in node.order]
     columns.add_all("o", [to_sql(tree) for tree, _, _ in ordered])
     columns.add_all("c", column_sql(node.input))
-    if retracts:
+    if carries_op(node.input):
         columns.add(OP, OP)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
@@ -129,25 +139,47 @@ def build(node: n.TopN, request: Request) -> Built:
     late = None
     if request.keeps_late:
         late = _late(columns, node, kinds, [item.type for item in orders], rows[:count])
-    operator = TopN(
-        tuple(kinds),
-        tuple(orders),
-        tuple(rows[:count]),
-        limit,
-        node.function,
-        rows[count] if node.rank_id is not None else None,
-        retracts,
-        windowed,
-        with_op=carries_op(node),
-        at_end=not windowed and not carries_op(node),
-        ttl_us=None if windowed else node.ttl_us,
-        late_rows=late,
-        start=_start(node) if windowed else None,
-        limits=request.limits,
-        name=operator_name(node),
-    )
+    rank = rows[count] if node.rank_id is not None else None
+    ranking = Ranking(tuple(kinds), tuple(orders), tuple(rows[:count]), limit, node.function, rank)
+    operator = _operator(node, ranking, late, request.limits)
     port = columns.port(node.input, hashed=columns.hash_by(keys, kinds), arrival=True)
     return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
+
+
+def _pane(node: n.TopN) -> str | None:
+    """The moment that closes a row: a row with that event time comes out right after it."""
+    if not deduplicates(node):
+        return closing_sql(closing_column(node)) if closes_partitions(node) else None
+    time = node.first_by_time if node.at_close else node.closing_key
+    if time is None:
+        return None
+    return closing_sql(time) + (" + 1L" if time.role is n.Role.TIME else "")
+
+
+def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Limits) -> Operator:
+    from tidegate.operators.changing_top_n import ChangingTopN
+    from tidegate.operators.deduplicate import Deduplicate
+    from tidegate.operators.window_top_n import WindowTopN
+
+    start = _start(node) if node.windowed else None
+    if deduplicates(node):
+        closes = node.closing_key is not None
+        return Deduplicate(ranking, node.at_close, closes, node.ttl_us, late, limits, start=start)
+    with_op = carries_op(node)
+    if closes_by_window(node):
+        return WindowTopN(ranking, with_op, late, limits, start=start)
+    return ChangingTopN(
+        ranking,
+        retracts=carries_op(node.input),
+        closes=closes_partitions(node),
+        at_end=not with_op,
+        with_op=with_op,
+        ttl_us=node.ttl_us,
+        late_rows=late,
+        limits=limits,
+        start=start,
+        name=operator_name(node),
+    )
 
 
 def _late(
@@ -166,6 +198,7 @@ def _late(
     needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
     for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
         needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
+    needed += [pa.field(OP, pa.string())] if carries_op(node.input) else []
     needed += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
     columns.add_all("l", column_sql(node.input))
     return LateRows(operator_name(node), pa.schema(needed), tuple(rows))

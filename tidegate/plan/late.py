@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.plan import nodes as n
+from tidegate.plan.properties import deduplicates
 
 
 def judges_lateness(node: n.Node) -> bool:
@@ -15,7 +16,8 @@ def judges_lateness(node: n.Node) -> bool:
     if isinstance(node, n.Window):
         return node.makes_sessions
     if isinstance(node, n.TopN):
-        return node.windowed
+        closes = deduplicates(node) and node.closing_key is not None
+        return node.windowed or node.at_close or closes
     if isinstance(node, n.Distinct):
         return node.timed and not any(item.window_by_clock for item in node.fields)
     return isinstance(node, n.Over | n.Hold)

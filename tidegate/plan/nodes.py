@@ -363,6 +363,36 @@ class TopN(Unary):
     rank_id: str | None = field(default=None, kw_only=True)
     windowed: bool = field(default=False, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
+    # EMIT ON WINDOW CLOSE: rows wait until the watermark makes them final.
+    at_close: bool = field(default=False, kw_only=True)
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether one row of each partition comes out, whatever its peers."""
+        one = isinstance(self.limit, exp.Literal) and self.limit.name == "1"
+        return one and self.function == "ROW_NUMBER"
+
+    @property
+    def first_by_time(self) -> Field | None:
+        """The event time by which the first row of a partition is kept, if it is by that."""
+        first = self.order[0] if self.order and self.keeps_one else None
+        if not isinstance(first, exp.Ordered) or first.args.get("desc"):
+            return None
+        found = [item for item in self.input.fields if item.id == first.this.name]
+        timed = isinstance(first.this, exp.Column) and found and found[0].on_time
+        return found[0] if timed else None
+
+    @property
+    def closing_key(self) -> Field | None:
+        """The column of the partition that tells from when on no row of it can come."""
+        names = [part.name for part in self.partition if isinstance(part, exp.Column)]
+        found = [item for item in self.input.fields if item.id in names and item.closes]
+        if self.at_close and not self.windowed:
+            # Rows of other times may come after the first one has.
+            return self.first_by_time if self.first_by_time in found else None
+        ends = [item for item in found if item.on_time]
+        windows = [item for item in found if item.window and not item.window_by_clock]
+        return next(iter([*ends, *windows]), None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,9 +191,23 @@ def _top_n(node: n.TopN, below: Properties) -> tuple[ChangelogKind, tuple[str, .
     one = node.function == "ROW_NUMBER" and node.limit is not None and node.limit.name == "1"
     columns = [part.name for part in node.partition if isinstance(part, exp.Column)]
     key = tuple(columns) if one and len(columns) == len(node.partition) else None
-    if below.bounded or (node.windowed and below.changelog is APPEND):
+    if below.bounded or deduplicates(node) or (node.windowed and below.changelog is APPEND):
         return APPEND, key
     return CHANGELOG, key
+
+
+def deduplicates(node: n.TopN) -> bool:
+    """Whether the first row of each partition comes out once and stays.
+
+    By arrival it does so at once, unless it is to wait for the end of a window; by event time when
+    the watermark has passed it, if the query waits for that.
+    """
+    below = properties(node.input)
+    if below.changelog is not APPEND or below.bounded or not node.keeps_one:
+        return False
+    if node.at_close:
+        return not node.windowed and node.first_by_time is not None
+    return not node.order and not (node.windowed and node.closing_key is None)
 
 
 def _emit(node: n.Emit, below: Properties) -> tuple[ChangelogKind, tuple[str, ...] | None]:
@@ -248,6 +262,9 @@ def _aggregate_state(node: n.Aggregate, below: Properties) -> str:
 
 def _top_n_state(node: n.TopN, below: Properties) -> str:
     """Rows beyond the limit can move up if others are taken back or the limit is their own."""
+    if deduplicates(node):
+        until = ", until the watermark closes them" if node.closing_key is not None else ""
+        return "the keys that came out" + (until or _expiry(node.ttl_us))
     fixed = node.limit is not None and not node.limit.find(exp.Column)
     rows = "the first rows" if fixed and below.changelog is APPEND else "the rows"
     if node.windowed:

@@ -238,6 +238,9 @@ def _held(node: n.Node, by_time: bool) -> n.Node:
         return replace(node, left=_held(node.left, by_time))
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW):
         return replace(node, at_close=True)
+    if isinstance(node, n.TopN):
+        final = node.windowed or node.first_by_time is not None
+        return replace(node, at_close=final)
     if isinstance(node, n.Distinct):
         if any(item.closes for item in node.fields):
             return replace(node, at_close=True)

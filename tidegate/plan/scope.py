@@ -122,6 +122,8 @@ class Resolver:
             return self._column(node)
         if isinstance(node, exp.Lambda):
             return self._lambda(node)
+        if isinstance(node, exp.Window):
+            node = _by_arrival(node)
         if isinstance(node, exp.CurrentDate | exp.CurrentTimestamp) and not node.this:
             # A column of that name comes before the function.
             named = self._in_scope(self.scope, [ex.call_name(node) or ""], exp.Column())
@@ -299,6 +301,19 @@ class Resolver:
         else:
             hint = did_you_mean(parts[0], known, "columns")
         self.context.report("TG-301", f"there is no column {name}", node, hint)
+
+
+def _by_arrival(window: exp.Window) -> exp.Window:
+    """row_number() OVER (… ORDER BY PROCTIME()) is the order in which rows arrive."""
+    order = window.args.get("order")
+    parts = order.expressions if order is not None else []
+    if ex.call_name(window.this) != "ROW_NUMBER" or len(parts) != 1 or parts[0].args.get("desc"):
+        return window
+    if ex.call_name(parts[0].this) != "PROCTIME":
+        return window
+    window = window.copy()
+    window.set("order", None)
+    return window
 
 
 def _with_unit(node: exp.Expr) -> exp.Expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
+from tidegate.plan.late import judges_lateness
 from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.validate.finding import Finding, Subject
@@ -34,7 +35,7 @@ def _always_waits(node: n.Node) -> bool:
     if isinstance(node, n.Join):
         return node.kind in (n.JoinKind.WINDOW, n.JoinKind.INTERVAL) or node.timed
     if isinstance(node, n.TopN):
-        return node.windowed
+        return judges_lateness(node)
     if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
         return False
     if isinstance(node, n.Distinct | n.SetOperation) and node.ttl_us is not None:

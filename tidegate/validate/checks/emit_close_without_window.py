@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
+from tidegate.plan.properties import deduplicates, properties
 from tidegate.sql.statements import Emit, EmitMode
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import (
@@ -79,6 +79,8 @@ def _final(node: n.Node) -> bool:
     """Whether the watermark, or the end of the input, makes every row of a node final."""
     if isinstance(node, n.Hold | n.Window | n.Over):
         return True
+    if isinstance(node, n.TopN) and deduplicates(node):
+        return node.at_close
     if isinstance(node, n.Aggregate | n.TopN):
         return node.windowed or properties(node).bounded
     if isinstance(node, n.Join) and node.kind in _CLOSED_JOINS:

@@ -1,0 +1,9 @@
+CREATE SOURCE clicks (
+    id BIGINT NOT NULL, page STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM first_by_time AS
+SELECT id, page, ts FROM clicks
+QUALIFY row_number() OVER (PARTITION BY id ORDER BY ts) = 1
+EMIT ON WINDOW CLOSE;

@@ -1,0 +1,133 @@
+"""What is kept of a group: states of its aggregates, or the rows themselves.
+
+States are small, and a retraction subtracts from them, whatever it retracts. Where a retraction may
+come of a row that was forgotten, rows are kept: only they tell that it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.contract import Tables
+from tidegate.operators.group_kernels import (
+    HASH,
+    PANE,
+    ROWS,
+    WEIGHT,
+    Groups,
+    GroupSpec,
+    concat,
+    normal,
+)
+from tidegate.operators.kept_rows import KeptRows
+
+
+class Contents(Protocol):
+    """Tables that begin with the pane, the hash and the keys of a group."""
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]: ...
+
+    def lift(self, rows: pa.Table) -> Tables:
+        """What rows add."""
+
+    def combine(self, tables: Tables) -> Tables:
+        """Several additions as one."""
+
+    def standing(self, tables: Tables) -> Tables:
+        """All additions of a group ever: what is there."""
+
+    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
+        """An addition without retractions of what is not there, and how many those were."""
+
+    def results(self, tables: Tables) -> pa.Table:
+        """PANE, HASH, keys, then one column for each call, of what is there."""
+
+
+class States:
+    """The states of accumulators. Every retraction is of a row that is there."""
+
+    def __init__(self, spec: GroupSpec, single: bool) -> None:
+        self.groups = Groups(spec)
+        # Without keys and windows the group is there, even without rows.
+        self.vanishes = spec.retracts and not single
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        return self.groups.schemas
+
+    def lift(self, rows: pa.Table) -> Tables:
+        return self.groups.lift(rows)
+
+    def combine(self, tables: Tables) -> Tables:
+        return self.groups.combine(tables)
+
+    def standing(self, tables: Tables) -> Tables:
+        tables = self.groups.combine(tables)
+        if not self.vanishes:
+            return tables
+        return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
+
+    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
+        return new, 0
+
+    def results(self, tables: Tables) -> pa.Table:
+        return self.groups.evaluate(tables)
+
+
+class Rows:
+    """The rows of a group: what aggregates read of them, and how many there are of each."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.groups = Groups(replace(spec, retracts=False))
+        retracting = Groups(replace(spec, retracts=True))
+        self.kept = KeptRows(any(bag.keeps_order for _, bag in retracting.bags))
+        arguments = [
+            pa.field(f"a{index}_{place}", kind)
+            for index, call in enumerate(spec.calls)
+            for place, kind in enumerate(call.arguments)
+        ]
+        keys = [pa.field(*pair) for pair in zip(self.groups.keys, spec.keys, strict=True)]
+        hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH)]
+        weight = pa.field(WEIGHT, pa.int64())
+        self.schema = pa.schema([*hidden, *keys, *arguments, weight])
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        return (self.schema,)
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        """The columns that count, with keys that are equal where SQL says so."""
+        keys = {name: normal(rows.column(name)) for name in self.groups.keys}
+        names = self.schema.names
+        columns = [keys[name] if name in keys else rows.column(name) for name in names]
+        return pa.table(columns, schema=self.schema)
+
+    def lift(self, rows: pa.Table) -> Tables:
+        return (self.kept.net(self.select(rows)),)
+
+    def combine(self, tables: Tables) -> Tables:
+        return (self.kept.net(tables[0]),)
+
+    def standing(self, tables: Tables) -> Tables:
+        return (self.kept.standing(tables[0]),)
+
+    def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
+        rows, unknown = self.kept.known(old[0], new[0])
+        return (rows,), unknown
+
+    def results(self, tables: Tables) -> pa.Table:
+        rows = self.kept.one_by_one(tables[0])
+        return self.groups.evaluate(self.groups.lift(rows))
+
+
+def merge(contents: Contents, parts: Sequence[Tables]) -> Tables:
+    """What several tasks add, as one."""
+    if not parts:
+        return tuple(schema.empty_table() for schema in contents.schemas)
+    return parts[0] if len(parts) == 1 else contents.combine(concat(parts))

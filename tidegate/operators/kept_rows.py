@@ -1,0 +1,109 @@
+"""Rows with weights: how many there are of each, and retractions of what is not there.
+
+A weight of 1 adds a row, −1 retracts one. Rows are told apart by all their columns, bit by bit: a
+retraction carries exactly what was added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.operators.accumulators.bags import cancel, settle
+from tidegate.operators.accumulators.kernels import first_places, one_nan
+from tidegate.operators.group_kernels import WEIGHT, group_ids
+from tidegate.operators.matching import Ints, ints
+
+_CONTENT = "_content"
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """`ordered`: rows stay one by one as they arrived; else equal ones are one with a number."""
+
+    ordered: bool = False
+
+    def net(self, rows: pa.Table) -> pa.Table:
+        """Without rows that were added and retracted; what is owed by earlier rows stays."""
+        if not self.ordered:
+            return net(rows)
+        marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
+        return cancel(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+
+    def standing(self, rows: pa.Table) -> pa.Table:
+        """Of all rows that ever came, those that are there."""
+        rows = self.net(rows)
+        if not self.ordered:
+            return rows
+        marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
+        return settle(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+
+    def known(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, int]:
+        """New rows without retractions of what is not there, and how many those were."""
+        weights = ints(new, WEIGHT)
+        if not new.num_rows or weights.min() > 0:
+            return new, 0
+        ids, count = content_ids(pa.concat_tables([old, new]))
+        balance = np.bincount(ids, np.concatenate([ints(old, WEIGHT), weights]), count)
+        missing = np.maximum(-balance, 0).astype(np.int64)
+        unknown = int(missing.sum())
+        if not unknown:
+            return new, 0
+        left = self._left(ids[old.num_rows :], weights, missing)
+        place = new.schema.get_field_index(WEIGHT)
+        new = new.set_column(place, WEIGHT, pa.array(left))
+        return new.filter(pc.not_equal(new.column(WEIGHT), 0)), unknown
+
+    def _left(self, ids: Ints, weights: Ints, missing: Ints) -> Ints:
+        """The weights without as many retractions of each row as have nothing to retract."""
+        if not self.ordered:
+            return np.where(weights < 0, weights + missing[ids], weights)
+        retractions = np.flatnonzero(weights < 0)
+        order = retractions[np.argsort(ids[retractions], kind="stable")]
+        sorted_ids = ids[order]
+        nth = np.arange(len(order)) - np.searchsorted(sorted_ids, sorted_ids)
+        left = weights.copy()
+        left[order[nth < missing[sorted_ids]]] = 0
+        return left
+
+    def one_by_one(self, rows: pa.Table) -> pa.Table:
+        """Every row as often as it is there, without weights."""
+        weights = ints(rows, WEIGHT)
+        rows = rows.drop_columns([WEIGHT])
+        if not rows.num_rows or weights.max() == 1:
+            return rows
+        return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), weights)))
+
+
+def net(rows: pa.Table) -> pa.Table:
+    """Equal rows as one with the sum of their weights; without those that come to nothing."""
+    if rows.num_rows > 1:
+        ids, count = content_ids(rows)
+        if count < rows.num_rows:
+            sums = np.zeros(count, np.int64)
+            np.add.at(sums, ids, ints(rows, WEIGHT))
+            first = first_places(ids, count, np.ones(rows.num_rows, np.bool_))
+            order = np.argsort(first)
+            rows = rows.take(pa.array(first[order]))
+            place = rows.schema.get_field_index(WEIGHT)
+            rows = rows.set_column(place, WEIGHT, pa.array(sums[order]))
+    return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
+
+
+def content_ids(rows: pa.Table) -> tuple[Ints, int]:
+    """A number for each row, the same for rows with equal columns but the weight; how many."""
+    names = [name for name in rows.column_names if name != WEIGHT]
+    if not names:
+        return np.zeros(rows.num_rows, np.int64), min(rows.num_rows, 1)
+    return group_ids(pa.table({name: _tellable(rows.column(name)) for name in names}), names)
+
+
+def _tellable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """A column that Arrow can group by, and that is equal where this one is."""
+    kind = column.type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
+        return pa.array([repr(value) for value in column.to_pylist()], pa.string())
+    return one_nan(column)

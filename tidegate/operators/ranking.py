@@ -1,0 +1,199 @@
+"""What all top-N operators share: partitions, their order, and the rows that are in a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT
+from tidegate.errors import RunError
+from tidegate.operators.accumulators.base import groupable
+from tidegate.operators.accumulators.kernels import first_places
+from tidegate.operators.changes import changes
+from tidegate.operators.contract import OperatorState, with_op
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, group_ids, normal, places_of
+from tidegate.operators.ordering import (
+    DENSE_RANK,
+    RANK,
+    ROW_NUMBER,
+    Ints,
+    Ordering,
+    codes,
+    equal_rows,
+    ranks_of,
+    sortable,
+)
+
+# The place of a row among all that came: of rows that are equal in the order the first one wins.
+SEQ = "_seq"
+INT = pa.int64()
+_PLACE = "_place"
+_ARRIVAL = (
+    (ARRIVAL_FILE, Ordering(pa.string(), False, False)),
+    (ARRIVAL_ROW, Ordering(INT, False, False)),
+)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The first `limit` rows of each partition; columns are `k0`, … and `o0`, … and `c0`, ….
+
+    With `rank` the rank is one more column of the result. `by_pane`: the moment that closes a
+    partition is a part of what tells it apart.
+    """
+
+    keys: tuple[pa.DataType, ...]
+    order: tuple[Ordering, ...]
+    columns: tuple[pa.DataType, ...]
+    limit: int
+    function: str = ROW_NUMBER
+    rank: pa.DataType | None = None
+    by_pane: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
+        assert self.limit >= 1, "there is a first row"
+        for kind in self.keys:
+            if not groupable(kind):
+                hint = "partition by its parts, or by to_json(…)."
+                raise RunError("TG-501", f"PARTITION BY is not supported over {kind}", hint=hint)
+        for item in self.order:
+            if not sortable(item.type):
+                hint = "order by its parts."
+                raise RunError("TG-501", f"ORDER BY is not supported over {item.type}", hint=hint)
+
+    # Shapes
+
+    @property
+    def by(self) -> list[str]:
+        """What tells partitions apart."""
+        return [PANE if self.by_pane else HASH, *(item.name for item in self.key_fields)]
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
+
+    @property
+    def _orders(self) -> list[tuple[str, Ordering]]:
+        return [(f"o{index}", item) for index, item in enumerate(self.order)]
+
+    @property
+    def _rank(self) -> str:
+        return f"c{len(self.columns)}" if self.rank is not None else _PLACE
+
+    @property
+    def row(self) -> pa.Schema:
+        """What a row of the result is."""
+        kinds = [*self.columns, *([self.rank] if self.rank is not None else [])]
+        return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
+
+    @property
+    def content(self) -> list[pa.Field]:
+        """What rows have wherever they are."""
+        hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
+        orders = [pa.field(name, item.type) for name, item in self._orders]
+        columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
+        return [*hidden, *self.key_fields, *orders, *columns]
+
+    @property
+    def arrived(self) -> pa.Schema:
+        """A row that comes in, with its place of arrival."""
+        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT)]
+        return pa.schema([*self.content, *arrival])
+
+    @property
+    def kept(self) -> pa.Schema:
+        """A row that is stored, with its place among all that came."""
+        return pa.schema([*self.content, pa.field(SEQ, INT)])
+
+    def facts(self) -> tuple[object, ...]:
+        """What the meaning of stored rows depends on, besides their columns."""
+        orders = [(item.descending, item.nulls_first) for item in self.order]
+        return (self.function, self.limit, str(self.rank), orders)
+
+    def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The columns that count, with keys that are equal where SQL says so."""
+        made = {item.name: normal(rows.column(item.name)) for item in self.key_fields}
+        made[SEEN] = pa.array(np.ones(rows.num_rows, np.int64))
+        columns = [made[n] if n in made else rows.column(n) for n in schema.names]
+        return pa.table(columns, schema=schema)
+
+    # Order
+
+    def contenders(self, rows: pa.Table) -> pa.Table:
+        """Rows that can be in a result, as they came: whatever beats one here beats it anywhere.
+
+        With SEEN, those that stay also count the rows that were left behind.
+        """
+        if rows.num_rows <= 1:
+            return rows
+        ids, count = group_ids(rows, self.by)
+        keep = self._ranks(rows, ids, _arrival(rows))[0] <= self.limit
+        if keep.all():
+            return rows
+        if SEEN in rows.column_names:
+            seen = np.zeros(rows.num_rows, np.int64)
+            totals = np.bincount(ids, rows.column(SEEN).to_numpy(), count)
+            seen[first_places(ids, count, keep)] = totals.astype(np.int64)
+            rows = rows.set_column(rows.schema.get_field_index(SEEN), SEEN, pa.array(seen))
+        return rows.filter(pa.array(keep))
+
+    def leading(self, rows: pa.Table) -> pa.Table:
+        """Of stored rows those that can be in a result."""
+        if rows.num_rows <= self.limit:
+            return rows
+        ids, _ = group_ids(rows, self.by)
+        keep = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])[0] <= self.limit
+        return rows if keep.all() else rows.filter(pa.array(keep))
+
+    def result(self, rows: pa.Table) -> pa.Table:
+        """The stored rows up to the limit with their rank, partition by partition."""
+        ids, _ = group_ids(rows, self.by)
+        ranks, order = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])
+        order = order[ranks[order] <= self.limit]
+        found = pa.array(ranks[order]).cast(self.rank or INT)
+        return rows.take(pa.array(order)).append_column(self._rank, found)
+
+    def _ranks(self, rows: pa.Table, ids: Ints, arrival: Sequence[Ints]) -> tuple[Ints, Ints]:
+        by = [codes(rows.column(name), item) for name, item in self._orders]
+        return ranks_of(self.function, ids, by, arrival)
+
+    def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
+        """What one result had and the next has not, and the other way round, as rows with _op."""
+        ranked = [self._rank] if self.rank is not None else []
+        known = [SEQ, *ranked]
+        stays = places_of(was, now, known) >= 0
+        goes = places_of(now, was, known) < 0
+        was, now = was.filter(pa.array(goes)), now.filter(pa.array(~stays))
+        if self.function == ROW_NUMBER and (ranked or self.limit == 1):
+            names = [*self.by, *self.row.names]
+            return changes(was.select(names), now.select(names), [*self.by, *ranked])
+        return _difference(was.select(self.row.names), now.select(self.row.names))
+
+
+def numbered(state: OperatorState, rows: pa.Table) -> pa.Table:
+    """Rows in the order they came in, numbered on from those of earlier epochs."""
+    first = int(state.meta.get("seq", 0))
+    state.meta["seq"] = first + rows.num_rows
+    order = np.lexsort(tuple(reversed(_arrival(rows))))
+    numbers = pa.array(np.arange(first, first + rows.num_rows))
+    return rows.take(pa.array(order)).append_column(SEQ, numbers)
+
+
+def _arrival(rows: pa.Table) -> list[Ints]:
+    return [codes(rows.column(name), item) for name, item in _ARRIVAL]
+
+
+def _difference(was: pa.Table, now: pa.Table) -> pa.Table:
+    """`-D` for rows that are gone, `+I` for those that came; equal rows cancel out."""
+    cut = was.num_rows
+    ids, count = equal_rows(pa.concat_tables([was, now]))
+    common = np.minimum(
+        np.bincount(ids[:cut], minlength=count), np.bincount(ids[cut:], minlength=count)
+    )
+    left = [ranks_of(ROW_NUMBER, own, [])[0] > common[own] for own in (ids[:cut], ids[cut:])]
+    gone, came = was.filter(pa.array(left[0])), now.filter(pa.array(left[1]))
+    return pa.concat_tables([with_op(gone, DELETE), with_op(came, INSERT)])
