@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
+from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Tables
 from tidegate.operators.epoch import Runner
@@ -35,7 +36,7 @@ JoinRow = tuple[int, str | None, int]
 
 def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> TimedJoin:
     matching = Matching((S,), (safe,), lower, upper)
-    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, bucket_us=3, **more)
+    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, **more)
 
 
 @dataclass
@@ -167,6 +168,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "at_close": draw(st.booleans()),
         "null_safe": draw(st.booleans()),
         "restart_every": draw(st.integers(0, 4)),
+        "small": draw(st.booleans()),
     }
 
 
@@ -174,6 +176,11 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=EXAMPLES, database=None)
 @given(scenarios())
 def test_it_equals_a_batch_join_of_the_rows_in_time(case: dict[str, Any]) -> None:
+    with limits_of_state(case["small"]):
+        _equals_a_batch_join(case)
+
+
+def _equals_a_batch_join(case: dict[str, Any]) -> None:
     lower, upper = case["bounds"]
     if case["step"] == 0:
         lower = upper = 0

@@ -21,7 +21,6 @@ class Hold:
     """The pane of a row is the moment at which it may go; `output` are the columns it has."""
 
     output: pa.Schema
-    bucket_us: int = 1_000_000
     # The column with the start of the window that a row waits for.
     start: str | None = None
     late_rows: LateRows | None = None
@@ -49,7 +48,7 @@ class Hold:
         return concat(parts)
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.packed[0], None, self.bucket_us)
+        log = SegmentLog(state, self.packed[0], None)
         output = Output()
         rows = concat(inputs[0])[0] if inputs[0] else self.packed[0][0].empty_table()
         if moment.before_us is not None and rows.num_rows:

@@ -13,7 +13,7 @@ class Log(Protocol):
 
     def save(self) -> None: ...
 
-    def settle(self) -> None: ...
+    def compact(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Limits:
         """Save a log and stop if it is too large, after counting every group once."""
         log.save()
         if self.exceeded(gauges):
-            log.settle()
+            log.compact()
             log.save()
         self.check(operator, gauges)
 

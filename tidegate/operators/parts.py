@@ -71,7 +71,7 @@ class PartLog:
         self.state.gauges["groups"] = sum(part.groups for part in self.parts)
         self.state.gauges["bytes"] = sum(part.bytes for part in self.parts)
 
-    def settle(self) -> None:
+    def compact(self) -> None:
         """Rewrite what lies in several segments, so that every group is counted once."""
         for number, part in enumerate(self.parts):
             if len(part.segments) > 1:

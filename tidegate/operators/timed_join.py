@@ -40,7 +40,6 @@ class TimedJoin:
     how: str
     step_us: int = 1
     at_close: bool = False
-    bucket_us: int = 1_000_000
     limits: Limits = NO_LIMITS
     meaning: tuple[str, ...] = ()
     name: str = "interval_join"
@@ -111,16 +110,14 @@ class _Epoch:
     given: list[pa.Table] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        join, width = self.join, self.join.bucket_us
+        join = self.join
         self.tracked = TRACKED[join.how]
-        self.rows = [
-            SegmentLog(self.state, (join.stored(p),), None, width, _SIDES[p]) for p in (0, 1)
-        ]
+        self.rows = [SegmentLog(self.state, (join.stored(p),), None, _SIDES[p]) for p in (0, 1)]
         marks = (pa.schema([(PANE, pa.int64()), (ID, pa.int64())]),)
         self.matched = [
-            SegmentLog(self.state, marks, _once, width, f"matched_{_SIDES[p]}") for p in (0, 1)
+            SegmentLog(self.state, marks, _once, f"matched_{_SIDES[p]}") for p in (0, 1)
         ]
-        self.held = SegmentLog(self.state, (self._held_schema,), None, width, "held")
+        self.held = SegmentLog(self.state, (self._held_schema,), None, "held")
         # What found a match in this epoch, by side.
         self.newly: list[list[pa.Table]] = [[], []]
 

@@ -81,7 +81,6 @@ class TopN:
     meaning: tuple[str, ...] = ()
     # The column with the start of the window of a row, for late rows.
     start: str | None = None
-    bucket_us: int = 1_000_000
     name: str = "top_n"
 
     def __post_init__(self) -> None:
@@ -377,7 +376,7 @@ class TopN:
     # Windows
 
     def _step_windows(self, state: OperatorState, parts: list[Tables], moment: Moment) -> Output:
-        log = SegmentLog(state, self.stored, self._combine, self.bucket_us)
+        log = SegmentLog(state, self.stored, self._combine)
         output = Output()
         new = self._without_losers(self._on_time(state, parts, moment, output))
         rows = self._in_order(state, new).select(self._kept.names)

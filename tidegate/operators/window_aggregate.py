@@ -27,6 +27,8 @@ from tidegate.operators.panes import Panes
 from tidegate.operators.segments import SegmentLog
 
 Ints = npt.NDArray[np.int64]
+# So many panes are remembered to count the open windows.
+_MOST_COUNTED = 256
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class WindowAggregate(Grouped):
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.groups.schemas, self.groups.combine, self.panes.bucket_us)
+        log = SegmentLog(state, self.groups.schemas, self.groups.combine)
         output = Output()
         new = self._on_time(state, inputs[0], moment, output)
         if self.lateness_us and moment.before_us is not None and new[0].num_rows:
@@ -60,25 +62,27 @@ class WindowAggregate(Grouped):
         after = moment.after_us
         if after is not None:
             if after != moment.before_us:
-                output.main += self._close(log, new, moment.before_us, after)
+                output.main += self._fire(log, new, moment.before_us, after)
             floor = self.panes.floor_after(after - self.lateness_us)
             log.drop_before(floor)
             new = filter_all(new, lambda pane: pane >= floor)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
-        state.gauges["open_windows"] = self._open_windows(log)
+        state.gauges["open_windows"] = self._open_windows(state, new, after)
         return output
 
-    def _open_windows(self, log: SegmentLog) -> int:
-        """Counted from the index: exact while rows come without holes."""
-        if self.panes.kind == "DUE":
-            return len(log.buckets)
-        panes = log.open_panes(self.panes.width_us)
-        if not panes or not self.panes.shared:
-            return panes
-        span = panes * self.panes.width_us + self.panes.size_us - self.panes.width_us
-        return -(-span // self.panes.slide_us)
+    def _open_windows(self, state: OperatorState, new: Tables, after: int | None) -> int:
+        """Windows that have rows and are kept; of very many panes the first ones count."""
+        panes = np.asarray(state.meta.get("panes", []), np.int64)
+        if new[0].num_rows:
+            panes = np.union1d(panes, distinct(new[0]))
+        ends = self.panes.ends(panes)
+        if after is not None:
+            kept = after - self.lateness_us
+            panes, ends = panes[self.panes.last_end(panes) > kept], ends[ends > kept]
+        state.meta["panes"] = panes[:_MOST_COUNTED].tolist()
+        return len(ends)
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
@@ -102,9 +106,7 @@ class WindowAggregate(Grouped):
             new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
         return new
 
-    def _close(
-        self, log: SegmentLog, new: Tables, before: int | None, after: int
-    ) -> list[pa.Table]:
+    def _fire(self, log: SegmentLog, new: Tables, before: int | None, after: int) -> list[pa.Table]:
         """The windows with before < end ≤ after, put together and evaluated."""
         first = None if before is None else self.panes.floor_after(before)
         limit = after + 1 if self.panes.kind == "DUE" else after
