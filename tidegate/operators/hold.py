@@ -12,7 +12,7 @@ from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
 
@@ -38,7 +38,7 @@ class Hold:
         return self.late_rows.schema if self.late_rows is not None else None
 
     def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.output), *self.meaning)
+        return (schema_text(self.output), FORMAT, *self.meaning)
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]
