@@ -111,6 +111,12 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),
     (
+        "hop_of_odd_sizes",
+        "INTERVAL '1001' MILLISECOND, INTERVAL '10010' MILLISECOND",
+        "HOP(ts, INTERVAL '1001' MILLISECOND, INTERVAL '10' SECOND)",
+        "HOP(ts, INTERVAL '1001' MILLISECOND, INTERVAL '10010' MILLISECOND)",
+    ),
+    (
         "late_rows_of_several",
         "(SELECT price AS other_price, … FROM …)",
         "count(price) AS top FROM asks",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import OP
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, concat
 from tidegate.operators.late import LateRows
@@ -16,9 +17,23 @@ from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
 
+def spread_by(output: pa.Schema) -> tuple[str, ...]:
+    """The columns whose hash gives a row its key group: any will do, so all that have a hash.
+
+    Changes of a window must stay in order, so they stay together.
+    """
+    if OP in output.names:
+        return (PANE,)
+    plain = (item.name for item in output if not pa.types.is_nested(item.type))
+    return (PANE, *plain)
+
+
 @dataclass(frozen=True)
 class Hold:
-    """The pane of a row is the moment at which it may go; `output` are the columns it has."""
+    """The pane of a row is the moment at which it may go; `output` are the columns it has.
+
+    In a key group rows come out in the order of their panes.
+    """
 
     output: pa.Schema
     # The column with the start of the window that a row waits for.
