@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.kernels import as_array
+from tidegate.operators.accumulators.kernels import as_array, group_ids
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -86,14 +86,19 @@ class Matching:
         ids = np.zeros(left.num_rows + right.num_rows, np.int64)
         for name in self.names:
             both = pa.concat_tables([left.select([name]), right.select([name])])
-            codes, kinds = _codes(both.column(0))
-            ids, count = (codes, kinds) if count == 1 else _codes(pa.array(ids * kinds + codes))
+            codes, kinds = _codes(both, name)
+            ids, count = (codes, kinds) if count == 1 else _dense(pa.array(ids * kinds + codes))
         left_ids = np.where(self.matchable(left), ids[: left.num_rows], -1)
         return left_ids, np.where(self.matchable(right), ids[left.num_rows :], count), count
 
 
-def _codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, int]:
-    """A number for each value, the same for equal ones; NULL is a value like others."""
+def _codes(table: pa.Table, name: str) -> tuple[Ints, int]:
+    """A number for each value of a column, the same for equal ones; NULL is one of them."""
+    column = table.column(name)
+    return group_ids(table, [name]) if pa.types.is_nested(column.type) else _dense(column)
+
+
+def _dense(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, int]:
     found = pc.dictionary_encode(as_array(column), null_encoding="encode")
     return found.indices.to_numpy().astype(np.int64), len(found.dictionary)
 
