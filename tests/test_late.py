@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pytest
+
 from tests.compiling import accepted, compile_with_sources, plan_of
+from tidegate.operators.limits import NO_LIMITS
+from tidegate.operators.timed_join import TimedJoin
+from tidegate.physical.plan import plan_physical
+from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.stage_sql import quoted
+from tidegate.physical.typed import TypedPlan, Types, with_types
+from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -76,3 +86,49 @@ def test_a_stream_below_judges_its_own_rows() -> None:
     query = f"SELECT sum(n) AS n FROM below GROUP BY TUMBLE(at, {MINUTE}) {LATE}"
     late = late_stream(plan_of(compile_with_sources(f"{below} CREATE STREAM s AS {query};"), "s"))
     assert names(late) == ["n", "at"]
+
+
+def typed(query: str) -> TypedPlan:
+    """A plan with the declared types, or BIGINT."""
+    plan = accepted(query)
+    known = {
+        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+    }
+    types = Types(known)
+    made = with_types(plan, types)
+    assert isinstance(made, n.Emit)
+    return TypedPlan(made, types)
+
+
+def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
+    plan = plan_physical("s", typed(JOIN), NO_LIMITS, keeps_late=True)
+    (join,) = (item.operator for item in plan.operators)
+    assert isinstance(join, TimedJoin) and join.late_rows is not None
+    assert plan.late is not None and plan.late == join.late
+    assert plan.late.types[:4] == [pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int64()]
+    assert [side.sources for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
+    assert [side.operator for side in join.late_rows] == [
+        "interval_join (left)",
+        "interval_join (right)",
+    ]
+
+
+def test_two_operators_hand_out_the_same_columns() -> None:
+    query = (
+        f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
+        f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
+    )
+    plan = plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
+    assert len(plan.operators) == 2
+    assert {item.operator.late for item in plan.operators} == {plan.late}
+    nobody = plan_physical("s", typed(query), NO_LIMITS)
+    assert [item.operator.late for item in nobody.operators] == [None, None]
+
+
+def test_types_that_turn_out_to_differ_are_refused() -> None:
+    query = (
+        f"SELECT count(*) AS n FROM (SELECT price + 1 AS x, ts FROM bids) {WINDOW} UNION ALL "
+        f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"
+    )
+    with pytest.raises(Unrunnable, match="columns x have the types BIGINT and STRING"):
+        plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)

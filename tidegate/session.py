@@ -179,7 +179,9 @@ class Session:
 
         typed = analyse_plan(self.spark, stream, runs_as(stream), catalog)
         try:
-            plan_physical(stream.name, typed, NO_LIMITS)
+            emit = stream.query.emit
+            keeps_late = emit is not None and emit.late_to is not None
+            plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
         except Unrunnable as error:
             assert error.node is not None, "it was planned"
             raise refused(stream, typed.plan, error.node, error.refusal) from None
