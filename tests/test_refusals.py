@@ -129,18 +129,16 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),
     (
+        "hop_of_odd_sizes",
+        "INTERVAL '1001' MILLISECOND, INTERVAL '10010' MILLISECOND",
+        "HOP(ts, INTERVAL '1001' MILLISECOND, INTERVAL '10' SECOND)",
+        "HOP(ts, INTERVAL '1001' MILLISECOND, INTERVAL '10010' MILLISECOND)",
+    ),
+    (
         "late_rows_of_several",
-        "make each of them a stream with a LATE DATA TO of its own",
-        """AS
-SELECT auction, window_end, max(price) AS price FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
-UNION ALL
-""",
-        """AS SELECT * FROM of_bids UNION ALL SELECT * FROM of_asks;
-CREATE STREAM of_bids AS
-SELECT auction, window_end, max(price) AS price FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
-EMIT ON WINDOW CLOSE LATE DATA TO late_bids;
-CREATE STREAM of_asks AS
-""",
+        "(SELECT price AS other_price, … FROM …)",
+        "count(price) AS top FROM asks",
+        "count(other_price) AS top FROM (SELECT auction, price AS other_price, ts FROM asks)",
     ),
     ("sink_of_a_changelog", "changelog = 'column'", "'files'", "'files', changelog = 'column'"),
     ("emit_update_without_key", "EMIT CHANGES", "EMIT EVERY INTERVAL '10' SECOND", "EMIT CHANGES"),

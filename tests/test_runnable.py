@@ -136,16 +136,6 @@ def test_what_joins_and_ranks_cannot_do_is_refused(refused: str, reason: str, ru
     check_runnable(stream_of(runs, TTL))
 
 
-def test_late_rows_of_a_join_are_counted_and_not_handed_out() -> None:
-    compiled = compile_text(
-        f"{SOURCES}CREATE STREAM s AS SELECT b.auction, b.ts FROM bids b JOIN asks a ON "
-        f"b.auction = a.auction AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} "
-        "EMIT ON WINDOW CLOSE LATE DATA TO late;"
-    )
-    (error,) = compiled.errors
-    assert (error.code, "both sides of the join" in error.message) == ("TG-418", True)
-
-
 def test_only_aggregates_emit_every_interval() -> None:
     last = (
         "SELECT auction, price FROM bids "

@@ -193,21 +193,30 @@ CASES = [
     case(
         "late_rows_of_several",
         "TG-418",
-        f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE}) UNION ALL "
-        f"SELECT count(*) AS n FROM asks GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE "
-        "LATE DATA TO late_rows",
-        f"SELECT count(*) AS n FROM (SELECT ts FROM bids UNION ALL SELECT ts FROM asks) "
+        "SELECT max(price) AS m FROM (SELECT channel AS price, ts FROM bids) "
+        f"GROUP BY TUMBLE(ts, {MINUTE}) UNION ALL SELECT max(channel) AS m FROM bids "
         f"GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+        f"SELECT max(channel) AS m FROM bids GROUP BY TUMBLE(ts, {MINUTE}) UNION ALL "
+        f"SELECT max(channel) AS m FROM bids GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE "
+        "LATE DATA TO late_rows",
     ),
     case(
-        # Rows of asks meet the outer windows first, those of bids the inner ones.
         "late_rows_of_several",
         "TG-418",
-        "SELECT count(*) AS n FROM (SELECT ts FROM bids GROUP BY ts UNION ALL SELECT ts FROM asks) "
-        f"GROUP BY TUMBLE(ts, {MINUTE}) EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
-        "SELECT count(*) AS n FROM (SELECT window_time AS ts FROM bids "
-        f"GROUP BY TUMBLE(ts, {MINUTE})) GROUP BY TUMBLE(ts, INTERVAL '1' HOUR) "
+        "SELECT a.seller FROM asks AS a JOIN (SELECT auction, channel AS price, ts FROM bids) AS b "
+        f"ON a.auction = b.auction AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} "
         "EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+        "SELECT a.seller FROM asks AS a JOIN (SELECT auction, channel AS other, ts FROM bids) AS b "
+        f"ON a.auction = b.auction AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} "
+        "EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
+    ),
+    case(
+        "late_rows_of_several",
+        "TG-418",
+        "SELECT a.seller FROM asks AS a JOIN orders AS o ON a.auction = o.id "
+        f"AND o.ts BETWEEN a.ts AND a.ts + {MINUTE} EMIT CHANGES LATE DATA TO late_rows",
+        "SELECT a.seller FROM asks AS a JOIN bids AS b ON a.auction = b.auction "
+        f"AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} EMIT ON WINDOW CLOSE LATE DATA TO late_rows",
     ),
     case(
         "volatile_in_state",

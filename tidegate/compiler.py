@@ -41,7 +41,7 @@ from tidegate.errors import (
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
-from tidegate.plan.late import first_judges, late_rows_of
+from tidegate.plan.late import late_stream
 from tidegate.plan.optimise import plan_to_run
 from tidegate.plan.rules import rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
@@ -353,12 +353,11 @@ class _Run:
         emit = stream.query.emit
         if emit is None or emit.late_to is None:
             return []
-        judges = first_judges(stream.plan)
-        if len(judges) != 1:
+        late = late_stream(stream.plan)
+        if not late.inputs or late.clashes:
             # The validator says why; where it is turned off, there is no late stream.
             return []
-        rows = late_rows_of(judges[0])
-        columns = tuple(Column(item.name, item.type) for item in rows.fields)
+        columns = tuple(Column(item.name, item.type) for item in late.columns)
         columns += LATE_COLUMNS
         none = Options({}, {}, set())
         side = SideStream(

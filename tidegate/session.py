@@ -183,7 +183,9 @@ class Session:
         plan = plan_to_run(stream.plan, settings)
         typed = analyse_plan(self.spark, stream, plan, catalog)
         try:
-            plan_physical(stream.name, typed, NO_LIMITS)
+            emit = stream.query.emit
+            keeps_late = emit is not None and emit.late_to is not None
+            plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
         except Unrunnable as error:
             assert error.node is not None, "it was planned"
             raise refused(stream, typed.plan, error.node, error.refusal) from None

@@ -89,3 +89,10 @@ def format_duration(micros: int) -> str:
         if value % MICROS[unit] == 0:
             return f"{sign}{value // MICROS[unit]} {label}"
     return f"{sign}{value} us"
+
+
+def interval_sql(micros: int) -> str:
+    """A duration as the SQL for it, in the largest unit that is exact."""
+    units = ("day", "hour", "minute", "second", "millisecond", "microsecond")
+    unit = next(unit for unit in units if micros % MICROS[unit] == 0)
+    return f"INTERVAL '{micros // MICROS[unit]}' {unit.upper()}"

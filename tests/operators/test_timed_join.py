@@ -6,7 +6,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
+from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Tables
 from tidegate.operators.epoch import Runner
 from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.late import LateRows
 from tidegate.operators.matching import Matching
 from tidegate.operators.timed_join import TimedJoin
 from tidegate.state.memory import MemoryStore
@@ -35,7 +37,7 @@ JoinRow = tuple[int, str | None, int]
 
 def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> TimedJoin:
     matching = Matching((S,), (safe,), lower, upper)
-    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, bucket_us=3, **more)
+    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, **more)
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Drive:
     store: MemoryStore = field(default_factory=MemoryStore)
     tick: Tick | None = None
     late: int = 0
+    late_rows: list[dict[str, Any]] = field(default_factory=list)
 
     def table(self, rows: Sequence[tuple[str | None, int, int]]) -> pa.Table:
         keys, times, numbers = (list(column) for column in zip(*rows, strict=True))
@@ -84,6 +87,9 @@ class Drive:
             for table in result.output.main:
                 assert table.schema.equals(self.join.output)
                 given += rows_of(table)
+            for table in result.output.late:
+                assert table.schema.equals(self.join.late)
+                self.late_rows += table.to_pylist()
             self.late += result.report["late_rows"]
             self.tick = result.tick
         return given
@@ -108,6 +114,41 @@ def test_a_late_row_is_counted_and_matches_nothing() -> None:
     assert run.epoch([[], [("a", 5, 2)]], [6, 6]) == [("a", 5, 1, "a", 5, 2)]
     assert run.epoch([[], [("a", 5, 3)]], [6, 6]) == []
     assert run.late == 1
+
+
+def keeping_late(join: TimedJoin, **more: Any) -> TimedJoin:
+    """As a stream has it whose columns are those of both sides: a key, two times, two numbers."""
+    wide, sources = (S, L, L, L, L), ((0, 1, None, 2, None), (0, None, 1, None, 2))
+    left, right = (
+        LateRows(f"join ({side})", pa.schema([]), join.columns[0], wide, sources[port])
+        for port, side in enumerate(("left", "right"))
+    )
+    return replace(join, late_rows=(left, right), **more)
+
+
+def test_late_rows_are_kept_with_the_columns_of_both_sides() -> None:
+    run = Drive(keeping_late(make("INNER", 0, 0)))
+    assert run.epoch([[("a", 5, 1)], []], [7, 7]) == []
+    assert run.epoch([[("a", 6, 2), ("b", 9, 3)], [("a", 5, 4), ("b", 9, 5)]], [7, 7]) == [
+        ("b", 9, 3, "b", 9, 5)
+    ]
+    own = ("l0", "l1", "l2", "l3", "l4", "late_operator", "late_window_end")
+    assert [tuple(row[name] for name in own) for row in run.late_rows] == [
+        ("a", 6, None, 2, None, "join (left)", None),
+        ("a", None, 5, None, 4, "join (right)", None),
+    ]
+    assert run.late == 2
+    assert {row["late_watermark"].microsecond for row in run.late_rows} == {7}
+
+
+def test_a_late_row_of_a_window_says_which() -> None:
+    """The time of a row is the end of its window, and a column has the start."""
+    run = Drive(keeping_late(make("LEFT", 0, 0, step_us=0), starts=("c2", "c2")))
+    run.epoch([[("a", 10, 0)], [("a", 20, 10)]], [10, 10])
+    run.epoch([[("a", 10, 3)], []], [10, 10])
+    (row,) = run.late_rows
+    window = (row["late_window_start"].microsecond, row["late_window_end"].microsecond)
+    assert (window, row["l3"]) == ((3, 10), 3)
 
 
 def test_null_matches_null_only_if_the_query_says_so() -> None:
@@ -167,6 +208,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "at_close": draw(st.booleans()),
         "null_safe": draw(st.booleans()),
         "restart_every": draw(st.integers(0, 4)),
+        "small": draw(st.booleans()),
     }
 
 
@@ -174,6 +216,11 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=EXAMPLES, database=None)
 @given(scenarios())
 def test_it_equals_a_batch_join_of_the_rows_in_time(case: dict[str, Any]) -> None:
+    with limits_of_state(case["small"]):
+        _equals_a_batch_join(case)
+
+
+def _equals_a_batch_join(case: dict[str, Any]) -> None:
     lower, upper = case["bounds"]
     if case["step"] == 0:
         lower = upper = 0

@@ -55,12 +55,13 @@ def examples(strategy: st.SearchStrategy[Scenario]) -> Callable[[Any], Any]:
 
 @contextmanager
 def limits_of_state(small: bool) -> Iterator[None]:
-    """Small ones make compaction, wider buckets and more parts happen within a few epochs."""
+    """Small ones make compaction, cuts of buckets and more parts happen within a few epochs."""
     if not small:
         yield
         return
     with (
-        patch.object(segments, "_MOST_BUCKETS", 2),
+        patch.object(segments, "_MOST_BUCKETS", 4),
+        patch.object(segments, "_BUCKET_ROWS", 2),
         patch.object(segments, "_MOST_SEGMENTS", 3),
         patch.object(segments, "_FANOUT", 2),
         patch.object(parts, "_MOST_SEGMENTS", 2),

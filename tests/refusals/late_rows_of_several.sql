@@ -1,10 +1,10 @@
 CREATE SOURCE bids (auction BIGINT, price BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts)
 WITH (connector = 'memory');
-CREATE SOURCE asks (auction BIGINT, price BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts)
+CREATE SOURCE asks (auction BIGINT, price STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
 WITH (connector = 'memory');
 
 CREATE STREAM s AS
-SELECT auction, window_end, max(price) AS price FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
+SELECT auction, window_end, max(price) AS top FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
 UNION ALL
-SELECT auction, window_end, min(price) AS price FROM asks GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
+SELECT auction, window_end, count(price) AS top FROM asks GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
 EMIT ON WINDOW CLOSE LATE DATA TO late_rows;

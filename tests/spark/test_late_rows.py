@@ -190,3 +190,65 @@ def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twic
         assert sorted(ends) == expected
         assert [r["v"] for r in rows_of(late.take_all())] == [5, 9]
         assert session.status()[0].late_rows == 2
+
+
+SEVERAL = (
+    "CREATE SOURCE bids (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+    "WITH (connector = 'memory', inserts_per_epoch = 1);"
+    "CREATE SOURCE asks (k STRING, name STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+    "WITH (connector = 'memory', inserts_per_epoch = 1);"
+    "CREATE STREAM near AS SELECT b.k, b.v, a.name FROM bids AS b JOIN asks AS a ON a.k = b.k "
+    "AND a.ts BETWEEN b.ts - INTERVAL '2' SECOND AND b.ts + INTERVAL '2' SECOND "
+    "EMIT ON WINDOW CLOSE LATE DATA TO late_near;"
+    "CREATE STREAM same AS SELECT b.k, b.v, a.name "
+    "FROM TUMBLE(bids, ts, INTERVAL '10' SECOND) AS b "
+    "LEFT JOIN TUMBLE(asks, ts, INTERVAL '10' SECOND) AS a ON a.k = b.k "
+    "AND a.window_start = b.window_start AND a.window_end = b.window_end "
+    "EMIT ON WINDOW CLOSE LATE DATA TO late_same;"
+    "CREATE STREAM either AS SELECT k, window_end, sum(v) AS n FROM bids "
+    "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) UNION ALL SELECT k, window_end, count(*) AS n "
+    "FROM asks GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) "
+    "EMIT ON WINDOW CLOSE LATE DATA TO late_either;"
+)
+
+
+def ask(k: str, name: str, seconds: float) -> dict[str, Any]:
+    return {"k": k, "name": name, "ts": at(seconds)}
+
+
+def test_joins_and_several_aggregates_keep_late_rows_with_the_columns_of_all_inputs(
+    spark: Any, data: Path
+) -> None:
+    names = ("near", "same", "either", "late_near", "late_same", "late_either")
+    first = [
+        {"bids": [row("a", 1, 1)], "asks": [ask("a", "x", 2)]},
+        {"bids": [row("b", 2, 30)], "asks": [ask("b", "y", 31)]},
+    ]
+    late = [
+        {"bids": [row("a", 5, 2), row("b", 7, 32)], "asks": [ask("a", "z", 3), ask("c", "w", 33)]}
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with open_with(data, spark, SEVERAL, key_groups=2) as session:
+        for name in names:
+            session.subscribe(name)
+        session.start()
+        play(session, *first)
+    with open_with(data, spark, SEVERAL, key_groups=2) as session:
+        subscriptions = {name: session.subscribe(name) for name in names}
+        session.start()
+        play(session, *late)
+        rows = {name: rows_of(item.take_all()) for name, item in subscriptions.items()}
+        counted = {item.name: item.late_rows for item in session.status()}
+    assert counted == {"near": 2, "same": 2, "either": 2}
+    assert [(r["k"], r["v"], r["name"]) for r in rows["near"]] == [("a", 1, "x")]
+    own = ("k", "v", "name", "ts")
+    for name in ("late_near", "late_same", "late_either"):
+        told_late = sorted(tuple(r[c] for c in own) for r in rows[name] if r["v"] is not None)
+        told_late += sorted(tuple(r[c] for c in own) for r in rows[name] if r["v"] is None)
+        assert told_late == [("a", 5, None, at(2)), ("a", None, "z", at(3))], name
+    near = {(r["late_operator"], r["late_window_end"]) for r in rows["late_near"]}
+    assert near == {("interval_join (left)", None), ("interval_join (right)", None)}
+    same = {(r["late_operator"], r["late_window_start"]) for r in rows["late_same"]}
+    assert same == {("window_join (left)", at(0)), ("window_join (right)", at(0))}
+    assert {r["window_end"] for r in rows["late_same"]} == {at(10)}
+    assert {r["late_watermark"] for r in rows["late_either"]} == {at(30), at(31)}

@@ -43,7 +43,6 @@ class Deduplicate:
     meaning: tuple[str, ...] = ()
     # The column with the start of the window of a row, for late rows.
     start: str | None = None
-    bucket_us: int = 1_000_000
     name: str = "deduplicate"
 
     def __post_init__(self) -> None:
@@ -115,7 +114,7 @@ class Deduplicate:
             live.forget(out, moment.now_us)
         rows = numbered(state, self._on_time(state, inputs[0], moment, output))
         rows = self._unseen(out, rows.select(self.ranking.kept.names), moment)
-        waiting = SegmentLog(state, (self.ranking.kept,), self._leading, self.bucket_us, "waiting")
+        waiting = SegmentLog(state, (self.ranking.kept,), self._leading, "waiting")
         if self.waits:
             rows = self._unseen(out, self._passed(waiting, rows, moment), None)
         if rows.num_rows:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from tidegate.errors import RunError
@@ -73,10 +75,9 @@ class Groups:
             elif isinstance(item, BagAccumulator):
                 self.bags.append((index, item))
         self.schemas = (self._main_schema(), *(self._bag_schema(bag) for _, bag in self.bags))
+        self._empty = tuple(schema.empty_table() for schema in self.schemas)
         self._merges, self._custom = self._plan_merges()
         self._names: list[str] = self.schemas[0].names
-        merged = [*self.by, *(name for name, _ in self._merges)]
-        self._order = [] if self._custom else [merged.index(name) for name in self._names]
 
     # Shapes
 
@@ -109,7 +110,7 @@ class Groups:
         return merges, custom
 
     def empty(self) -> Tables:
-        return tuple(schema.empty_table() for schema in self.schemas)
+        return self._empty
 
     # Rows to states
 
@@ -184,11 +185,10 @@ class Groups:
         if self._custom:
             table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
             merges = [*merges, ("_row", "list")]
-        merged = table.group_by(self.by, use_threads=False).aggregate(merges)
+        merged = _aggregated(table, tuple(self.by), tuple(merges))
         if not self._custom:
-            return self._in_shape(merged.select(self._order).rename_columns(self._names))
-        names = [*self.by, *(name for name, _ in merges)]
-        columns = dict(zip(names, merged.columns, strict=True))
+            return self._in_shape(merged.select(self._names))
+        columns = dict(zip(merged.column_names, merged.columns, strict=True))
         ids = ids_of(columns["_row"], table.num_rows)
         for item, states in self._custom:
             combined = item.combine([table.column(s) for s in states], ids, merged.num_rows)
@@ -247,6 +247,24 @@ class Groups:
             keep = pa.array(known)
             values, counts, ids = [v.filter(keep) for v in values], counts[known], ids[known]
         return item.evaluate_bag(values, counts, ids, main.num_rows)
+
+
+def _aggregated(
+    table: pa.Table, by: tuple[str, ...], merges: tuple[tuple[str, str], ...]
+) -> pa.Table:
+    """One row per group; columns keep their names. A plan costs more than a few hundred rows do,
+    so what is the same each time is made once."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    plan = acero.Declaration("aggregate", _aggregation(by, merges), inputs=[source])
+    return plan.to_table(use_threads=False)
+
+
+@lru_cache(maxsize=256)
+def _aggregation(
+    by: tuple[str, ...], merges: tuple[tuple[str, str], ...]
+) -> acero.AggregateNodeOptions:
+    calls = [(name, f"hash_{kernel}", None, name) for name, kernel in merges]
+    return acero.AggregateNodeOptions(calls, keys=list(by))
 
 
 def _is_count_of_rows(call: Call) -> bool:

@@ -8,20 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import OP
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
+
+
+def spread_by(output: pa.Schema) -> tuple[str, ...]:
+    """The columns whose hash gives a row its key group: any will do, so all that have a hash.
+
+    Changes of a window must stay in order, so they stay together.
+    """
+    if OP in output.names:
+        return (PANE,)
+    plain = (item.name for item in output if not pa.types.is_nested(item.type))
+    return (PANE, *plain)
 
 
 @dataclass(frozen=True)
 class Hold:
-    """The pane of a row is the moment at which it may go; `output` are the columns it has."""
+    """The pane of a row is the moment at which it may go; `output` are the columns it has.
+
+    In a key group rows come out in the order of their panes.
+    """
 
     output: pa.Schema
-    bucket_us: int = 1_000_000
     # The column with the start of the window that a row waits for.
     start: str | None = None
     late_rows: LateRows | None = None
@@ -39,7 +53,7 @@ class Hold:
         return self.late_rows.schema if self.late_rows is not None else None
 
     def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.output), *self.meaning)
+        return (schema_text(self.output), FORMAT, *self.meaning)
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]
@@ -49,7 +63,7 @@ class Hold:
         return concat(parts)
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.packed[0], None, self.bucket_us)
+        log = SegmentLog(state, self.packed[0], None)
         output = Output()
         rows = concat(inputs[0])[0] if inputs[0] else self.packed[0][0].empty_table()
         if moment.before_us is not None and rows.num_rows:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.operators.contract import Operator
 from tidegate.operators.panes import Panes
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -23,11 +25,17 @@ REASON = (
 
 @dataclass(frozen=True)
 class LateRows:
-    """The columns `l0`, `l1`, … are the row as it was; the others are what the operator needs."""
+    """The columns `l0`, `l1`, … are the row as it was; the others are what the operator needs.
+
+    A late stream of several inputs has the columns of all: `stream` are their types, and `sources`
+    says which column of this row each of them is, if any.
+    """
 
     operator: str
     needed: pa.Schema
     original: tuple[pa.DataType, ...]
+    stream: tuple[pa.DataType, ...] | None = None
+    sources: tuple[int | None, ...] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -40,7 +48,8 @@ class LateRows:
 
     @property
     def schema(self) -> pa.Schema:
-        own = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
+        kinds = self.original if self.stream is None else self.stream
+        own = [pa.field(f"l{index}", kind) for index, kind in enumerate(kinds)]
         return pa.schema([*own, *(pa.field(*pair) for pair in REASON)])
 
     def select(self, rows: pa.Table) -> pa.Table:
@@ -79,16 +88,28 @@ class LateRows:
         return [self.marked(rows, starts, ends, watermark_us)]
 
     def marked(
-        self, rows: pa.Table, starts: np.ndarray, ends: np.ndarray, watermark_us: int | None
+        self,
+        rows: pa.Table,
+        starts: np.ndarray | None,
+        ends: np.ndarray | None,
+        watermark_us: int | None,
     ) -> pa.Table:
         count = rows.num_rows
         made = [
             pa.repeat(pa.scalar(self.operator), count),
-            _times(starts),
-            _times(ends),
+            _times(starts, count),
+            _times(ends, count),
             pa.repeat(pc.cast(pa.scalar(watermark_us, pa.int64()), TIMESTAMP), count),
         ]
-        return pa.table([*(rows.column(name) for name in self.names), *made], schema=self.schema)
+        return pa.table([*self._row(rows), *made], schema=self.schema)
+
+    def _row(self, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
+        if self.stream is None or self.sources is None:
+            return [rows.column(name) for name in self.names]
+        return [
+            pa.nulls(rows.num_rows, kind) if source is None else rows.column(f"l{source}")
+            for kind, source in zip(self.stream, self.sources, strict=True)
+        ]
 
 
 def split_late(rows: pa.Table, before_us: int | None) -> tuple[pa.Table, pa.Table]:
@@ -99,5 +120,27 @@ def split_late(rows: pa.Table, before_us: int | None) -> tuple[pa.Table, pa.Tabl
     return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
 
 
-def _times(values: np.ndarray) -> pa.Array:
+def with_late_columns(
+    operator: Any,
+    stream: tuple[pa.DataType, ...],
+    sources: Mapping[int, tuple[int | None, ...]],
+) -> Operator:
+    """An operator whose late rows have the columns of a stream, by the sources of each port.
+
+    A port that finds nothing late has none of the columns.
+    """
+    several = isinstance(operator.late_rows, tuple)
+    ports = operator.late_rows if several else (operator.late_rows,)
+    nothing = (None,) * len(stream)
+    wide = tuple(
+        replace(own, stream=stream, sources=sources.get(port, nothing))
+        for port, own in enumerate(ports)
+    )
+    same: Operator = replace(operator, late_rows=wide if several else wide[0])
+    return same
+
+
+def _times(values: np.ndarray | None, count: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(count, TIMESTAMP)
     return pa.array(values, pa.int64()).cast(TIMESTAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ class Layout:
     panes: Panes
     with_op: bool = False
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         fields = [pa.field(f"c{index}", item.type) for index, item in enumerate(self.columns)]
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
@@ -61,4 +62,4 @@ class Layout:
             starts = self.panes.start(np.asarray(end.to_numpy(), np.int64))
             return pa.chunked_array([pa.array(starts).cast(item.type)])
         shifted = end if item.index == 0 else pc.add(end, pa.scalar(item.index, pa.int64()))
-        return pc.cast(shifted, item.type)
+        return shifted if shifted.type == item.type else pc.cast(shifted, item.type)

@@ -43,13 +43,6 @@ class Panes:
         """Whether a pane can be in several windows."""
         return self.kind in ("HOP", "CUMULATE")
 
-    @property
-    def bucket_us(self) -> int:
-        """How much of time one bucket of state holds to begin with."""
-        if self.kind == "DUE":
-            return 1_000_000
-        return self.width_us * max(1, self.size_us // self.width_us // 16)
-
     def last_end(self, pane: Ints) -> Ints:
         """The end of the last window a pane is in."""
         if self.kind == "DUE":
@@ -74,18 +67,18 @@ class Panes:
 
     def ends(self, pane: Ints) -> Ints:
         """The ends of all windows these panes are in, sorted, each once."""
+        panes = np.unique(pane)
+        last = self.last_end(panes)
         if not self.shared:
-            return np.unique(self.last_end(pane))
+            return last
+        # Both are sorted, and on a grid: of each pane only what the one before it lacks is new.
         step = self.slide_us
-        last = self.last_end(pane)
-        found = []
-        for back in range(-(-self.size_us // step)):
-            end = last - back * step
-            found.append(end[self._covers(end, pane)])
-        return np.unique(np.concatenate(found)) if found else np.array([], np.int64)
-
-    def _covers(self, end: Ints, pane: Ints) -> npt.NDArray[np.bool_]:
-        return (end > pane) & (self.start(end) <= pane)
+        first = last - (last - panes - 1) // step * step
+        first[1:] = np.maximum(first[1:], last[:-1] + step)
+        counts = np.maximum((last - first) // step + 1, 0)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        ends: Ints = np.repeat(first, counts) + within * step
+        return ends
 
     def floor_after(self, mark_us: int) -> int:
         """The smallest pane that a watermark leaves open."""

@@ -16,14 +16,17 @@ import pyarrow as pa
 
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, concat, normal
+from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, TRACKED, Matching, columns_of, ints, output_kinds
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
 ID = "_id"
 _SIDES = ("left", "right")
+# Kept rows are compared by key only if this many bits of their hash fit those of a new row.
+_HASH_BITS = 20
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class TimedJoin:
 
     A row is closed, and late, once the watermark is `step_us` past its time: 1 for event times,
     0 for the ends of windows. With `at_close` a pair waits until its row of the outer side (or the
-    left one) can get no more matches.
+    left one) can get no more matches. `late_rows` and `starts`, the column with the start of a
+    row's window, are those of the left and right side.
     """
 
     matching: Matching
@@ -40,11 +44,11 @@ class TimedJoin:
     how: str
     step_us: int = 1
     at_close: bool = False
-    bucket_us: int = 1_000_000
     limits: Limits = NO_LIMITS
     meaning: tuple[str, ...] = ()
     name: str = "interval_join"
-    late: pa.Schema | None = None
+    late_rows: tuple[LateRows, LateRows] | None = None
+    starts: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
         assert self.how in TRACKED, self.how
@@ -59,17 +63,21 @@ class TimedJoin:
 
     def stored(self, port: int) -> pa.Schema:
         """The pane of a stored row is the moment from which nothing can match it."""
-        hidden = [pa.field(name, pa.int64()) for name in (PANE, TIME, ID)]
+        hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH, TIME, ID)]
         return pa.schema([*hidden, *self.matching.fields, *columns_of(self.columns[port])])
 
     @property
     def output(self) -> pa.Schema:
         return pa.schema(columns_of(output_kinds(self.columns, self.how)))
 
+    @property
+    def late(self) -> pa.Schema | None:
+        return self.late_rows[0].schema if self.late_rows is not None else None
+
     def fingerprint(self) -> tuple[str, ...]:
         schemas = [schema_text(self.stored(port)) for port in (0, 1)]
         shape = (self.how, self.step_us, self.at_close)
-        return (repr(shape), repr(self.matching), *schemas, *self.meaning)
+        return (repr(shape), repr(self.matching), FORMAT, *schemas, *self.meaning)
 
     # Where the rows are
 
@@ -95,8 +103,8 @@ class TimedJoin:
         epoch.match(left, pa.concat_tables([epoch.candidates(1, left), right]))
         epoch.match(epoch.candidates(0, right), right)
         for port, new in ((0, left), (1, right)):
-            epoch.close(port, new)
-        output = Output(epoch.finish())
+            epoch.store(port, new)
+        output = Output(epoch.finish(), epoch.late)
         self.limits.check(self.name, state.gauges)
         return output
 
@@ -108,19 +116,18 @@ class _Epoch:
     join: TimedJoin
     state: OperatorState
     moment: Moment
-    given: list[pa.Table] = field(default_factory=list)
+    results: list[pa.Table] = field(default_factory=list)
+    late: list[pa.Table] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        join, width = self.join, self.join.bucket_us
+        join = self.join
         self.tracked = TRACKED[join.how]
-        self.rows = [
-            SegmentLog(self.state, (join.stored(p),), None, width, _SIDES[p]) for p in (0, 1)
-        ]
+        self.rows = [SegmentLog(self.state, (join.stored(p),), None, _SIDES[p]) for p in (0, 1)]
         marks = (pa.schema([(PANE, pa.int64()), (ID, pa.int64())]),)
         self.matched = [
-            SegmentLog(self.state, marks, _once, width, f"matched_{_SIDES[p]}") for p in (0, 1)
+            SegmentLog(self.state, marks, _once, f"matched_{_SIDES[p]}") for p in (0, 1)
         ]
-        self.held = SegmentLog(self.state, (self._held_schema,), None, width, "held")
+        self.held = SegmentLog(self.state, (self._held_schema,), None, "held")
         # What found a match in this epoch, by side.
         self.newly: list[list[pa.Table]] = [[], []]
 
@@ -131,21 +138,40 @@ class _Epoch:
     # In
 
     def on_time(self, port: int, parts: list[Tables]) -> pa.Table:
-        """The new rows of a side with their due time; late ones are counted and gone."""
+        """The new rows of a side with their due time; late ones are counted, and kept if asked."""
         join, before = self.join, self.moment.before_us
         rows = concat(parts)[0] if parts else join.packed[port][0].empty_table()
         times = ints(rows, PANE)
         if before is not None and len(times):
             late = times + join.step_us <= before
-            self.state.count_late(int(late.sum()))
-            rows, times = rows.filter(pa.array(~late)), times[~late]
+            if late.any():
+                self._keep_late(port, rows.filter(pa.array(late)))
+                rows, times = rows.filter(pa.array(~late)), times[~late]
         reach = -join.matching.lower_us if port == 0 else join.matching.upper_us
         first = int(self.state.meta.get("next_id", 0))
         self.state.meta["next_id"] = first + len(times)
-        hidden = [times + reach + join.step_us, times, first + np.arange(len(times))]
-        names = [item.name for item in (*join.matching.fields, *columns_of(join.columns[port]))]
-        columns = [*map(pa.array, hidden), *(rows.column(name) for name in names)]
-        return pa.table(columns, schema=join.stored(port))
+        hidden = {
+            PANE: pa.array(times + reach + join.step_us),
+            TIME: pa.array(times),
+            ID: pa.array(first + np.arange(len(times))),
+        }
+        schema = join.stored(port)
+        columns = [hidden[name] if name in hidden else rows.column(name) for name in schema.names]
+        return pa.table(columns, schema=schema)
+
+    def _keep_late(self, port: int, rows: pa.Table) -> None:
+        self.state.count_late(rows.num_rows)
+        if self.join.late_rows is None:
+            return
+        keeper, start = self.join.late_rows[port], self.join.starts[port]
+        own = {
+            name: rows.column(item.name)
+            for name, item in zip(keeper.names, columns_of(self.join.columns[port]), strict=True)
+        }
+        # Without a window there is only the time of the row itself.
+        ends = ints(rows, PANE) if start is not None else None
+        starts = None if start is None else ints(_as_micros(rows, start), start)
+        self.late.append(keeper.marked(pa.table(own), starts, ends, self.moment.before_us))
 
     def candidates(self, port: int, others: pa.Table) -> pa.Table:
         """The stored rows of a side that are near enough to new rows of the other."""
@@ -155,7 +181,10 @@ class _Epoch:
         times, step = ints(others, TIME), self.join.step_us
         span = self.join.matching.upper_us - self.join.matching.lower_us
         first, limit = int(times.min()) + step, int(times.max()) + span + step + 1
-        parts = [tables[0] for tables in self.rows[port].load(first, limit)]
+        wanted = np.zeros(1 << _HASH_BITS, np.bool_)
+        wanted[_upper_bits(others)] = True
+        kept = [tables[0] for tables in self.rows[port].load(first, limit)]
+        parts = [rows.take(pa.array(np.flatnonzero(wanted[_upper_bits(rows)]))) for rows in kept]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     # Matches
@@ -174,10 +203,10 @@ class _Epoch:
             "RIGHT": ints(theirs, PANE),
             "FULL": np.maximum(ints(ours, PANE), ints(theirs, PANE)),
         }
-        self._give(due.get(self.join.how, ints(ours, PANE)), ours, theirs)
+        self._add(due.get(self.join.how, ints(ours, PANE)), ours, theirs)
 
-    def _give(self, due: Ints, ours: pa.Table | None, theirs: pa.Table | None) -> None:
-        """Rows to hand out; a side that is not there is NULL."""
+    def _add(self, due: Ints, ours: pa.Table | None, theirs: pa.Table | None) -> None:
+        """Results, with the moment at which they are final; a side that is not there is NULL."""
         join, count = self.join, len(due)
         columns = [pa.array(due)]
         for port, table in enumerate((ours, theirs)):
@@ -186,15 +215,15 @@ class _Epoch:
             for item in columns_of(join.columns[port]):
                 there = table.column(item.name) if table is not None else None
                 columns.append(pa.nulls(count, item.type) if there is None else there)
-        self.given.append(pa.table(columns, schema=self._held_schema))
+        self.results.append(pa.table(columns, schema=self._held_schema))
 
     # Out
 
-    def close(self, port: int, new: pa.Table) -> None:
-        """Store what may still match, and let go of what cannot."""
+    def store(self, port: int, new: pa.Table) -> None:
+        """Keep what may still match, and let go of what cannot."""
         after = self.moment.after_us
         if self.tracked[port]:
-            self._settle(port, new)
+            self._track(port, new)
         if after is not None:
             self.rows[port].drop_before(after + 1)
             self.matched[port].drop_before(after + 1)
@@ -202,13 +231,13 @@ class _Epoch:
         if new.num_rows:
             self.rows[port].append((new,))
 
-    def _settle(self, port: int, new: pa.Table) -> None:
+    def _track(self, port: int, new: pa.Table) -> None:
         """What this epoch's matches and the watermark mean for rows that wait for a match."""
         after = self.moment.after_us
         newly = self._first_matches(port)
         if newly.num_rows:
             if self.join.how == "SEMI":
-                self._give(ints(newly, PANE), newly, None)
+                self._add(ints(newly, PANE), newly, None)
             marks = newly.select([PANE, ID])
             if after is not None:
                 marks = marks.filter(pa.array(ints(marks, PANE) > after))
@@ -224,7 +253,7 @@ class _Epoch:
         alone = rows.filter(pa.array(~np.isin(ints(rows, ID), found)))
         if alone.num_rows:
             sides = (alone, None) if port == 0 else (None, alone)
-            self._give(ints(alone, PANE), *sides)
+            self._add(ints(alone, PANE), *sides)
 
     def _first_matches(self, port: int) -> pa.Table:
         """The rows that have a match since this epoch."""
@@ -242,33 +271,39 @@ class _Epoch:
 
     def finish(self) -> list[pa.Table]:
         """Save the logs; what comes out now."""
-        given, after = self.given, self.moment.after_us
-        if self.join.at_close:
-            given = self._due(given, after)
+        results = self._final() if self.join.at_close else self.results
         logs = [*self.rows, *self.matched, self.held]
         for log in logs:
             log.save()
         for what in ("rows", "groups", "bytes"):
             self.state.gauges[what] = sum(log.sizes()[what] for log in logs)
         names = self.join.output.names
-        return [table.select(names) for table in given if table.num_rows]
+        return [table.select(names) for table in results if table.num_rows]
 
-    def _due(self, given: list[pa.Table], after: int | None) -> list[pa.Table]:
-        """Pairs wait for the watermark."""
-        if not given and after is None:
-            return []
-        due = [] if after is None else [t[0] for t in self.held.load(None, after + 1)]
+    def _final(self) -> list[pa.Table]:
+        """The results that the watermark has passed; the others are held."""
+        after = self.moment.after_us
+        final = []
         if after is not None:
+            final = [tables[0] for tables in self.held.load(None, after + 1)]
             self.held.drop_before(after + 1)
-        for table in given:
-            now = np.zeros(table.num_rows, np.bool_)
+        for table in self.results:
+            waits = np.ones(table.num_rows, np.bool_)
             if after is not None:
-                now = ints(table, PANE) <= after
-            due.append(table.filter(pa.array(now)))
-            wait = table.filter(pa.array(~now))
-            if wait.num_rows:
-                self.held.append((wait,))
-        return due
+                waits = ints(table, PANE) > after
+            final.append(table.filter(pa.array(~waits)))
+            if waits.any():
+                self.held.append((table.filter(pa.array(waits)),))
+        return final
+
+
+def _upper_bits(table: pa.Table) -> Ints:
+    """The lower bits of a hash chose the key group."""
+    return np.right_shift(ints(table, HASH), 32) & ((1 << _HASH_BITS) - 1)
+
+
+def _as_micros(rows: pa.Table, name: str) -> pa.Table:
+    return pa.table({name: rows.column(name).cast(pa.int64())})
 
 
 def _once(tables: Tables) -> Tables:

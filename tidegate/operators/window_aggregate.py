@@ -24,9 +24,12 @@ from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 
 Ints = npt.NDArray[np.int64]
+# So many panes are remembered to count the open windows.
+_MOST_COUNTED = 256
+_PANE_FIELD = pa.field(PANE, pa.int64())
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ class WindowAggregate(Grouped):
     name: str = "window_aggregate"
 
     def fingerprint(self) -> tuple[str, ...]:
-        return self.meaning(self.panes, self.lateness_us)
+        return self.meaning(self.panes, self.lateness_us, FORMAT)
 
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.groups.schemas, self.groups.combine, self.panes.bucket_us)
+        log = SegmentLog(state, self.groups.schemas, self.groups.combine)
         output = Output()
         new = self._on_time(state, inputs[0], moment, output)
         if self.lateness_us and moment.before_us is not None and new[0].num_rows:
@@ -60,25 +63,29 @@ class WindowAggregate(Grouped):
         after = moment.after_us
         if after is not None:
             if after != moment.before_us:
-                output.main += self._close(log, new, moment.before_us, after)
+                output.main += self._fire(log, new, moment.before_us, after)
             floor = self.panes.floor_after(after - self.lateness_us)
             log.drop_before(floor)
-            new = filter_all(new, lambda pane: pane >= floor)
+            if new[0].num_rows:
+                new = filter_all(new, lambda pane: pane >= floor)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
-        state.gauges["open_windows"] = self._open_windows(log)
+        state.gauges["open_windows"] = self._open_windows(state, new, after, log.floor_us)
         return output
 
-    def _open_windows(self, log: SegmentLog) -> int:
-        """Counted from the index: exact while rows come without holes."""
-        if self.panes.kind == "DUE":
-            return len(log.buckets)
-        panes = log.open_panes(self.panes.width_us)
+    def _open_windows(
+        self, state: OperatorState, new: Tables, after: int | None, floor: int | None
+    ) -> int:
+        """Windows that have rows and are kept; of very many panes the first ones count."""
+        known = {pane for pane in state.meta.get("panes", []) if floor is None or pane >= floor}
+        if new[0].num_rows:
+            known.update(distinct(new[0]).tolist())
+        panes = state.meta["panes"] = sorted(known)[:_MOST_COUNTED]
         if not panes or not self.panes.shared:
-            return panes
-        span = panes * self.panes.width_us + self.panes.size_us - self.panes.width_us
-        return -(-span // self.panes.slide_us)
+            return len(panes)
+        ends = self.panes.ends(np.array(panes, np.int64))
+        return len(ends) if after is None else int((ends > after - self.lateness_us).sum())
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
@@ -102,9 +109,7 @@ class WindowAggregate(Grouped):
             new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
         return new
 
-    def _close(
-        self, log: SegmentLog, new: Tables, before: int | None, after: int
-    ) -> list[pa.Table]:
+    def _fire(self, log: SegmentLog, new: Tables, before: int | None, after: int) -> list[pa.Table]:
         """The windows with before < end ≤ after, put together and evaluated."""
         first = None if before is None else self.panes.floor_after(before)
         limit = after + 1 if self.panes.kind == "DUE" else after
@@ -114,11 +119,13 @@ class WindowAggregate(Grouped):
         if not parts:
             return []
         tables = concat(parts) if len(parts) > 1 else parts[0]
-        ends = self.panes.ends(distinct(tables[0]))
-        ends = ends[ends <= after]
-        if before is not None:
-            ends = ends[ends > before]
-        results = self._results(tables, ends, merged=len(parts) == 1)
+        if self.panes.shared:
+            ends = self.panes.ends(distinct(tables[0]))
+            ends = ends[_passed(ends, before, after)]
+            found = tuple(spread(table, self.panes, ends) for table in tables)
+        else:
+            found = tuple(self._closed(table, before, after) for table in tables)
+        results = self._results(found, combined=len(parts) == 1 and not self.panes.shared)
         if results is None:
             return []
         if self.layout.with_op:
@@ -134,23 +141,35 @@ class WindowAggregate(Grouped):
         first = self.panes.first_pane(int(ends.min()))
         parts = log.load(first, int(ends.max()) + (1 if self.panes.kind == "DUE" else 0))
         old = concat(parts) if parts else self.groups.empty()
-        was = self._results(old, ends)
-        now = self._results(concat([old, new]), ends)
+        was = self._results(tuple(spread(table, self.panes, ends) for table in old))
+        both = concat([old, new])
+        now = self._results(tuple(spread(table, self.panes, ends) for table in both))
         nothing = self.groups.evaluate(self.groups.empty())
         result = changes(was or nothing, now or nothing, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _results(self, tables: Tables, ends: Ints, merged: bool = False) -> pa.Table | None:
-        """The evaluated groups of the windows with these ends; their pane is the end."""
-        if not len(ends) or not tables[0].num_rows:
+    def _closed(self, table: pa.Table, before: int | None, after: int) -> pa.Table:
+        """The rows whose only window has before < end ≤ after, with the end as their pane."""
+        ends = self.panes.last_end(table.column(PANE).to_numpy())
+        inside = _passed(ends, before, after)
+        if inside.all():
+            return with_pane(table, ends)
+        return with_pane(table.filter(pa.array(inside)), ends[inside])
+
+    def _results(self, windows: Tables, combined: bool = False) -> pa.Table | None:
+        """The evaluated groups of windows; their pane is the end."""
+        if not windows[0].num_rows:
             return None
-        found = tuple(spread(table, self.panes, ends) for table in tables)
-        if not merged or self.panes.shared:
-            found = self.groups.combine(found)
+        found = windows if combined else self.groups.combine(windows)
         if self.spec.retracts:
             alive = pc.greater(found[0].column(ROWS), 0)
             found = (found[0].filter(alive), *found[1:])
         return self.groups.evaluate(found) if found[0].num_rows else None
+
+
+def _passed(ends: Ints, before: int | None, after: int) -> npt.NDArray[np.bool_]:
+    """Which ends a watermark has passed that was `before` and is `after`."""
+    return ends <= after if before is None else (ends <= after) & (ends > before)
 
 
 def distinct(table: pa.Table) -> Ints:
@@ -164,8 +183,7 @@ def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
     if not panes.shared:
         last = panes.last_end(found)
         inside = np.isin(last, ends)
-        chosen = table if inside.all() else table.filter(pa.array(inside))
-        return with_pane(chosen, last if inside.all() else last[inside])
+        return with_pane(table.filter(pa.array(inside)), last[inside])
     order = np.argsort(found, kind="stable")
     ordered = found[order]
     lows = np.searchsorted(ordered, panes.start(ends))
@@ -176,6 +194,5 @@ def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
 
 
 def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
-    """The table with other panes."""
-    place = table.schema.get_field_index(PANE)
-    return table.set_column(place, pa.field(PANE, pa.int64()), pa.array(panes, pa.int64()))
+    """The table, which begins with its panes, with others."""
+    return table.set_column(0, _PANE_FIELD, pa.array(panes, pa.int64()))

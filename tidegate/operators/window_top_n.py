@@ -33,7 +33,6 @@ class WindowTopN:
     limits: Limits = NO_LIMITS
     meaning: tuple[str, ...] = ()
     start: str | None = None
-    bucket_us: int = 1_000_000
     name: str = "window_top_n"
 
     @property
@@ -74,7 +73,7 @@ class WindowTopN:
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, (self.ranking.kept,), self._combine, self.bucket_us)
+        log = SegmentLog(state, (self.ranking.kept,), self._combine)
         output = Output()
         rows = numbered(state, self._on_time(state, inputs[0], moment, output))
         rows = rows.select(self.ranking.kept.names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.operators.contract import Operator
+    from tidegate.operators.timed_join import TimedJoin
 
 RUN = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -249,7 +250,8 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
     named: dict[str, Any] = {"limits": request.limits, "name": operator_name(node)}
     if not plan.changes:
         assert plan.step_us is not None, "rows have times"
-        return TimedJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
+        join = TimedJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
+        return _with_late(join, node) if request.keeps_late else join
     if carries_op(node) and any(pa.types.is_nested(kind) for side in columns for kind in side):
         message = "rows with arrays, maps or structs that can be retracted cannot be joined yet"
         hint = "leave such columns out, or turn them into text with to_json(…)."
@@ -266,6 +268,27 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
         carries_op(node),
         **named,
     )
+
+
+def _with_late(join: TimedJoin, node: n.Join) -> TimedJoin:
+    """A late row has the columns of its side; where it has a window, that is the reason."""
+    import pyarrow as pa
+
+    from tidegate.operators.late import LateRows
+
+    left, right = (
+        LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
+        for port, side in enumerate(("left", "right"))
+    )
+    starts: tuple[str | None, str | None] = (None, None)
+    if node.kind is n.JoinKind.WINDOW:
+        starts = (_window_start(node.left), _window_start(node.right))
+    return replace(join, late_rows=(left, right), starts=starts)
+
+
+def _window_start(side: n.Node) -> str | None:
+    places = enumerate(side.fields)
+    return next((f"c{place}" for place, f in places if f.role is n.Role.WINDOW_START), None)
 
 
 def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:

@@ -13,6 +13,7 @@ from tidegate.operators.contract import Operator
 from tidegate.operators.limits import Limits
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.kind import Built, Request
+from tidegate.physical.late import in_late_stream, is_judge, require_fitting
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import NOW_SQL, SqlWriter, carries_op, micros, output_sql, quoted
@@ -27,6 +28,7 @@ from tidegate.physical.stages import (
 from tidegate.physical.ticked_sql import TickedWriter
 from tidegate.physical.typed import TypedPlan, Types
 from tidegate.plan import nodes as n
+from tidegate.plan.late import LateStream, late_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,17 +123,20 @@ class PhysicalPlan:
 
 
 def plan_physical(
-    stream: str, typed: TypedPlan, limits: Limits, late_of: n.Node | None = None
+    stream: str, typed: TypedPlan, limits: Limits, keeps_late: bool = False
 ) -> PhysicalPlan:
-    """Plan a stream whose types are known; `late_of` is the node whose late rows are wanted."""
-    return _Planner(stream, typed, limits, late_of).plan()
+    """Plan a stream whose types are known; `keeps_late`: somebody wants its late rows."""
+    late = late_stream(typed.plan) if keeps_late else None
+    if late is not None:
+        require_fitting(late, typed.plan)
+    return _Planner(stream, typed, limits, late).plan()
 
 
 class _Planner:
     """Numbers scans and operators while it goes down."""
 
     def __init__(
-        self, stream: str, typed: TypedPlan, limits: Limits, late_of: n.Node | None
+        self, stream: str, typed: TypedPlan, limits: Limits, late_of: LateStream | None
     ) -> None:
         self.stream = stream
         self.root = typed.plan
@@ -190,10 +195,11 @@ class _Planner:
     def _operator(self, leaf: StatefulNode, ticked: bool, arrival: bool) -> OperatorPlan:
         number = FIRST_OPERATOR + self.numbered
         self.numbered += 1
-        keeps_late = leaf.node is self.late_of
-        built = self._built(leaf, keeps_late)
-        if keeps_late:
-            self.late = built.operator.late
+        built = self._built(leaf, is_judge(self.late_of, leaf.node))
+        operator = built.operator
+        if self.late_of is not None and is_judge(self.late_of, leaf.node):
+            operator = in_late_stream(operator, leaf.node, self.late_of, self.types)
+            self.late = operator.late
         ports = tuple(
             self._port(port, stage) for port, stage in zip(built.ports, leaf.inputs, strict=True)
         )
@@ -201,7 +207,7 @@ class _Planner:
             number,
             leaf.name,
             leaf.node,
-            built.operator,
+            operator,
             ports,
             built.by_clock,
             built.held_back_us,

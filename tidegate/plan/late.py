@@ -1,6 +1,8 @@
-"""Which operator of a query judges that rows came too late, and which columns such rows have."""
+"""Which operators of a query judge that rows came too late, and which columns such rows have."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import deduplicates
@@ -23,31 +25,70 @@ def judges_lateness(node: n.Node) -> bool:
     return isinstance(node, n.Over | n.Hold)
 
 
-def first_judges(plan: n.Node) -> list[n.Node]:
-    """Those that judge the rows which a query reads; streams that it reads judge their own.
+@dataclass(frozen=True)
+class LateInput:
+    """Rows that a judge gets from one of its inputs; late ones have the columns of `rows`."""
 
-    What one of them lets pass is not late for those above it. There are several where rows come in
-    by several ways, as in UNION ALL of two aggregates.
+    judge: n.Node
+    port: int
+    rows: n.Node
+
+
+@dataclass(frozen=True)
+class LateStream:
+    """The columns of a late stream: those of all inputs, a name that several have once.
+
+    A row is NULL in the columns that its input does not have. `clashes` are columns of one name
+    that cannot be one: they differ in type, or one input has both.
     """
-    found: list[n.Node] = []
-    _look(plan, None, found)
-    return found
+
+    inputs: tuple[LateInput, ...]
+    columns: tuple[n.Field, ...]
+    clashes: tuple[tuple[n.Field, n.Field], ...] = ()
+
+    def sources(self, rows: n.Node) -> tuple[int | None, ...]:
+        """For each column of the stream, which column of an input it is."""
+        if len(self.inputs) == 1:
+            return tuple(range(len(self.columns)))
+        own = {item.name.lower(): place for place, item in enumerate(rows.fields)}
+        return tuple(own.get(item.name.lower()) for item in self.columns)
 
 
-def _look(node: n.Node, judge: n.Node | None, found: list[n.Node]) -> None:
-    """Go down to where rows come in, and note the judge that they meet first."""
-    judge = node if judges_lateness(node) else judge
+def late_stream(plan: n.Node) -> LateStream:
+    """What LATE DATA TO makes of a query; without inputs nothing in it can be late."""
+    inputs: list[LateInput] = []
+    _look(plan, None, inputs)
+    if len(inputs) == 1:
+        return LateStream(tuple(inputs), inputs[0].rows.fields)
+    columns: dict[str, n.Field] = {}
+    clashes = []
+    for found in inputs:
+        own = found.rows.fields
+        for item in own:
+            known = columns.setdefault(item.name.lower(), item)
+            differ = None not in (known.type, item.type) and known.type != item.type
+            if differ or (known is not item and known in own):
+                clashes.append((known, item))
+    return LateStream(tuple(inputs), tuple(columns.values()), tuple(clashes))
+
+
+def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
+    """Go down to where rows come in, and note the judge that they meet first.
+
+    What one of them lets pass is not late for those above it. Streams that a query reads judge
+    their own rows.
+    """
     inputs = () if isinstance(node, n.Inlined) else node.inputs
-    for child in inputs:
-        _look(child, judge, found)
+    for port, child in enumerate(inputs):
+        first = LateInput(node, port, late_rows(node, child)) if judges_lateness(node) else way
+        _look(child, first, found)
     brings_rows = not inputs and not isinstance(node, n.LookupScan | n.Values)
-    if brings_rows and judge is not None and judge not in found:
-        found.append(judge)
+    if brings_rows and way is not None and way not in found:
+        found.append(way)
 
 
-def late_rows_of(judge: n.Node) -> n.Node:
+def late_rows(judge: n.Node, below: n.Node) -> n.Node:
     """The node whose columns late rows have: as they were before the operator made windows."""
-    below = judge.inputs[0]
     if isinstance(below, n.Window) and (below.grouped or isinstance(judge, n.Hold)):
         return below.input
     return below

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sqlglot import exp
 
 from tidegate.errors import SqlError
@@ -9,10 +11,13 @@ from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpe
 from tidegate.plan.scope import Context, Resolver, by_id
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.types import format_duration
+from tidegate.types import format_duration, interval_sql
 
 # A row is copied into each of its windows, so a slip in a unit could fill the memory.
 MOST_WINDOWS = 10_000
+# Windows are put together from panes as wide as the greatest common divisor of slide and size: very
+# narrow ones hold hardly more than a row each, and state would grow with the rows.
+MOST_PANES = 1_000
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 SHAPES = {
     "TUMBLE": ("(ts, size [, offset])", 1),
@@ -105,7 +110,7 @@ def assign_windows(
 ) -> Window | None:
     """A Window node over `node`; `time` is already resolved."""
     spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
-    if spec is None:
+    if spec is None or (grouped and not _few_panes(context, call, spec)):
         return None
     fields = by_id(node.fields)
     bare = time.unnest()
@@ -128,6 +133,25 @@ def assign_windows(
         grouped=grouped,
         span=own_span(call),
     )
+
+
+def _few_panes(context: Context, call: exp.Expr, spec: WindowSpec) -> bool:
+    """Whether a window that overlaps others is made of few enough pieces; reported if not."""
+    width = math.gcd(spec.size_us, spec.slide_us)
+    panes = spec.size_us // width
+    if spec.kind is not WindowKind.HOP or width == spec.slide_us or panes <= MOST_PANES:
+        return True
+    slide = interval_sql(spec.slide_us)
+    size = interval_sql(spec.slide_us * max(1, round(spec.size_us / spec.slide_us)))
+    context.report(
+        "TG-306",
+        f"a HOP of {format_duration(spec.size_us)} that begins every "
+        f"{format_duration(spec.slide_us)} is made of {panes:,} pieces of "
+        f"{format_duration(width)}, and {MOST_PANES:,} are allowed",
+        call,
+        f"make the size a multiple of the slide: HOP(…, {slide}, {size}).",
+    )
+    return False
 
 
 def _size_arguments(call: exp.Expr) -> list[exp.Expr]:

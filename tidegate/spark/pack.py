@@ -1,8 +1,8 @@
 """Between Spark's rows and operators: rows are packed by key group, and unpacked behind them.
 
 `Packer` runs in the tasks that read: it lifts rows to partials, cuts them by key group, and sends
-one blob to each, with a tick of how far time is. `unpack` runs behind an operator and turns its
-blobs into rows again.
+a blob to each, with a tick of how far time is; where rows are many, several. `unpack` runs behind
+an operator and turns its blobs into rows again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tidegate.spark.worker import keep_what_is_loaded
 from tidegate.state.codec import table_from_bytes, tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
-PACKED_SCHEMA = "kg INT, port INT, task INT, now BIGINT, ticks BINARY, data BINARY"
+# `task` and `part` say in which order rows were read: a shuffle does not keep it.
+PACKED_SCHEMA = "kg INT, port INT, task INT, part INT, now BIGINT, ticks BINARY, data BINARY"
 # What a processor hands on: rows of a port, late rows, or a tick.
 OUT_SCHEMA = "port INT, mark BIGINT, idle BOOLEAN, data BINARY"
 MAIN, LATE_PORT, TICK_PORT = 0, 1, 2
@@ -32,6 +33,8 @@ MAIN, LATE_PORT, TICK_PORT = 0, 1, 2
 PASSING = -1
 # Partials of a task are merged when they have grown to this many rows.
 _ROWS_TO_SHRINK = 1_000_000
+# What a task holds before it sends: a batch of Arrow cannot have more than 2 GiB of blobs.
+_BYTES_TO_SEND = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def packer(spec: PackSpec) -> Callable[[Batches], Batches]:
         context = TaskContext.get()
         work = Packer(spec, context.partitionId() if context is not None else 0)
         for batch in batches:
-            work.add(batch)
+            yield from work.add(batch)
         yield from work.finish()
         keep_what_is_loaded()
 
@@ -78,11 +81,21 @@ class Packer:
         self.now_us = -1
         self.parts: list[Tables] = []
         self.rows = 0
+        self.bytes = 0
         self.late: list[bytes] = []
+        self.sent = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
+    def add(self, batch: pa.RecordBatch) -> Batches:
+        """Take in rows; what has become too much to hold is sent."""
+        if batch.num_rows:
+            self._lift(batch)
+        if self.bytes > _BYTES_TO_SEND:
+            self._shrink()
+            # Shrinking again is only worth it once as much again can come.
+            if self.bytes > _BYTES_TO_SEND // 2:
+                yield self._blobs(b"", -1)
+
+    def _lift(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
         self._hear(table)
         names = table.column_names
@@ -90,6 +103,7 @@ class Packer:
             passing = table.column(LATE)
             if passing.null_count < len(passing):
                 self.late += passing.drop_null().to_pylist()
+                self.bytes += passing.nbytes
         live = table.column(LIVE)
         if pc.all(live, skip_nulls=False).as_py() is not True:
             table = table.filter(live)
@@ -114,11 +128,17 @@ class Packer:
     def _keep(self, part: Tables) -> None:
         self.parts.append(part)
         self.rows += sum(table.num_rows for table in part)
-        if self.rows > _ROWS_TO_SHRINK and len(self.parts) > 1:
-            merged = self.spec.operator.shrink(self.spec.port, self.parts)
-            self.parts = [merged]
-            # Shrinking again is only worth it once as much again has come.
-            self.rows = 0
+        self.bytes += sum(table.nbytes for table in part)
+        if self.rows > _ROWS_TO_SHRINK:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        if len(self.parts) > 1:
+            self.parts = [self.spec.operator.shrink(self.spec.port, self.parts)]
+        held = sum(table.nbytes for part in self.parts for table in part)
+        self.bytes = held + sum(map(len, self.late))
+        # Shrinking again is only worth it once as much again has come.
+        self.rows = 0
 
     def _hear(self, table: pa.Table) -> None:
         """How far time is at each origin, and what time it is."""
@@ -142,24 +162,30 @@ class Packer:
         self.marks[origin] = max(mark, self.marks.get(origin, mark))
 
     def finish(self) -> Batches:
-        """One row a key group: the tick for all of them, and the partials of each."""
-        groups = self.spec.key_groups
+        """The ticks for all key groups, and what has not been sent yet."""
         ticks = encode_ticks(Tick(origin, 0, mark) for origin, mark in sorted(self.marks.items()))
+        last = self._blobs(ticks, self.now_us)
+        if last.num_rows:
+            yield last
+
+    def _blobs(self, ticks: bytes, now_us: int) -> pa.RecordBatch:
+        """A row for each key group: the partials of each, and the time for all of them."""
+        groups = self.spec.key_groups
         blobs: list[bytes | None] = [None] * groups
         if self.parts:
-            merged = self.spec.operator.shrink(self.spec.port, self.parts)
-            blobs = split(merged, groups)
-        if not ticks and self.now_us < 0 and not any(blobs) and not self.late:
-            return
-        numbers = [kg for kg in range(groups) if ticks or self.now_us >= 0 or blobs[kg] is not None]
+            blobs = split(self.spec.operator.shrink(self.spec.port, self.parts), groups)
+        numbers = [kg for kg in range(groups) if ticks or now_us >= 0 or blobs[kg] is not None]
         rows = [(kg, self.spec.port, blobs[kg]) for kg in numbers]
         rows += [(0, PASSING, blob) for blob in self.late]
-        yield pa.record_batch(
+        part = self.sent
+        self.parts, self.late, self.rows, self.bytes, self.sent = [], [], 0, 0, part + 1
+        return pa.record_batch(
             {
                 "kg": pa.array([row[0] for row in rows], pa.int32()),
                 "port": pa.array([row[1] for row in rows], pa.int32()),
                 "task": pa.array([self.task] * len(rows), pa.int32()),
-                "now": pa.array([self.now_us] * len(rows), pa.int64()),
+                "part": pa.array([part] * len(rows), pa.int32()),
+                "now": pa.array([now_us] * len(rows), pa.int64()),
                 "ticks": pa.array([ticks] * len(rows), pa.binary()),
                 "data": pa.array([row[2] for row in rows], pa.binary()),
             }

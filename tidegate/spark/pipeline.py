@@ -33,7 +33,6 @@ from tidegate.physical.first_filter import by_name, first_filter, keeps_rows
 from tidegate.physical.plan import PhysicalPlan, ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan import nodes as n
-from tidegate.plan.late import first_judges
 from tidegate.runtime.connector import SinkWriter, SourceContext, SourceReader
 from tidegate.runtime.control import FOLDER as CONTROL
 from tidegate.runtime.control import beat, end_input, has_ended
@@ -242,17 +241,11 @@ class SparkPipeline:
                 )
             )
 
-    def _late_node(self) -> n.Node | None:
-        """The operator whose late rows somebody wants; the late stream has its columns."""
-        if self.late_stream is None or not self.outputs.late_writers:
-            return None
-        (judge,) = first_judges(self.typed.plan)
-        return judge
-
     def _planned(self) -> PhysicalPlan:
         settings = self.context.settings
         limits = Limits(settings["max_groups"], settings["max_state_bytes"])
-        return plan_physical(self.name, self.typed, limits, self._late_node())
+        keeps_late = self.late_stream is not None and bool(self.outputs.late_writers)
+        return plan_physical(self.name, self.typed, limits, keeps_late)
 
     def _scan(self, scan: ScanPlan) -> DataFrame:
         node = scan.node

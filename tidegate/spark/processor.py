@@ -89,10 +89,10 @@ class Processor(StatefulProcessor):
     ) -> Iterator[Row]:
         key_group = int(key[0])
         operator = self.runner.operator
-        found = sorted(map(_fields, rows), key=lambda row: (row[0], row[1]))
+        found = sorted(map(_fields, rows), key=lambda row: row[:3])
         inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.packed]
         ticks, now, passing = [], -1, []
-        for port, _, at, tick, data in found:
+        for port, _, _, at, tick, data in found:
             now = max(now, at)
             ticks += decode_ticks(tick)
             if data is None:
@@ -115,8 +115,8 @@ class Processor(StatefulProcessor):
         keep_what_is_loaded()
 
 
-def _fields(row: Row) -> tuple[int, int, int, bytes, bytes | None]:
-    return row["port"], row["task"], row["now"], row["ticks"], row["data"]
+def _fields(row: Row) -> tuple[int, int, int, int, bytes, bytes | None]:
+    return row["port"], row["task"], row["part"], row["now"], row["ticks"], row["data"]
 
 
 def _handed_out(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidegate.catalog.settings import Settings
 from tidegate.plan import nodes as n
-from tidegate.plan.late import first_judges
+from tidegate.plan.late import late_stream
 from tidegate.plan.optimise.filters import Judges
 from tidegate.plan.optimise.merge_filters import merge_filters
 from tidegate.plan.optimise.merge_projects import merge_projects
@@ -109,7 +109,7 @@ def _settled(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
 def _kept_judges(plan: n.Emit) -> Judges:
     """The operators whose late rows go to a stream of their own."""
     late_to = plan.clause is not None and plan.clause.late_to is not None
-    return frozenset(first_judges(plan)) if late_to else frozenset()
+    return frozenset(found.judge for found in late_stream(plan).inputs) if late_to else frozenset()
 
 
 def _if_kept(before: n.Emit, after: n.Emit) -> n.Emit:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import late_rows_of
+from tidegate.plan.late import late_rows
 from tidegate.plan.optimise.filters import Judges
 from tidegate.plan.properties import properties
 from tidegate.plan.scope import column, referenced
@@ -83,7 +83,7 @@ class _Pruner:
         """What a node asks of its input; all of it where late rows are kept as they came."""
         if node not in self.judges:
             return needed
-        return needed | (_ids(late_rows_of(node)) & _ids(node.input))
+        return needed | (_ids(late_rows(node, node.input)) & _ids(node.input))
 
     def _whole(self, node: n.Node, needed: Ids) -> n.Node:
         """Nothing is known to be unused: DISTINCT, INTERSECT, and what is new here."""
@@ -196,7 +196,7 @@ class _Pruner:
         calls = tuple(call for _, call in kept)
         asked = self._input_of(node, _used([*node.keys, *calls]))
         if node in self.judges:
-            asked |= _ids(late_rows_of(node))
+            asked |= _ids(late_rows(node, node.input))
         below = self.prune(node.input, asked)
         fields = (*node.key_fields, *(item for item, _ in kept))
         return _changed(node, input=below, fields=fields, aggregates=calls)

@@ -1,35 +1,51 @@
-"""LATE DATA TO makes one stream, so one operator must find the rows that are in it."""
+"""LATE DATA TO makes one stream, so all rows that can be too late must fit its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import first_judges
+from tidegate.plan.late import LateStream, late_stream
+from tidegate.plan.properties import properties
+from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject
+
+# Joins of which late rows can be kept.
+_KEPT = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW)
 
 
 def late_rows_of_several(subject: Subject) -> Iterable[Finding]:
     emit = subject.emit
     if emit is None or emit.late_to is None:
         return
-    judges = first_judges(subject.plan)
-    joins = [node for node in judges if isinstance(node, n.Join)]
-    if joins:
-        yield Finding(
-            "TG-418",
-            f"LATE DATA TO {emit.late_to}: rows of both sides of the join can be too late, and a "
-            "late stream has the rows of one",
-            subject.plan,
-            "leave it out: late rows are counted; a window below the join may have its own.",
-            emit.late_to_span,
+    late = late_stream(subject.plan)
+    for message, hint in (*_clash(late), *_join(late)):
+        text = f"LATE DATA TO {emit.late_to}: {message}"
+        yield Finding("TG-418", text, subject.plan, hint, emit.late_to_span)
+
+
+def _clash(late: LateStream) -> Iterable[tuple[str, str]]:
+    for one, other in late.clashes[:1]:
+        what = f"two columns {other.name} of one input"
+        if one.type != other.type:
+            what = f"a column {one.name} of type {one.type} and one of type {other.type}"
+        yield (
+            f"rows can be too late in {len(late.inputs)} places of this query, and its late stream "
+            f"cannot have {what}",
+            f"rename one of them in a subquery below: (SELECT {other.name} AS other_{other.name}, "
+            "… FROM …).",
         )
-    elif len(judges) > 1:
-        yield Finding(
-            "TG-418",
-            f"LATE DATA TO {emit.late_to}: rows can be too late in {len(judges)} places of this "
-            "query, and a late stream has the rows of one",
-            subject.plan,
-            "make each of them a stream with a LATE DATA TO of its own, and read those streams.",
-            emit.late_to_span,
-        )
+
+
+def _join(late: LateStream) -> Iterable[tuple[str, str]]:
+    for node in {id(item.judge): item.judge for item in late.inputs}.values():
+        if not isinstance(node, n.Join):
+            continue
+        what = None if node.kind in _KEPT else f"the {node.kind.value} join"
+        if any(properties(side).changelog is not ChangelogKind.APPEND for side in node.inputs):
+            what = "a join of changes"
+        if what is not None:
+            yield (
+                f"late rows of {what} are counted, and cannot be kept yet",
+                "leave it out, or give a stream below the join a LATE DATA TO of its own.",
+            )

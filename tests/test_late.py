@@ -1,0 +1,134 @@
+"""Which rows of a query can be late, and which columns its late stream has."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.compiling import accepted, compile_with_sources, plan_of
+from tidegate.operators.limits import NO_LIMITS
+from tidegate.operators.timed_join import TimedJoin
+from tidegate.physical.plan import plan_physical
+from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.stage_sql import quoted
+from tidegate.physical.typed import TypedPlan, Types, with_types
+from tidegate.plan import nodes as n
+from tidegate.plan.late import LateStream, late_stream
+
+MINUTE = "INTERVAL '1' MINUTE"
+WINDOW = f"GROUP BY TUMBLE(ts, {MINUTE})"
+LATE = "EMIT ON WINDOW CLOSE LATE DATA TO late_rows"
+JOIN = (
+    "SELECT b.price FROM (SELECT auction, price, ts FROM bids) AS b JOIN asks AS a "
+    f"ON a.auction = b.auction AND a.ts BETWEEN b.ts AND b.ts + {MINUTE} {LATE}"
+)
+
+
+def late_of(query: str) -> LateStream:
+    return late_stream(accepted(query))
+
+
+def names(late: LateStream) -> list[str]:
+    return [item.name for item in late.columns]
+
+
+def test_one_operator_has_the_columns_of_its_input() -> None:
+    late = late_of(f"SELECT count(*) AS n FROM asks {WINDOW} {LATE}")
+    assert names(late) == ["auction", "seller", "price", "ts"]
+    assert late.sources(late.inputs[0].rows) == (0, 1, 2, 3)
+
+
+def test_a_join_has_the_columns_of_both_sides_and_a_common_name_once() -> None:
+    late = late_of(JOIN)
+    assert names(late) == ["auction", "price", "ts", "seller"]
+    left, right = late.inputs
+    assert (left.port, right.port) == (0, 1)
+    assert late.sources(left.rows) == (0, 1, 2, None)
+    assert late.sources(right.rows) == (0, 2, 3, 1)
+
+
+def test_two_aggregates_side_by_side_share_a_late_stream() -> None:
+    late = late_of(
+        f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
+        f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
+    )
+    assert names(late) == ["price", "ts", "seller"]
+    assert [late.sources(item.rows) for item in late.inputs] == [(0, 1, None), (None, 1, 0)]
+
+
+def test_rows_are_judged_where_they_come_in() -> None:
+    """Rows of asks meet the outer windows first, those of bids the inner ones."""
+    inner = "SELECT ts FROM bids GROUP BY ts"
+    late = late_of(
+        f"SELECT count(*) AS n FROM ({inner} UNION ALL SELECT ts FROM asks) {WINDOW} {LATE}"
+    )
+    assert len({id(item.judge) for item in late.inputs}) == 2
+    inside, outside = late.inputs
+    assert [item.name for item in outside.rows.fields] == ["ts"]
+    assert late.sources(inside.rows) == tuple(range(8))
+    assert [place for place in late.sources(outside.rows) if place is not None] == [0]
+
+
+def test_a_join_over_a_join_judges_what_the_inner_one_has_not() -> None:
+    third = (
+        "SELECT b.price FROM (SELECT auction, price, ts FROM bids) AS b "
+        f"JOIN asks AS a ON a.auction = b.auction AND a.ts BETWEEN b.ts AND b.ts + {MINUTE} "
+        "JOIN (SELECT auction, channel, ts FROM bids) AS c "
+        f"ON c.auction = b.auction AND c.ts BETWEEN b.ts AND b.ts + {MINUTE} {LATE}"
+    )
+    late = late_of(third)
+    assert [item.port for item in late.inputs] == [0, 1, 1]
+    assert names(late) == ["auction", "price", "ts", "seller", "channel"]
+
+
+def test_a_stream_below_judges_its_own_rows() -> None:
+    below = f"CREATE STREAM below AS SELECT count(*) AS n, window_time AS at FROM bids {WINDOW};"
+    query = f"SELECT sum(n) AS n FROM below GROUP BY TUMBLE(at, {MINUTE}) {LATE}"
+    late = late_stream(plan_of(compile_with_sources(f"{below} CREATE STREAM s AS {query};"), "s"))
+    assert names(late) == ["n", "at"]
+
+
+def typed(query: str) -> TypedPlan:
+    """A plan with the declared types, or BIGINT."""
+    plan = accepted(query)
+    known = {
+        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+    }
+    types = Types(known)
+    made = with_types(plan, types)
+    assert isinstance(made, n.Emit)
+    return TypedPlan(made, types)
+
+
+def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
+    plan = plan_physical("s", typed(JOIN), NO_LIMITS, keeps_late=True)
+    (join,) = (item.operator for item in plan.operators)
+    assert isinstance(join, TimedJoin) and join.late_rows is not None
+    assert plan.late is not None and plan.late == join.late
+    assert plan.late.types[:4] == [pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int64()]
+    assert [side.sources for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
+    assert [side.operator for side in join.late_rows] == [
+        "interval_join (left)",
+        "interval_join (right)",
+    ]
+
+
+def test_two_operators_hand_out_the_same_columns() -> None:
+    query = (
+        f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
+        f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
+    )
+    plan = plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
+    assert len(plan.operators) == 2
+    assert {item.operator.late for item in plan.operators} == {plan.late}
+    nobody = plan_physical("s", typed(query), NO_LIMITS)
+    assert [item.operator.late for item in nobody.operators] == [None, None]
+
+
+def test_types_that_turn_out_to_differ_are_refused() -> None:
+    query = (
+        f"SELECT count(*) AS n FROM (SELECT price + 1 AS x, ts FROM bids) {WINDOW} UNION ALL "
+        f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"
+    )
+    with pytest.raises(Unrunnable, match="columns x have the types BIGINT and STRING"):
+        plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
