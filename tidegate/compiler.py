@@ -38,6 +38,7 @@ from tidegate.errors import (
     did_you_mean,
     not_built,
 )
+from tidegate.names import unsafe
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
@@ -210,7 +211,7 @@ class _Run:
             created = self._create(statement)
         finally:
             self.in_progress.pop()
-        if created is None:
+        if created is None or not self._names_are_safe(created):
             assert len(self.errors) > before or self.broken, "a refusal has a reason"
             self.broken |= {key, *(name.lower() for name in _side_names(statement))}
             return
@@ -218,6 +219,16 @@ class _Run:
         for item in created:
             self._add(item, statement)
             self._require_connector(item)
+
+    def _names_are_safe(self, created: list[Declared]) -> bool:
+        """Names are also folders of the data directory, and must stay inside of it."""
+        wrong = [(item, unsafe(item.name)) for item in created]
+        for item, reason in wrong:
+            if reason is not None:
+                hint = "a name is made of letters, digits, _ and -, for example my_stream."
+                message = f"{item.name!r} cannot be a name: {reason}"
+                self._error("TG-210", message, _name_span(item), hint)
+        return not any(reason for _, reason in wrong)
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
@@ -514,6 +525,18 @@ class _Run:
             return False
         self.explained.append((statement, stream.plan))
         return True
+
+
+def _name_span(item: Declared) -> Span:
+    """Where the name of a declared thing stands."""
+    statement = item.statement
+    if isinstance(item, SideStream):
+        emit = statement.query.emit if isinstance(statement, st.CreateStream) else None
+        if emit is not None and emit.late_to_span is not None:
+            return emit.late_to_span
+        letters = [o.value_span for o in statement.options if o.name.lower() == "dead_letters"]
+        return letters[0] if letters else statement.name_span
+    return statement.name_span
 
 
 def _side_names(statement: st.Declaration) -> list[str]:

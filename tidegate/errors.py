@@ -42,6 +42,8 @@ TITLES: dict[str, str] = {
     "TG-307": "type error",
     "TG-308": "columns do not line up",
     "TG-309": "rows do not fit the source",
+    "TG-310": "text in double quotes where a column has that name",
+    "TG-311": "comparison with NULL",
     # 4xx: statements that would be silent, wrong or without bound
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",
