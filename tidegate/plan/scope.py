@@ -11,6 +11,7 @@ from sqlglot import exp
 from tidegate.catalog.catalog import Catalog
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
+from tidegate.plan.literals import wrong_literal
 from tidegate.plan.nodes import Field, Node, Role
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
@@ -212,6 +213,10 @@ class Resolver:
             return
         node.set("this", name)
         self._check_place(name, node)
+        wrong = wrong_literal(node)
+        if wrong is not None:
+            literal, message, advice = wrong
+            self.context.report("TG-312", message, literal, advice)
         if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS or name in ex.UNIT_FUNCTIONS:
             return
         if not self.context.knows_function(name):
