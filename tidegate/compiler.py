@@ -14,6 +14,7 @@ from typing import cast
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors
 from tidegate.catalog.declare import LATE_COLUMNS, STREAM_OPTIONS, Declarer
+from tidegate.catalog.declared_names import side_names, unsafe_names
 from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Column,
@@ -38,7 +39,6 @@ from tidegate.errors import (
     did_you_mean,
     not_built,
 )
-from tidegate.names import unsafe
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
@@ -121,7 +121,7 @@ class _Run:
             if isinstance(statement, st.Declaration):
                 self.waiting.setdefault(statement.name.lower(), statement)
         for statement in list(self.waiting.values()):
-            for name in _side_names(statement):
+            for name in side_names(statement):
                 self.waiting.setdefault(name.lower(), statement)
         for statement in self.script.statements:
             try:
@@ -211,24 +211,16 @@ class _Run:
             created = self._create(statement)
         finally:
             self.in_progress.pop()
-        if created is None or not self._names_are_safe(created):
+        unsafe = unsafe_names(created or [])
+        self.errors += unsafe
+        if created is None or unsafe:
             assert len(self.errors) > before or self.broken, "a refusal has a reason"
-            self.broken |= {key, *(name.lower() for name in _side_names(statement))}
+            self.broken |= {key, *(name.lower() for name in side_names(statement))}
             return
         self.done.append(statement)
         for item in created:
             self._add(item, statement)
             self._require_connector(item)
-
-    def _names_are_safe(self, created: list[Declared]) -> bool:
-        """Names are also folders of the data directory, and must stay inside of it."""
-        wrong = [(item, unsafe(item.name)) for item in created]
-        for item, reason in wrong:
-            if reason is not None:
-                hint = "a name is made of letters, digits, _ and -, for example my_stream."
-                message = f"{item.name!r} cannot be a name: {reason}"
-                self._error("TG-210", message, _name_span(item), hint)
-        return not any(reason for _, reason in wrong)
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
@@ -525,25 +517,3 @@ class _Run:
             return False
         self.explained.append((statement, stream.plan))
         return True
-
-
-def _name_span(item: Declared) -> Span:
-    """Where the name of a declared thing stands."""
-    statement = item.statement
-    if isinstance(item, SideStream):
-        emit = statement.query.emit if isinstance(statement, st.CreateStream) else None
-        if emit is not None and emit.late_to_span is not None:
-            return emit.late_to_span
-        letters = [o.value_span for o in statement.options if o.name.lower() == "dead_letters"]
-        return letters[0] if letters else statement.name_span
-    return statement.name_span
-
-
-def _side_names(statement: st.Declaration) -> list[str]:
-    """The streams a declaration brings along: dead letters of a source, late rows of a stream."""
-    if isinstance(statement, st.CreateSource):
-        return [item.value for item in statement.options if item.name.lower() == "dead_letters"]
-    if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
-        late_to = statement.query.emit.late_to
-        return [late_to] if late_to is not None else []
-    return []
