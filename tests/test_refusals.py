@@ -131,7 +131,7 @@ CREATE STREAM of_asks AS
     ("sink_of_a_changelog", "changelog = 'column'", "'files'", "'files', changelog = 'column'"),
     ("emit_update_without_key", "EMIT CHANGES", "EMIT EVERY INTERVAL '10' SECOND", "EMIT CHANGES"),
     (
-        "emit_close_of_rows_taken_back",
+        "emit_close_of_retracted_rows",
         "PARTITION BY window_end",
         "PARTITION BY auction",
         "PARTITION BY window_end",
