@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import cast
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.connector import Connectors
+from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import LATE_COLUMNS, STREAM_OPTIONS, Declarer
 from tidegate.catalog.declared_names import side_names, unsafe_names
 from tidegate.catalog.inserts import insert_errors
@@ -92,7 +92,7 @@ class Compiler:
     resolve_environment: bool = True
 
     def compile(self, text: str, file: str | None = None) -> Compiled:
-        script = parse_script(text, file)
+        script = parse_script(text, file, secret_options(self.connectors))
         return _Run(self, script).run()
 
 

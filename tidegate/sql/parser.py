@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -32,9 +32,11 @@ _STATEMENTS = (
 _SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
 
 
-def parse_script(text: str, file: str | None = None) -> st.Script:
+def parse_script(
+    text: str, file: str | None = None, secret_options: Collection[str] = ()
+) -> st.Script:
     """Read every statement of a text; what cannot be read is in `errors`, the rest stands."""
-    shown = masked(text)
+    shown = masked(text, secret_options)
     try:
         tokens = list(DIALECT.tokenize(text))
     except TokenError as error:
