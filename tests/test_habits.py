@@ -10,6 +10,8 @@ from tests.compiling import accepted, compile_text, refused
 from tidegate.catalog.objects import Source
 from tidegate.physical.explain import explain
 from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import DIALECT
+from tidegate.sql.flink import plain_windows
 from tidegate.sql.habits import FUNCTIONS, function_hint
 from tidegate.sql.type_names import FOREIGN_TYPES
 
@@ -75,6 +77,12 @@ def test_windows_of_flink_are_ours(flink: str, ours: str) -> None:
     assert explain(accepted(GROUPED.format(flink)), "s") == explain(
         accepted(GROUPED.format(ours)), "s"
     )
+
+
+def test_the_keys_of_a_session_of_flink_are_ours() -> None:
+    window = "TABLE(SESSION(TABLE bids PARTITION BY (auction, `b`), DESCRIPTOR(ts), gap)) AS w"
+    words = [token.text for token in plain_windows(list(DIALECT.tokenize(window)))]
+    assert " ".join(words) == "SESSION ( bids PARTITION BY auction , b , ts , gap ) AS w"
 
 
 def test_a_window_of_flink_can_be_joined() -> None:

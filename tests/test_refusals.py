@@ -51,10 +51,6 @@ def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
 
 
 TTL = "WITH (state_ttl = '1 day')"
-HELD = (
-    "SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE) EMIT ON WINDOW CLOSE "
-    "LATE DATA TO"
-)
 IN_MINUTES = "TUMBLE(bids, ts, INTERVAL '1' MINUTE)"
 WITHIN = "b.ts BETWEEN a.ts - INTERVAL '10' MINUTE AND a.ts + INTERVAL '10' MINUTE"
 # A refused script, what its hint says, and the change to the script that follows the hint.
@@ -249,7 +245,6 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
                 "WINDOW SESSION (60 SECONDS) GROUP BY auction",
                 "GROUP BY auction, SESSION(ts, INTERVAL '1' MINUTE)",
             ),
-            ("SELECT DISTINCT auction, ts FROM bids LATE DATA TO", HELD),
             (
                 "TUMBLE(SIZE => INTERVAL '1' MINUTE, DATA => bids, TIMECOL => ts)",
                 "TUMBLE(bids, ts, INTERVAL '1' MINUTE) AS w",

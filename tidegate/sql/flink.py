@@ -50,9 +50,11 @@ def _around(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int
 
 
 def _inside(tokens: list[Token], index: int, closing: dict[int, int]) -> set[int]:
-    """TABLE before a name, and DESCRIPTOR ( … ) around one."""
+    """TABLE before a name, DESCRIPTOR ( … ) around one, and parentheses around keys."""
     if _is_word(tokens[index], "TABLE") and index + 1 not in closing:
         return {index}
+    if tokens[index].token_type == TokenType.PARTITION_BY and index + 1 in closing:
+        return {index + 1, closing[index + 1]}
     if _is_word(tokens[index], "DESCRIPTOR") and index + 1 in closing:
         return {index, index + 1, closing[index + 1]}
     return set()

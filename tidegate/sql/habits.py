@@ -163,7 +163,6 @@ _WORDS: dict[str, str] = {
 # ksqlDB's session windows share their word with ours, so it takes two words to know them.
 _PHRASES: dict[tuple[str, str], str] = {
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
-    ("LATE", "DATA"): "LATE DATA TO follows EMIT: EMIT ON WINDOW CLOSE LATE DATA TO late_rows.",
 }
 
 
