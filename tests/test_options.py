@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from tests.compiling import compile_text
-from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from tidegate.catalog.connector import (
+    LOOKUP_OPTIONS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    ConnectorSpec,
+    SourceSpec,
+)
 from tidegate.catalog.declare import STREAM_OPTIONS
 from tidegate.catalog.objects import Source
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
@@ -253,3 +259,17 @@ def test_durations(text: str, micros: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
+
+
+def test_an_option_that_its_connector_declares_secret_is_hidden_whatever_its_name() -> None:
+    pin = OptionSpec("door_code", OptionType.TEXT, "what opens the door", secret=True)
+    vault = ConnectorSpec("vault", "a vault", source=SourceSpec((pin,)))
+    text = (
+        "CREATE SOURCE s (k BIGINT) WITH (connector = 'vault', 'door_code' = 'hunter2', x = 1);"
+        "CREATE SOURCE t (k BIGINT) WITH (connector = 'vault', door_cde = 'hunter2');"
+        "CREATE SOURCE u (k BIGINT) WITH (connector = 'vault', door_code = 'hunter2'"
+    )
+    compiled = Compiler({"vault": vault}).compile(text)
+    assert [error.code for error in compiled.errors] == ["TG-206", "TG-206", "TG-101"]
+    assert all("hunter2" not in error.render() for error in compiled.errors)
+    assert "hunter2" not in repr(compiled.script)

@@ -362,7 +362,7 @@ def test_words_of_ours_are_names_elsewhere() -> None:
         ("CREATE SOURCE s (k INT) WITH (a = )", "expected a value, found )", ")"),
         ("CREATE SOURCE s (k INT) WITH (a = 1) x", "the statement should end before x", "x"),
         ("CREATE TABLE s (k INT)", "CREATE TABLE is not a statement", "TABLE"),
-        ("CREATE STREAM s AS DELETE FROM t", "expected a query", "D"),
+        ("CREATE STREAM s AS DELETE FROM t", "DELETE does not begin a query", "DELETE"),
         ("DROP", "DROP needs what to drop, not the end of the statement", "P"),
         ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),
         ("SHOW", "SHOW does not know what to show", "W"),

@@ -176,7 +176,7 @@ def test_signed_rows_add_up() -> None:
     assert found.all_rows() == [{"n": 2}, {"n": 3}, {"n": 2}]
     assert found.new_rows(since=2) == [{"n": 3}, {"n": 2}]
     found.add(pa.table({"_op": ["-D"], "n": [9]}))
-    with pytest.raises(Mismatch, match="takes back a row that is not there"):
+    with pytest.raises(Mismatch, match="retracts a row that is not there"):
         found.all_rows()
 
 

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import cast
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.connector import Connectors
+from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import LATE_COLUMNS, STREAM_OPTIONS, Declarer
+from tidegate.catalog.declared_names import side_names, unsafe_names
 from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Column,
@@ -91,7 +92,7 @@ class Compiler:
     resolve_environment: bool = True
 
     def compile(self, text: str, file: str | None = None) -> Compiled:
-        script = parse_script(text, file)
+        script = parse_script(text, file, secret_options(self.connectors))
         return _Run(self, script).run()
 
 
@@ -120,7 +121,7 @@ class _Run:
             if isinstance(statement, st.Declaration):
                 self.waiting.setdefault(statement.name.lower(), statement)
         for statement in list(self.waiting.values()):
-            for name in _side_names(statement):
+            for name in side_names(statement):
                 self.waiting.setdefault(name.lower(), statement)
         for statement in self.script.statements:
             try:
@@ -210,9 +211,11 @@ class _Run:
             created = self._create(statement)
         finally:
             self.in_progress.pop()
-        if created is None:
+        unsafe = unsafe_names(created or [])
+        self.errors += unsafe
+        if created is None or unsafe:
             assert len(self.errors) > before or self.broken, "a refusal has a reason"
-            self.broken |= {key, *(name.lower() for name in _side_names(statement))}
+            self.broken |= {key, *(name.lower() for name in side_names(statement))}
             return
         self.done.append(statement)
         for item in created:
@@ -513,13 +516,3 @@ class _Run:
             return False
         self.explained.append((statement, stream.plan))
         return True
-
-
-def _side_names(statement: st.Declaration) -> list[str]:
-    """The streams a declaration brings along: dead letters of a source, late rows of a stream."""
-    if isinstance(statement, st.CreateSource):
-        return [item.value for item in statement.options if item.name.lower() == "dead_letters"]
-    if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
-        late_to = statement.query.emit.late_to
-        return [late_to] if late_to is not None else []
-    return []

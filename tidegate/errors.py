@@ -42,6 +42,9 @@ TITLES: dict[str, str] = {
     "TG-307": "type error",
     "TG-308": "columns do not line up",
     "TG-309": "rows do not fit the source",
+    "TG-310": "text in double quotes where a column has that name",
+    "TG-311": "comparison with NULL",
+    "TG-312": "pattern or time zone that does not exist",
     # 4xx: statements that would be silent, wrong or without bound
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",

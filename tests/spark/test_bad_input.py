@@ -45,6 +45,37 @@ def test_a_csv_header_in_another_order_is_refused_not_swapped(
     assert row == {"last": "Smith", "first": 'A "n" n'}
 
 
+ROWS = "CREATE SOURCE s (v BIGINT, p STRING) WITH (connector = 'memory');"
+ZERO = "INSERT INTO s VALUES (0, '%Y');"
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "hint"),
+    [
+        ("SELECT 1 / v AS x FROM s", "Division by zero", "try_divide(a, b)"),
+        (
+            "SELECT date_format(timestamp_seconds(v), p) AS x FROM s",
+            "'%Y' is not a pattern for dates and times",
+            "'yyyy-MM-dd HH:mm:ss'",
+        ),
+        # An expression below an operator fails in the streaming engine, not in the epoch's write.
+        (
+            "SELECT CAST(p AS INT) AS x, count(*) AS n FROM s GROUP BY 1 EMIT CHANGES",
+            'The value \'%Y\' of the type "STRING" cannot be cast to "INT"',
+            "try_cast(x AS …)",
+        ),
+    ],
+)
+def test_an_expression_that_fails_on_a_row_says_what_to_write(
+    spark: Any, data: Path, query: str, message: str, hint: str
+) -> None:
+    error = failure(spark, data, f"{ROWS} CREATE STREAM t AS {query}; {ZERO}")
+    assert error.code == "TG-503"
+    assert message in error.message
+    assert hint in (error.hint or "")
+    assert "spark.sql" not in error.render()
+
+
 def test_a_parquet_type_that_does_not_fit_says_which(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:

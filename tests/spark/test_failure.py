@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+from pyspark.errors import PySparkException
+
 from tidegate.errors import RunError
 from tidegate.spark.failure import describe, pipeline_error
 
@@ -38,3 +43,76 @@ def test_errors_of_our_own_keep_their_code_on_the_way_through_spark() -> None:
 def test_the_innermost_cause_of_java_is_named() -> None:
     text = "[A.B] outer\nCaused by: a.b.FirstException: one\nCaused by: c.d.LastError: two\n\tat e"
     assert describe(RuntimeError(text)) == "two"
+
+
+class Captured(PySparkException):
+    """An error as Spark hands it to Python: a condition, its parameters and the whole text."""
+
+    def __init__(self, condition: str, text: str, **parameters: str) -> None:
+        super().__init__(message=text)
+        self._errorClass = condition
+        self._messageParameters = parameters
+
+
+ZERO = (
+    "Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If "
+    'necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012\n'
+    "== SQL (line 1, position 8) ==\nSELECT 1/(id-id)\n       ^^^^^^^^^"
+)
+PATTERN = "INCONSISTENT_BEHAVIOR_CROSS_VERSION.DATETIME_PATTERN_RECOGNITION"
+UPGRADE = (
+    "You may get a different result due to the upgrading to Spark >= 3.0:\n"
+    "Fail to recognize '%Y' pattern in the DateTimeFormatter.\n"
+    '1) You can set "spark.sql.legacy.timeParserPolicy" to "LEGACY" to restore the behavior before '
+    "Spark 3.0.\n2) You can form a valid datetime pattern with the guide. SQLSTATE: 42K0B"
+)
+MALFORMED = (
+    'The value \'x1\' of the type "STRING" cannot be cast to "INT" because it is malformed. Correct '
+    "the value as per the syntax, or change its target type. Use `try_cast` to tolerate malformed "
+    "input and return NULL instead. SQLSTATE: 22018"
+)
+OVERFLOW = (
+    "overflow. Use 'try_multiply' to tolerate overflow and return NULL instead. If necessary set "
+    '"spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22003'
+)
+ZONE = "The timezone: Foo/Bar is invalid. The timezone must be either a region-based zone ID. SQLSTATE: 22009"
+
+
+@pytest.mark.parametrize(
+    ("condition", "text", "parameters", "message", "hint"),
+    [
+        ("DIVIDE_BY_ZERO", ZERO, {}, "Division by zero", "a / nullif(b, 0)"),
+        (PATTERN, UPGRADE, {"pattern": "'%Y'"}, "'%Y' is not a pattern", "'yyyy-MM-dd HH:mm:ss'"),
+        (
+            "CAST_INVALID_INPUT",
+            MALFORMED,
+            {"expression": "'x1'"},
+            'The value \'x1\' of the type "STRING" cannot be cast to "INT" because it is malformed',
+            "try_cast(x AS …)",
+        ),
+        ("ARITHMETIC_OVERFLOW", OVERFLOW, {}, "overflow", "DECIMAL(38, 0)"),
+        ("INVALID_TIMEZONE", ZONE, {"timeZone": "Foo/Bar"}, "no time zone Foo/Bar", "'+02:00'"),
+    ],
+)
+def test_an_expression_that_fails_gets_advice_that_can_be_followed(
+    condition: str, text: str, parameters: dict[str, str], message: str, hint: str
+) -> None:
+    direct = Captured(condition, text, **parameters)
+    # The streaming engine keeps the text alone, wrapped in others.
+    wrapped = RuntimeError(
+        f"[STREAM_FAILED] Query [id = 1] ended: [FOREACH_BATCH] {direct}\n\n at x"
+    )
+    for error in (pipeline_error("t", direct), pipeline_error("t", wrapped)):
+        assert error.code == "TG-503"
+        assert message in error.message
+        assert hint in (error.hint or "")
+        shown = error.render()
+        assert not re.search(r"spark\.sql|SQLSTATE|tolerate|upgrading|STREAM_FAILED", shown), shown
+        assert len(shown.splitlines()) == 2
+
+
+def test_other_failures_of_spark_keep_their_words() -> None:
+    text = "Table is gone. Look for it. SQLSTATE: 42P01"
+    error = pipeline_error("t", Captured("TABLE_OR_VIEW_NOT_FOUND", text))
+    assert error.message == "the stream t stopped: Table is gone. Look for it"
+    assert "nothing is lost" in (error.hint or "")

@@ -111,3 +111,10 @@ class ConnectorSpec:
 
 
 Connectors = Mapping[str, ConnectorSpec]
+
+
+def secret_options(connectors: Connectors) -> frozenset[str]:
+    """The names of all options whose values are never shown."""
+    roles = (role for spec in connectors.values() for role in (spec.source, spec.sink, spec.lookup))
+    options = (option for role in roles if role is not None for option in role.options)
+    return frozenset(option.name.lower() for option in options if option.secret)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,26 @@ LATE_COLUMNS = (
 
 def _is_volatile(tree: exp.Expr) -> bool:
     return any(is_volatile_call(name, call) or name == "PROCTIME" for name, call in calls(tree))
+
+
+def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
+    """A computed column of a name that is free, for a column of another type than TIMESTAMP."""
+    taken = {item.name.lower() for item in columns}
+    numbered = (f"ts_{number}" for number in itertools.count(2))
+    candidates = itertools.chain(("ts", "event_time"), numbered)
+    free = next(name for name in candidates if name not in taken)
+    kind = (column.type or "").partition("(")[0]
+    made = {
+        "STRING": f"to_timestamp({column.name})",
+        "VARCHAR": f"to_timestamp({column.name})",
+        "CHAR": f"to_timestamp({column.name})",
+        "BIGINT": f"timestamp_millis({column.name})",
+        "INT": f"timestamp_seconds({column.name})",
+    }.get(kind, f"CAST({column.name} AS TIMESTAMP)")
+    return (
+        f"compute it from {column.name}: {free} AS {made}, WATERMARK FOR {free} AS {free} - "
+        "INTERVAL '5' SECOND."
+    )
 
 
 @dataclass(frozen=True)
@@ -238,7 +259,7 @@ class Declarer:
             if column.name.lower() == watermark.column.lower():
                 if column.type not in (None, "TIMESTAMP", "TIMESTAMP_NTZ"):
                     message = f"the event time {column.name} must be a TIMESTAMP, not {column.type}"
-                    hint = f"add a computed column: ts AS timestamp_millis({column.name})."
+                    hint = _event_time_hint(column, columns)
                     return [self._error("TG-210", message, watermark.column_span, hint)]
                 if column.computed is not None and _is_volatile(column.computed):
                     message = f"the event time {column.name} would be another one on replay"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,22 @@ SETTINGS: tuple[OptionSpec, ...] = (
 _BY_NAME = {spec.name: spec for spec in SETTINGS}
 
 
+def _unknown_hint(key: str) -> str:
+    """What to do for a setting that other systems have, or the nearest one here."""
+    word = re.sub(r"[^a-z]", "", key.lower())
+    if word.endswith("timezone"):
+        return (
+            "all times are UTC, which cannot be set; for other zones convert them: "
+            "from_utc_timestamp(ts, 'Europe/Berlin')."
+        )
+    if key.lower().startswith("spark."):
+        return (
+            "Spark is configured where its session is made: tidegate.open(…, spark=my_session) in "
+            "Python."
+        )
+    return did_you_mean(key, _BY_NAME, "settings")
+
+
 @dataclass
 class Settings:
     """The values in force."""
@@ -96,12 +113,8 @@ class Settings:
         """Read and keep one setting."""
         spec = _BY_NAME.get(key.lower())
         if spec is None:
-            raise CatalogError(
-                "TG-212",
-                f"there is no setting {key}",
-                place=place,
-                hint=did_you_mean(key, _BY_NAME, "settings"),
-            )
+            message = f"there is no setting {key}"
+            raise CatalogError("TG-212", message, place=place, hint=_unknown_hint(key))
         try:
             self.values[spec.name] = spec.read(text)
         except ValueError as error:

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.directory import LOCK, DataDirectory
+from tidegate.names import LOCK
+from tidegate.runtime.directory import DataDirectory
 
 HOME = Path(".tidegate")
 

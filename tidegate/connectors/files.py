@@ -97,7 +97,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "changelog",
                 OptionType.TEXT,
-                "what to do with streams that take rows back",
+                "what to do with streams that retract rows",
                 default="refuse",
                 choices=("refuse", "column"),
             ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import Context, by_id, column, derived_field
+from tidegate.plan.scope import UNKNOWN_FUNCTION, Context, by_id, column, derived_field
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.types import Span
@@ -21,6 +21,8 @@ class Grouping:
     input: n.Node
     keys: tuple[n.Field, ...]
     key_trees: tuple[exp.Expr, ...]
+    # GROUP BY was refused, so nobody knows what its keys would have been.
+    keys_unknown: bool = False
     aggregates: list[exp.Expr] = field(default_factory=list)
     aggregate_fields: list[n.Field] = field(default_factory=list)
 
@@ -49,7 +51,7 @@ class Grouping:
         if isinstance(tree, exp.Column):
             self._not_grouped(tree)
             return tree.copy()
-        if isinstance(tree, exp.Query):
+        if isinstance(tree, exp.Query) or tree.meta.get(UNKNOWN_FUNCTION):
             return tree.copy()
         return self._rebuild(tree)
 
@@ -109,7 +111,7 @@ class Grouping:
 
     def _not_grouped(self, tree: exp.Column) -> None:
         item = by_id(self.input.fields).get(tree.name)
-        if item is None:
+        if item is None or self.keys_unknown:
             return
         self.context.report(
             "TG-304",

@@ -162,7 +162,7 @@ def _aggregate(
 def _join(node: n.Join, inputs: list[Properties]) -> tuple[ChangelogKind, tuple[str, ...] | None]:
     bounded = all(item.bounded for item in inputs)
     if node.kind is n.JoinKind.ASOF and not node.timed and not bounded:
-        # A nearer row may come later: the answer is then taken back.
+        # A nearer row may come later: the answer is then retracted.
         return CHANGELOG, inputs[0].key
     if node.kind is n.JoinKind.LOOKUP:
         return inputs[0].changelog, inputs[0].key if _finds_one(node) else None
@@ -172,7 +172,7 @@ def _join(node: n.Join, inputs: list[Properties]) -> tuple[ChangelogKind, tuple[
         return CHANGELOG, None
     outer = node.how not in ("INNER", "SEMI")
     if node.kind is n.JoinKind.REGULAR and outer and not bounded:
-        # An outer row may get its match later: it is then taken back.
+        # An outer row may get its match later: it is then retracted.
         return CHANGELOG, None
     return APPEND, None
 
@@ -261,7 +261,7 @@ def _aggregate_state(node: n.Aggregate, below: Properties) -> str:
 
 
 def _top_n_state(node: n.TopN, below: Properties) -> str:
-    """Rows beyond the limit can move up if others are taken back or the limit is their own."""
+    """Rows beyond the limit can move up if others are retracted or the limit is their own."""
     if deduplicates(node):
         until = ", until the watermark closes them" if node.closing_key is not None else ""
         return "the keys that came out" + (until or _expiry(node.ttl_us))

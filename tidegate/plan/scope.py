@@ -11,13 +11,17 @@ from sqlglot import exp
 from tidegate.catalog.catalog import Catalog
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
+from tidegate.plan.literals import wrong_literal
 from tidegate.plan.nodes import Field, Node, Role
 from tidegate.sql import expressions as ex
-from tidegate.sql.dialect import own_span
+from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.habits import function_hint
 from tidegate.sql.statements import Emit
 from tidegate.types import Span
 
 UNKNOWN = Field("?", "?")
+# Marks the call of a function that does not exist: what it makes of its columns nobody knows.
+UNKNOWN_FUNCTION = "unknown_function"
 
 
 @dataclass
@@ -124,6 +128,9 @@ class Resolver:
             return self._lambda(node)
         if isinstance(node, exp.Window):
             node = _by_arrival(node)
+        if isinstance(node, exp.Literal):
+            self._check_quotes(node)
+        self._check_null(node)
         if isinstance(node, exp.CurrentDate | exp.CurrentTimestamp) and not node.this:
             # A column of that name comes before the function.
             named = self._in_scope(self.scope, [ex.call_name(node) or ""], exp.Column())
@@ -171,12 +178,47 @@ class Resolver:
                 parameter.replace(exp.to_identifier(new, quoted=True))
         return result
 
+    def _check_quotes(self, node: exp.Literal) -> None:
+        """Other systems quote columns the way Spark quotes texts, which would be a text forever."""
+        start = node.meta.get("start")
+        if not node.is_string or start is None or self.context.text[start : start + 1] != '"':
+            return
+        name = node.name.lower()
+        scope: Scope | None = self.scope
+        known = name in self.aliases
+        while scope is not None and not known:
+            known = bool(scope.find(name)) or name in scope.merged
+            scope = scope.parent
+        if known:
+            self.context.report(
+                "TG-310",
+                f'"{node.name}" is a text here, and {node.name} is a column',
+                node,
+                f"for the column write `{node.name}`, for the text '{node.name}'.",
+            )
+
+    def _check_null(self, node: exp.Expr) -> None:
+        """x = NULL is never true, and neither is x <> NULL."""
+        if not isinstance(node, exp.EQ | exp.NEQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
+            return
+        left, right = node.this.unnest(), node.expression.unnest()
+        if not isinstance(left, exp.Null) and not isinstance(right, exp.Null):
+            return
+        other = right if isinstance(left, exp.Null) else left
+        test = "IS NOT NULL" if isinstance(node, exp.NEQ) else "IS NULL"
+        message = "a comparison with NULL is never true"
+        self.context.report("TG-311", message, node, f"write {to_sql(other)} {test}.")
+
     def _check_function(self, node: exp.Expr) -> None:
         name = ex.call_name(node)
         if name is None or not isinstance(node, exp.Anonymous):
             return
         node.set("this", name)
         self._check_place(name, node)
+        wrong = wrong_literal(node)
+        if wrong is not None:
+            literal, message, advice = wrong
+            self.context.report("TG-312", message, literal, advice)
         if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS or name in ex.UNIT_FUNCTIONS:
             return
         if not self.context.knows_function(name):
@@ -189,9 +231,9 @@ class Resolver:
             hint += "SparkSession you pass in."
             if near:
                 hint = f"did you mean {near[0].lower()}?"
-            elif name in {"TUMBLE_START", "TUMBLE_END", "HOP_START", "HOP_END", "SESSION_START"}:
-                hint = "select window_start or window_end."
+            hint = function_hint(name) or hint
             self.context.report("TG-303", f"there is no function {name.lower()}", at, hint)
+            node.meta[UNKNOWN_FUNCTION] = True
 
     def _check_place(self, name: str, node: exp.Expr) -> None:
         """Windows and processing time have their places, which do not come by here."""

@@ -187,7 +187,8 @@ class SelectBinder:
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        grouping = Grouping(self.context, node, tuple(keys), tuple(key_trees))
+        refused = group is not None and bool(_several_groupings(group))
+        grouping = Grouping(self.context, node, tuple(keys), tuple(key_trees), refused)
         items = [Item(item.name, grouping.rewrite(item.expression)) for item in items]
         having = grouping.rewrite(having) if having is not None else None
         qualify = grouping.rewrite(qualify) if qualify is not None else None

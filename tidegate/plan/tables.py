@@ -326,7 +326,6 @@ class TableBinder:
     def _table_function(self, node: exp.Table, alias: str | None) -> tuple[n.Node, Relation]:
         call = node.this
         context = self.context
-        empty = n.Values((), rows=())
         if not window_call(call):
             context.report(
                 "TG-103",
@@ -334,7 +333,7 @@ class TableBinder:
                 node,
                 "table functions: TUMBLE, HOP, SESSION, CUMULATE.",
             )
-            return empty, Relation(alias, ())
+            raise BrokenReference(str(ex.call_name(call)))
         call.meta["table_function"] = True
         if len(call.expressions) < 3 or not isinstance(call.expressions[0], exp.Column):
             name = ex.call_name(call)
@@ -344,7 +343,7 @@ class TableBinder:
                 call,
                 f"FROM {name}(my_source, ts, INTERVAL '1' MINUTE) AS w",
             )
-            return empty, Relation(alias, ())
+            raise BrokenReference(name)
         target = exp.Table(this=call.expressions[0].this)
         bound, named = self._named(target)
         scope = Scope([Relation(target.name, named)], parent=self.parent)
@@ -353,8 +352,9 @@ class TableBinder:
             return bound, Relation(alias or target.name, named)
         time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
-        added = window.fields[-3:] if window is not None else ()
-        return window or bound, Relation(alias or target.name, named + added)
+        if window is None:
+            raise BrokenReference(target.name)
+        return window, Relation(alias or target.name, named + window.fields[-3:])
 
 
 def _how(join: exp.Join) -> str:
@@ -425,7 +425,7 @@ def side_plan(side: cat.SideStream) -> n.Emit:
 
 
 class BrokenReference(Exception):
-    """A table that could not be bound; the reason is already reported."""
+    """A table that could not be bound; the reason is already reported, and its columns unknown."""
 
 
 def _scan_source(context: Context, source: cat.Source, span: Span | None) -> n.Node:

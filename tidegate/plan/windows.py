@@ -47,13 +47,22 @@ def window_spec(
         return None
     try:
         sizes = [
-            ex.require_interval(node, context.text, context.file, f"the sizes of {name}")
+            ex.require_interval(_interval(node), context.text, context.file, f"the sizes of {name}")
             for node in arguments
         ]
     except SqlError as error:
         context.errors.append(error)
         return None
     return _checked(context, call, WindowKind[name], sizes, processing_time)
+
+
+def _interval(node: exp.Expr) -> exp.Expr:
+    """A size may be a text: '1 minute' is INTERVAL '1 minute'."""
+    if not isinstance(node, exp.Literal) or not node.is_string:
+        return node
+    interval = exp.Interval(this=node.copy())
+    interval._meta = dict(node.meta)
+    return interval
 
 
 def _checked(

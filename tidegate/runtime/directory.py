@@ -1,4 +1,4 @@
-"""The data directory: one process at a time, a folder a pipeline, a folder a memory source."""
+"""The data directory: one process at a time, a folder per pipeline, a folder per memory source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from tidegate.errors import DataDirectoryError
-
-# Its name also says that a directory is ours.
-LOCK = "tidegate.lock"
+from tidegate.names import LOCK, SPARK_LOG, unsafe
 
 
 class DataDirectory:
@@ -68,11 +66,17 @@ class DataDirectory:
 
     @property
     def log_file(self) -> Path:
-        return self.path / "spark.log"
+        return self.path / SPARK_LOG
 
     def source(self, name: str) -> Path:
         """Where a source keeps rows of its own."""
-        return self.path / "_sources" / name.lower()
+        return self.path / "_sources" / _folder(name)
 
     def pipeline(self, name: str) -> Path:
-        return self.path / name.lower()
+        return self.path / _folder(name)
+
+
+def _folder(name: str) -> str:
+    """The folder of a name, which never leads out of the data directory."""
+    assert unsafe(name) is None, f"{name!r}: {unsafe(name)}"
+    return name.lower()

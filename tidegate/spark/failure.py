@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pyspark.errors import PySparkException
-
 from tidegate.errors import RunError, TidegateError
+from tidegate.spark.advice import advice, condition, reason
 
 _ERROR_CLASS = re.compile(r"^\[([A-Z0-9_.]+)\]\s*")
 # What Python code in a task threw: the line below its traceback.
@@ -23,7 +22,7 @@ def describe(error: BaseException) -> str:
     for line in text.splitlines():
         cleaned = line.strip()
         if cleaned:
-            return _ERROR_CLASS.sub("", cleaned).rstrip()
+            return reason(error, _ERROR_CLASS.sub("", cleaned).rstrip())
     return type(error).__name__
 
 
@@ -33,21 +32,14 @@ def _message(error: BaseException) -> str:
     thrown = _WORKER.search(text)
     if thrown is not None:
         return thrown.group(1)
+    if advice(error) is not None:
+        # The condition that is known is the innermost one; what follows it is what happened.
+        return text[text.rindex(f"[{condition(error)}]") :]
     causes = re.findall(r"Caused by: [\w.$]+(?:Exception|Error): (.+)", text)
     if causes:
         return str(causes[-1])
     match = re.search(r"\[[A-Z0-9_.]+\] .+", text)
     return match.group(0) if match else text
-
-
-def condition(error: BaseException) -> str | None:
-    """Spark's error condition, such as FAILED_READ_FILE.NO_HINT."""
-    if isinstance(error, PySparkException):
-        found = error.getCondition()
-        if found:
-            return str(found)
-    match = re.search(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\]", str(error))
-    return match.group(1) if match else None
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:
@@ -64,11 +56,11 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         if found is not None:
             reason, hint = found
             return RunError("TG-504", f"the stream {stream} stopped: {reason}", hint=hint)
-    return RunError(
-        "TG-503",
-        f"the stream {stream} stopped: {describe(error)}",
-        hint="nothing is lost: after the cause is mended, start again and the epoch is repeated.",
-    )
+    hint = "nothing is lost: after the cause is mended, start again and the epoch is repeated."
+    better = advice(error)
+    if better is not None:
+        hint = f"{better}. Nothing is lost: change the query and start again."
+    return RunError("TG-503", f"the stream {stream} stopped: {describe(error)}", hint=hint)
 
 
 def _file_in(text: str) -> str:

@@ -15,8 +15,8 @@ from tidegate.runtime.connector import BAD_RECORD
 from tidegate.sql.dialect import to_sql
 
 _BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
-# Of the rows a condition drops, the event time of so many in a task is seen, and then of every so
-# manieth: the watermark that status shows is never too large.
+# Of the rows a condition drops, the event time of the first ones in a task is seen, and then of
+# every Nth: the watermark that status shows is never too large.
 _FIRST_ROWS, _EVERY_ROW = 1_000, 128
 _ROW_BITS = 2**33 - 1
 

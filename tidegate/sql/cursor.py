@@ -13,6 +13,11 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
+def backticked(name: str) -> str:
+    """A name as SQL has it when it is no plain word."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 class Cursor:
     """Walks tokens left to right; every error it raises has a place."""
 
@@ -82,16 +87,23 @@ class Cursor:
         """An identifier, plain or in backquotes."""
         token = self.take(what)
         plain = token.text.replace("_", "a").isalnum() and not token.text[0].isdigit()
-        if token.token_type == TokenType.STRING or not (
-            plain or token.token_type == TokenType.IDENTIFIER
-        ):
+        span = Span(token.start, token.end + 1)
+        if token.token_type == TokenType.STRING:
+            written = self.text[span.start : span.end]
             raise self.error(
-                f"expected {what}, found {token.text}", span=Span(token.start, token.end + 1)
+                f"expected {what}, found the text {written}",
+                f"names are quoted with backticks: {backticked(token.text)}.",
+                span,
             )
-        return token.text, Span(token.start, token.end + 1)
+        if not plain and token.token_type != TokenType.IDENTIFIER:
+            raise self.error(f"expected {what}, found {token.text}", span=span)
+        return token.text, span
 
-    def dotted_name(self, what: str) -> tuple[str, Span]:
-        """A name that may have dots, as options of connectors do."""
+    def option_name(self, what: str) -> tuple[str, Span]:
+        """A name that may have dots, as options of connectors do, or stand in quotes."""
+        if not self.done and self.tokens[self.index].token_type == TokenType.STRING:
+            token = self.take(what)
+            return token.text, Span(token.start, token.end + 1)
         name, span = self.name(what)
         while self.peek() == ".":
             self.take(".")

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from tidegate.errors import SqlError
 from tidegate.sql import statements as st
+from tidegate.sql.column_slips import raise_missing_backticks, raise_missing_comma
 from tidegate.sql.cursor import Cursor
 from tidegate.sql.expressions import interval_micros
 from tidegate.sql.query import parse_expression, parse_query, parse_type
@@ -122,7 +123,7 @@ def _options(cursor: Cursor) -> tuple[st.Option, ...]:
     while not cursor.match(")"):
         if options:
             cursor.expect(",", hint="separate options with commas.")
-        name, span = cursor.dotted_name("an option")
+        name, span = cursor.option_name("an option")
         cursor.expect("=", hint=f"{name} = 'value'")
         value, value_span = cursor.option_value()
         if any(option.name.lower() == name.lower() for option in options):
@@ -197,7 +198,11 @@ def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
             raise cursor.error(
                 f"the computed column {name} needs an expression", f"{name} AS price * 2"
             )
-        computed = parse_expression(tokens, cursor)
+        try:
+            computed = parse_expression(tokens, cursor)
+        except SqlError:
+            raise_missing_comma(cursor, tokens, parse_expression)
+            raise
         return st.ColumnDef(name, None, span.cover(_tokens_span(tokens)), computed=computed)
     tokens = cursor.until_comma(in_type=True)
     not_null = _strip(tokens, "NOT", "NULL")
@@ -208,7 +213,13 @@ def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
     if not tokens:
         raise cursor.error(f"the column {name} needs a type", f"{name} BIGINT", span)
     column_span = span.cover(_tokens_span(tokens))
-    return st.ColumnDef(name, parse_type(tokens, cursor), column_span, not_null)
+    try:
+        kind = parse_type(tokens, cursor)
+    except SqlError:
+        raise_missing_comma(cursor, tokens, parse_type)
+        raise_missing_backticks(cursor, name, span, tokens)
+        raise
+    return st.ColumnDef(name, kind, column_span, not_null)
 
 
 def _tokens_span(tokens: list) -> Span:  # type: ignore[type-arg]

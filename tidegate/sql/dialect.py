@@ -16,6 +16,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
+from tidegate.sql.type_names import FOREIGN_TYPES
 from tidegate.types import Span
 
 Node = TypeVar("Node")
@@ -28,8 +29,9 @@ _SPECIAL_CALLS = frozenset(
     {"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY"}
 )
 # Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, SESSION
-# is a window function, and window(…) is Spark's, which is refused with a hint.
-_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"})
+# is a window function, window(…) is Spark's, which is refused with a hint, and the types of other
+# systems are no types.
+_NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
 
 
 class TidegateParser(SparkParser):

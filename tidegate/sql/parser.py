@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -19,6 +20,7 @@ from tidegate.sql.declarations import (
     read_name,
 )
 from tidegate.sql.dialect import DIALECT
+from tidegate.sql.misspelt import meant_keyword
 from tidegate.sql.query import parse_query, parse_rows
 from tidegate.sql.secrets import masked
 from tidegate.types import Span
@@ -30,9 +32,11 @@ _STATEMENTS = (
 _SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
 
 
-def parse_script(text: str, file: str | None = None) -> st.Script:
+def parse_script(
+    text: str, file: str | None = None, secret_options: Collection[str] = ()
+) -> st.Script:
     """Read every statement of a text; what cannot be read is in `errors`, the rest stands."""
-    shown = masked(text)
+    shown = masked(text, secret_options)
     try:
         tokens = list(DIALECT.tokenize(text))
     except TokenError as error:
@@ -46,9 +50,7 @@ def parse_script(text: str, file: str | None = None) -> st.Script:
             statements.append(_statement(cursor))
         except TidegateError as error:
             errors.append(error)
-            name = _declared_name(chunk)
-            if name is not None:
-                broken.append(name)
+            broken += _declared_names(chunk)
     return st.Script(shown, tuple(statements), tuple(errors), file, tuple(broken))
 
 
@@ -85,17 +87,19 @@ def _token_error(error: TokenError, text: str, file: str | None) -> SqlError:
     )
 
 
-def _declared_name(chunk: list[Token]) -> str | None:
-    """The name a broken CREATE would have declared, so that its readers are not blamed too."""
-    words = [token.text for token in chunk[:8]]
-    upper = [word.upper() for word in words]
-    if not upper or upper[0] != "CREATE":
-        return None
+def _declared_names(chunk: list[Token]) -> list[str]:
+    """The names broken text would have declared, so that their readers are not blamed too.
+
+    There can be several: a semicolon may be what is missing.
+    """
+    words = [token.text for token in chunk]
     skip = {"CREATE", "SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "IF", "NOT", "EXISTS"}
-    for word, shouted in zip(words, upper, strict=True):
-        if shouted not in skip:
-            return word
-    return None
+    names: list[str] = []
+    for index, word in enumerate(words):
+        if word.upper() == "CREATE":
+            after = (name for name in words[index : index + 8] if name.upper() not in skip)
+            names += itertools.islice(after, 1)
+    return names
 
 
 def _statement(cursor: Cursor) -> st.Statement:
@@ -129,11 +133,12 @@ def _statement(cursor: Cursor) -> st.Statement:
             hint="give it a name: CREATE STREAM my_stream AS SELECT …; or look at its plan: "
             "EXPLAIN SELECT …;",
         )
+    near = meant_keyword(cursor.tokens[0], ("SELECT", *(words[0] for words, _ in dispatch)))
     raise SqlError(
         "TG-102",
         f"{first} does not begin a statement",
         place=cursor.place(),
-        hint=f"statements: {_STATEMENTS}.",
+        hint=f"did you mean {near}?" if near else f"statements: {_STATEMENTS}.",
     )
 
 
@@ -147,11 +152,15 @@ def _unknown_create(cursor: Cursor) -> SqlError:
         "VIEW": "a named query: CREATE STREAM name AS SELECT …;",
         "OR": "DROP it first; CREATE OR REPLACE is not supported.",
     }
+    near = None if cursor.done else meant_keyword(cursor.tokens[1], ("SOURCE", "STREAM", "SINK"))
+    hint = (
+        f"did you mean CREATE {near}?" if near else "CREATE SOURCE | STREAM | SINK | LOOKUP TABLE."
+    )
     return SqlError(
         "TG-102",
         f"CREATE {word} is not a statement" if word else "CREATE needs what to create",
         place=cursor.place(),
-        hint=hints.get(word.upper(), "CREATE SOURCE | STREAM | SINK | LOOKUP TABLE."),
+        hint=hints.get(word.upper(), hint),
     )
 
 
@@ -234,8 +243,13 @@ def _restore(cursor: Cursor) -> st.Restore:
 
 
 def _set(cursor: Cursor) -> st.Set:
-    key, key_span = cursor.dotted_name("a setting")
-    cursor.expect("=", hint="SET key = value;")
+    start = cursor.place().start
+    if cursor.match("TIME", "ZONE"):
+        # As Spark and PostgreSQL write it: SET TIME ZONE 'UTC'.
+        key, key_span = "time zone", Span(start, cursor.tokens[cursor.index - 1].end + 1)
+    else:
+        key, key_span = cursor.option_name("a setting")
+        cursor.expect("=", hint="SET key = value;")
     value, value_span = cursor.option_value()
     cursor.expect_end()
     return st.Set(cursor.statement_text, cursor.statement_span, key, value, key_span, value_span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,28 +16,64 @@ from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
 from tidegate.sql.dialect import DIALECT
 from tidegate.sql.expressions import require_interval
+from tidegate.sql.flink import plain_windows
+from tidegate.sql.habits import word_hint
+from tidegate.sql.misspelt import meant_keyword, misspelt_before
+from tidegate.sql.type_names import TYPES_HINT, is_spark_type, type_hint
 from tidegate.types import Span
 
 EMIT_FORMS = (
     "EMIT ON WINDOW CLOSE | EMIT ON UPDATE | EMIT CHANGES | EMIT EVERY INTERVAL '10' SECOND"
 )
 _EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
+_QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("}
+# Two words that begin a statement: inside another one, a semicolon is missing before them.
+_STATEMENT_STARTS = {
+    "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP"},
+    "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP"},
+    "INSERT": {"INTO"},
+    "EXPLAIN": {"SELECT", "STREAM"},
+}
 
 
 def parse_query(cursor: Cursor) -> st.Query:
     """The rest of the statement as a query with its EMIT clause."""
-    start = cursor.place().start
     tokens = cursor.rest()
     if not tokens:
         raise cursor.error("the statement ends where a query should be", "SELECT … FROM …")
+    try:
+        return _read_query(tokens, cursor)
+    except SqlError:
+        raise_missing_semicolon(tokens, cursor)
+        raise
+
+
+def _read_query(tokens: list[Token], cursor: Cursor) -> st.Query:
+    first = tokens[0]
+    if first.text.upper() not in _QUERY_STARTS:
+        near = "did you mean SELECT?" if meant_keyword(first, ("SELECT",)) else "SELECT … FROM …"
+        raise cursor.error(f"{first.text} does not begin a query", near, _span([first]))
     position = _find_emit(tokens, cursor)
-    tree = _parse_tokens(tokens[:position], cursor)
+    tree = _parse_tokens(plain_windows(tokens[:position]), cursor)
     if not isinstance(tree, exp.Query):
-        raise cursor.error("expected a query", "SELECT … FROM …", Span(start, start + 1))
+        raise cursor.error("expected a query", "SELECT … FROM …", _span([first]))
     emit = None
     if position < len(tokens):
         emit = _parse_emit(Cursor(tokens[position:], cursor.text, cursor.file))
-    return st.Query(tree, emit, Span(start, tokens[-1].end + 1))
+    return st.Query(tree, emit, _span(tokens))
+
+
+def raise_missing_semicolon(tokens: list[Token], cursor: Cursor) -> None:
+    """If another statement begins among these tokens, that is what is wrong."""
+    for one, two in itertools.pairwise(tokens):
+        follows = _STATEMENT_STARTS.get(one.text.upper(), set())
+        if two.text.upper() in follows and one.token_type != TokenType.STRING:
+            statement = f"{one.text.upper()} {two.text.upper()}"
+            raise cursor.error(
+                f"a semicolon is missing before {statement}",
+                f"end the statement before it: …; {statement} …",
+                _span([one, two]),
+            ) from None
 
 
 def parse_rows(cursor: Cursor) -> exp.Expr:
@@ -62,24 +99,14 @@ def parse_type(tokens: list[Token], cursor: Cursor) -> str:
         tree = _parse_tokens(tokens, cursor, into=lambda parser: parser._parse_types(schema=True))
     except SqlError:
         tree = None
-    if not isinstance(tree, exp.DataType) or any(
-        part.this in _NOT_SPARK_TYPES for part in tree.find_all(exp.DataType)
-    ):
+    if tree is None or not is_spark_type(tree):
         raise SqlError(
             "TG-210",
             f"{written} is not a type",
             place=cursor.place(span),
-            hint="types are Spark's: BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(18, 2), STRING, DATE, "
-            "TIMESTAMP, ARRAY<…>, MAP<…, …>, STRUCT<…>.",
+            hint=type_hint(token.text for token in tokens) or TYPES_HINT,
         )
     return tree.sql(dialect=DIALECT)
-
-
-_NOT_SPARK_TYPES = {
-    exp.DataType.Type.USERDEFINED,
-    exp.DataType.Type.UNKNOWN,
-    exp.DataType.Type.NULL,
-}
 
 
 def _parse_tokens(
@@ -126,22 +153,20 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"{found} is not expected here"
     elif message.startswith("Expecting"):
         message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
+    if message in ("Expected TYPE after CAST", "Expected type"):
+        message = f"{found} is not a type"
+        return SqlError("TG-101", message, place=place, hint=type_hint([found]) or TYPES_HINT)
     if message.startswith("Expected"):
         message = f"expected{message.removeprefix('Expected')}"
-    return SqlError("TG-101", message, place=place, hint=_habit_hint(tokens))
-
-
-# What people write who come from other systems, and what it is called here.
-_HABITS = {
-    "DESCRIPTOR": "windows as tables: FROM TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
-    "LATENESS": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
-    "MATCH_RECOGNIZE": "pattern matching is not supported.",
-}
-
-
-def _habit_hint(tokens: list[Token]) -> str | None:
-    words = {token.text.upper() for token in tokens}
-    return next((hint for word, hint in _HABITS.items() if word in words), None)
+    hint = word_hint(token.text for token in tokens)
+    if hint is None:
+        meant = misspelt_before(tokens, place.end)
+        if meant is not None:
+            token, keyword = meant
+            message = f"{token.text} is not expected here"
+            place = cursor.place(_span([token]))
+            hint = f"did you mean {keyword}?"
+    return SqlError("TG-101", message, place=place, hint=hint)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:

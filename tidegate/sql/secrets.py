@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 
 from tidegate.errors import SECRET
 
@@ -18,19 +19,25 @@ _URL = re.compile(r"://[^\s/@:'\"]*:([^\s@'\"]+)@")
 _FROM_ENVIRONMENT = re.compile(r"(?s)['\"]?\$\{\w+\}['\"]?")
 
 
-def masked(text: str) -> str:
-    """The text with every secret blotted out; as long as before, so that places fit."""
-    return _URL.sub(lambda match: _blotted(match, 1), _OPTION.sub(_option, text))
+def masked(text: str, secret: Collection[str] = ()) -> str:
+    """The text with every secret blotted out; as long as before, so that places fit.
+
+    `secret` are the options that connectors declare to be so. What only looks like one is hidden as
+    well, in comments and in text that cannot be read too, as an error shows the whole line.
+    """
+
+    def option(match: re.Match[str]) -> str:
+        hide = _is_secret(match.group(1).lower(), secret)
+        return _blotted(match, 2) if hide else match.group()
+
+    return _URL.sub(lambda match: _blotted(match, 1), _OPTION.sub(option, text))
 
 
-def _option(match: re.Match[str]) -> str:
-    return _blotted(match, 2) if _looks_secret(match.group(1)) else match.group()
-
-
-def _looks_secret(name: str) -> bool:
-    if _SECRET_NAME.search(name):
+def _is_secret(name: str, declared: Collection[str]) -> bool:
+    if name in declared or _SECRET_NAME.search(name):
         return True
-    return bool(difflib.get_close_matches(name.lower(), _SECRET_WORDS, n=1, cutoff=0.8))
+    known = (*_SECRET_WORDS, *declared)
+    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.8))
 
 
 def _blotted(match: re.Match[str], group: int) -> str:

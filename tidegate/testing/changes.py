@@ -62,7 +62,7 @@ class Output:
             return list(self._by_key(self.changes).values())
         rows, owed = standing(self.changes)
         if owed:
-            raise Mismatch(f"the changelog takes back a row that is not there: {dict(owed[0])}")
+            raise Mismatch(f"the changelog retracts a row that is not there: {dict(owed[0])}")
         return rows
 
     def new_rows(self, since: int) -> list[Row]:
@@ -89,9 +89,9 @@ def fold_spaces(value: Any) -> Any:
 
 
 def standing(changes: Sequence[Change]) -> tuple[list[Row], list[Row]]:
-    """The rows that are left in order of arrival, and those taken back that were not there.
+    """The rows that are left in order of arrival, and those retracted that were not there.
 
-    Within an epoch a row may be taken back before it is added: only the balance counts.
+    Within an epoch a row may be retracted before it is added: only the balance counts.
     """
     rows: list[Row | None] = []
     places: dict[Hashable, list[int]] = {}

@@ -45,7 +45,7 @@ def check_rows(
 
 
 def _delta(wanted: Sequence[Row], output: Output, since: int) -> Difference | None:
-    """Only the balance counts: a row added and taken back in between is no change."""
+    """Only the balance counts: a row added and retracted in between is no change."""
     added, removed = standing(output.changes[since:])
     found = [*_signed(added, "+"), *_signed(removed, "-")]
     unfolded: list[Row] = []
@@ -77,7 +77,7 @@ def check_final(case: Case, output: Output) -> None:
 def _changelog(wanted: Sequence[Row], output: Output, ordered: bool) -> Difference | None:
     """Signs must agree; whether an addition is called +I or +U is not told apart.
 
-    A changelog with +U and never -U is one of upserts: the rows taken back are implied.
+    A changelog with +U and never -U is one of upserts: the rows retracted are implied.
     """
     ops = {row[OP] for row in wanted}
     upserts = "+U" in ops and "-U" not in ops

@@ -57,7 +57,7 @@ def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
     if not appended and (final or windows):
         yield Finding(
             "TG-404",
-            "EMIT ON WINDOW CLOSE: rows of this query may be taken back, so no window makes "
+            "EMIT ON WINDOW CLOSE: rows of this query may be retracted, so no window makes "
             "them final",
             subject.plan,
             "use EMIT CHANGES; or let windows make them final: PARTITION BY window_end in a "

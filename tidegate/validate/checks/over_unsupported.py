@@ -64,6 +64,16 @@ def _check(node: n.Over, function: exp.Expr) -> Iterable[Finding]:
                 f"keep the first n of each partition: QUALIFY {name.lower()}() OVER (…) <= 10 with "
                 f"EMIT CHANGES, or ORDER BY {time}."
             )
+        elif _by_window(node, function):
+            yield _finding(
+                node,
+                f"{name.lower()} over all rows of a window is known when the window is complete, "
+                "and OVER does not wait for that",
+                "make the total a stream: CREATE STREAM totals AS SELECT window_start, window_end, "
+                "… GROUP BY window_start, window_end; then JOIN totals AS t ON w.window_start = "
+                "t.window_start AND w.window_end = t.window_end.",
+            )
+            return
         else:
             hint = (
                 f"OVER (PARTITION BY … ORDER BY {time} ROWS BETWEEN 10 PRECEDING AND CURRENT ROW)"
@@ -99,6 +109,13 @@ def _ordered_by_time(node: n.Over, function: exp.Expr) -> bool:
     descending = isinstance(first, exp.Ordered) and bool(first.args.get("desc"))
     on_time = {item.id for item in node.input.fields if item.on_time}
     return isinstance(target, exp.Column) and target.name in on_time and not descending
+
+
+def _by_window(node: n.Over, function: exp.Expr) -> bool:
+    """Whether the whole of a window is asked for: share of a window's total, and the like."""
+    columns = {part.name for part in function.args.get("partition_by") or []}
+    windows = {item.id for item in node.input.fields if item.window is not None}
+    return function.args.get("order") is None and bool(columns & windows)
 
 
 def _finding(node: n.Over, message: str, hint: str) -> Finding:

@@ -1,4 +1,4 @@
-"""A sink that only appends would show rows that were taken back: such a pair is refused."""
+"""A sink that only appends would show rows that were retracted: such a pair is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.validate.finding import plan_path
 _WHAT = {
     ChangelogKind.APPEND: "appends rows",
     ChangelogKind.UPSERT: "replaces rows by key (an upsert stream)",
-    ChangelogKind.CHANGELOG: "takes rows back (a changelog)",
+    ChangelogKind.CHANGELOG: "retracts rows (a changelog)",
 }
 
 

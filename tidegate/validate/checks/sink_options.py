@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tidegate.catalog.connector import SinkSpec
-from tidegate.catalog.objects import Sink
+from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.options import OptionType
 from tidegate.errors import CatalogError, Place, did_you_mean
 from tidegate.plan import nodes as n
@@ -16,17 +18,32 @@ def sink_options(
     sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
 ) -> Iterator[CatalogError]:
     """Columns that the stream does not have, and places that are written or read already."""
-    place = [sink.options[name] for name in spec.exclusive]
+    place = _place(sink, spec)
     if plan is not None:
         yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
         yield from _own_input(sink, spec, plan, place)
     for other in others:
         if not place or other.connector != sink.connector:
             continue
-        if [other.options[name] for name in spec.exclusive] == place:
-            message = f"the sink {other.name} already writes {', '.join(map(str, place))}"
+        if _place(other, spec) == place:
+            written = ", ".join(str(other.options[name]) for name in spec.exclusive)
+            message = f"the sink {other.name} already writes {written}"
             hint = f"give {sink.name} another {spec.exclusive[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+
+
+def _place(declared: Sink | Source, spec: SinkSpec) -> list[object]:
+    """What no other sink may write; out, ./out/ and file:out are one place."""
+    return [_normal(declared.options[name]) for name in spec.exclusive]
+
+
+def _normal(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme != "file":
+        return f"{scheme}://{posixpath.normpath(rest)}"
+    return posixpath.normpath(str(Path.cwd() / value.removeprefix("file:")))
 
 
 def _own_input(
@@ -36,8 +53,9 @@ def _own_input(
     for node in n.walk(plan):
         if not place or not isinstance(node, n.Scan) or node.source.connector != sink.connector:
             continue
-        if [node.source.options[name] for name in spec.exclusive] == place:
-            message = f"the stream {sink.source} reads {place[0]} through the source "
+        if _place(node.source, spec) == place:
+            read = node.source.options[spec.exclusive[0]]
+            message = f"the stream {sink.source} reads {read} through the source "
             message += f"{node.source.name}: written there, its rows would come back in"
             hint = f"give {sink.name} another {spec.exclusive[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)

@@ -24,7 +24,7 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
         if changing is not None:
             yield _finding(
                 node,
-                "a row that is taken back must equal the row that was given, but an expression "
+                "a row that is retracted must equal the row that was given, but an expression "
                 "here gets another value each time",
                 own_span(changing),
             )

@@ -1,0 +1,6 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM s AS SELECT auction, channel, count(*) AS n FROM bids GROUP BY ALL EMIT CHANGES;

@@ -1,0 +1,10 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM a AS SELECT price FROM bids
+CREATE SINK out FROM a WITH (connector = 'console');
+CREATE STREAM b AS SELECT price FROM bids EMIT CHANGES
+CREATE STREAM c AS SELECT * FROM b;
+CREATE STREAM d AS SELECT * FROM c;

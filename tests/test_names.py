@@ -1,0 +1,56 @@
+"""Names that are folders: what could leave the data directory, or clash in it, is no name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tidegate.names import LOCK, unsafe
+from tidegate.runtime.directory import DataDirectory
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("..", ".", "../../x", "a/b", "/etc", "a\\b", "_sources", ".git", LOCK, "SPARK.LOG"),
+        *("", " ", "a ", " a", "a.", "a\n", "a\x00", "a\x7f", "a:b", "a*", "a{b}", "~a"),
+        *("a" * 101, "ä" * 51),
+    ],
+)
+def test_a_name_that_is_no_safe_folder(name: str) -> None:
+    assert unsafe(name) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["bids", "Per_Minute", "a-b", "a.b", "my stream", "größe", "窗", "1"]
+)
+def test_a_name_that_is_a_safe_folder(name: str) -> None:
+    assert unsafe(name) is None
+
+
+@given(some.text(max_size=120))
+def test_a_safe_name_is_a_folder_inside_the_data_directory(name: str) -> None:
+    directory = DataDirectory("somewhere")
+    if unsafe(name) is None:
+        assert directory.pipeline(name).resolve().parent == directory.path
+        assert directory.source(name).resolve().parent.parent == directory.path
+    else:
+        with pytest.raises(AssertionError):
+            directory.pipeline(name)
+        with pytest.raises(AssertionError):
+            directory.source(name)
+
+
+@given(some.text(alphabet=some.characters(categories=["L", "N"]), min_size=1, max_size=40))
+def test_letters_and_digits_are_safe_unless_too_long(name: str) -> None:
+    too_long = len(name.lower().encode("utf-8")) > 100
+    assert (unsafe(name) is not None) == too_long
+
+
+def test_a_safe_name_can_be_a_folder(tmp_path: Path) -> None:
+    folder = DataDirectory(tmp_path).pipeline("Größe 1")
+    folder.mkdir()
+    assert folder.parent == tmp_path

@@ -1,0 +1,49 @@
+"""The names a declaration gives: its own, and those of the streams it brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.catalog.objects import Declared, SideStream
+from tidegate.errors import CatalogError, Place
+from tidegate.names import unsafe
+from tidegate.sql import statements as st
+from tidegate.types import Span
+
+
+def side_names(statement: st.Declaration) -> list[str]:
+    """The streams a declaration brings along: dead letters of a source, late rows of a stream."""
+    if isinstance(statement, st.CreateSource):
+        return [item.value for item in statement.options if item.name.lower() == "dead_letters"]
+    if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
+        late_to = statement.query.emit.late_to
+        return [late_to] if late_to is not None else []
+    return []
+
+
+def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
+    """Names are also folders of the data directory, and must stay inside of it."""
+    return [
+        CatalogError(
+            "TG-210",
+            f"{item.name!r} cannot be a name: {reason}",
+            place=_name_place(item),
+            hint="a name is made of letters, digits, _ and -, for example my_stream.",
+        )
+        for item in created
+        if (reason := unsafe(item.name)) is not None
+    ]
+
+
+def _name_place(item: Declared) -> Place:
+    span = _side_span(item.statement) if isinstance(item, SideStream) else item.statement.name_span
+    return Place(item.origin.text, span.start, span.end, item.origin.file)
+
+
+def _side_span(statement: st.Declaration) -> Span:
+    """Where the name of dead letters or late rows stands."""
+    emit = statement.query.emit if isinstance(statement, st.CreateStream) else None
+    if emit is not None and emit.late_to_span is not None:
+        return emit.late_to_span
+    spans = [item.value_span for item in statement.options if item.name.lower() == "dead_letters"]
+    return spans[0] if spans else statement.name_span

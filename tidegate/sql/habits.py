@@ -1,0 +1,182 @@
+"""What people write who come from other systems, and what it is called here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+# Functions of PostgreSQL, MySQL, DuckDB, Flink, ksqlDB, Snowflake, BigQuery and others that Spark
+# SQL has under another name, and how they are written in Spark SQL.
+FUNCTIONS: dict[str, str] = {
+    # texts
+    "GROUP_CONCAT": "string_agg(x, ',')",
+    "STRPOS": "instr(text, part)",
+    "CHARINDEX": "locate(part, text)",
+    "STRING_SPLIT": "split(text, ',')",
+    "STR_SPLIT": "split(text, ',')",
+    "STRING_TO_ARRAY": "split(text, ',')",
+    "SPLIT_INDEX": "split_part(text, ',', 1), which counts from 1",
+    "ARRAY_TO_STRING": "array_join(list, ',')",
+    "REGEXP_MATCHES": "regexp_like(text, pattern)",
+    "REGEXP_CONTAINS": "regexp_like(text, pattern)",
+    "REGEXP_MATCH": "regexp_extract(text, pattern, 0)",
+    "REGEXP_SPLIT_TO_ARRAY": "split(text, pattern)",
+    "STARTS_WITH": "startswith(text, part)",
+    "ENDS_WITH": "endswith(text, part)",
+    "PREFIX": "startswith(text, part)",
+    "SUFFIX": "endswith(text, part)",
+    "PROPER": "initcap(text)",
+    "REPLICATE": "repeat(text, 3)",
+    "FORMAT": "format_string('%s', x)",
+    "SPRINTF": "printf('%s', x)",
+    "TO_HEX": "hex(x)",
+    "FROM_HEX": "unhex(text)",
+    "TO_BASE64": "base64(x)",
+    "FROM_BASE64": "unbase64(text)",
+    "SHA256": "sha2(text, 256)",
+    "SHA512": "sha2(text, 512)",
+    "STRLEN": "length(text)",
+    "BYTE_LENGTH": "octet_length(text)",
+    "SAFE_CAST": "TRY_CAST(x AS INT)",
+    "CONVERT": "CAST(x AS INT)",
+    # JSON
+    "JSON_EXTRACT": "get_json_object(text, '$.a')",
+    "JSON_EXTRACT_STRING": "get_json_object(text, '$.a')",
+    "JSON_EXTRACT_SCALAR": "get_json_object(text, '$.a')",
+    "JSON_EXTRACT_PATH": "get_json_object(text, '$.a')",
+    "JSON_EXTRACT_PATH_TEXT": "get_json_object(text, '$.a')",
+    "JSON_VALUE": "get_json_object(text, '$.a')",
+    "JSON_QUERY": "get_json_object(text, '$.a')",
+    "JSONB_EXTRACT_PATH_TEXT": "get_json_object(text, '$.a')",
+    "EXTRACTJSONFIELD": "get_json_object(text, '$.a')",
+    "JSON_EXISTS": "get_json_object(text, '$.a') IS NOT NULL",
+    "JSON_KEYS": "json_object_keys(text)",
+    "JSON_LENGTH": "json_array_length(text)",
+    "JSON_OBJECT": "to_json(named_struct('a', x))",
+    "JSON_BUILD_OBJECT": "to_json(named_struct('a', x))",
+    "OBJECT_CONSTRUCT": "named_struct('a', x)",
+    "TO_JSON_STRING": "to_json(x)",
+    "ROW_TO_JSON": "to_json(x)",
+    "STRUCT_PACK": "named_struct('a', x)",
+    "ROW": "struct(a, b)",
+    # times
+    "EPOCH_MS": "timestamp_millis(ms), or unix_millis(ts) for the number",
+    "EPOCH": "unix_seconds(ts)",
+    "EPOCH_US": "unix_micros(ts)",
+    "STRPTIME": "to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')",
+    "STR_TO_DATE": "to_date(text, 'yyyy-MM-dd')",
+    "PARSE_TIMESTAMP": "to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')",
+    "PARSE_DATE": "to_date(text, 'yyyy-MM-dd')",
+    "STRINGTOTIMESTAMP": "to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')",
+    "TIMESTAMPTOSTRING": "date_format(ts, 'yyyy-MM-dd HH:mm:ss')",
+    "STRFTIME": "date_format(ts, 'yyyy-MM-dd HH:mm:ss')",
+    "FORMAT_TIMESTAMP": "date_format(ts, 'yyyy-MM-dd HH:mm:ss')",
+    "FORMAT_DATE": "date_format(day, 'yyyy-MM-dd')",
+    "FORMAT_DATETIME": "date_format(ts, 'yyyy-MM-dd HH:mm:ss')",
+    "TIMESTAMP_TRUNC": "date_trunc('HOUR', ts)",
+    "DATETIME_TRUNC": "date_trunc('HOUR', ts)",
+    "TIMESTAMP_DIFF": "timestampdiff(SECOND, a, b)",
+    "TIMESTAMP_ADD": "timestampadd(SECOND, 1, ts)",
+    "TIMESTAMP_SUB": "ts - INTERVAL '1' SECOND",
+    "DAYOFWEEK_ISO": "weekday(ts) + 1",
+    "AGE": "timestampdiff(SECOND, a, b)",
+    "SYSDATE": "current_timestamp()",
+    "GETDATE": "current_timestamp()",
+    "CLOCK_TIMESTAMP": "current_timestamp()",
+    "CONVERT_TZ": "convert_timezone('UTC', 'Europe/Berlin', ts)",
+    "TIMEZONE": "from_utc_timestamp(ts, 'Europe/Berlin')",
+    # conditions and numbers
+    "IIF": "if(condition, a, b)",
+    "IFF": "if(condition, a, b)",
+    "DIV0": "coalesce(try_divide(a, b), 0)",
+    "SAFE_DIVIDE": "try_divide(a, b)",
+    "TRUNCATE": "CAST(x AS BIGINT), or round(x, 2)",
+    "IS_NAN": "isnan(x)",
+    "GEN_RANDOM_UUID": "uuid()",
+    "GENERATE_UUID": "uuid()",
+    "NEWID": "uuid()",
+    "UUID_STRING": "uuid()",
+    # aggregates
+    "COUNT_DISTINCT": "count(DISTINCT x)",
+    "COUNTIF": "count_if(condition)",
+    "APPROX_DISTINCT": "approx_count_distinct(x)",
+    "NDV": "approx_count_distinct(x)",
+    "HLL": "approx_count_distinct(x)",
+    "APPROX_QUANTILE": "approx_percentile(x, 0.5)",
+    "APPROX_QUANTILES": "approx_percentile(x, array(0.25, 0.5, 0.75))",
+    "QUANTILE": "percentile(x, 0.5)",
+    "QUANTILE_CONT": "percentile(x, 0.5)",
+    "ARG_MAX": "max_by(x, y)",
+    "ARGMAX": "max_by(x, y)",
+    "ARG_MIN": "min_by(x, y)",
+    "ARGMIN": "min_by(x, y)",
+    "LATEST_BY_OFFSET": "last(x)",
+    "EARLIEST_BY_OFFSET": "first(x)",
+    "LIST": "collect_list(x)",
+    "ARRAYAGG": "collect_list(x)",
+    "COLLECT": "collect_list(x)",
+    "LOGICAL_AND": "bool_and(x)",
+    "LOGICAL_OR": "bool_or(x)",
+    "BOOLAND_AGG": "bool_and(x)",
+    "BOOLOR_AGG": "bool_or(x)",
+    "STDEV": "stddev(x)",
+    "TOPK": "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3",
+    # lists and maps
+    "ARRAY_LENGTH": "size(list)",
+    "LIST_LENGTH": "size(list)",
+    "LIST_CONTAINS": "array_contains(list, x)",
+    "LIST_VALUE": "array(a, b)",
+    "ARRAY_CONSTRUCT": "array(a, b)",
+    "ARRAY_CAT": "concat(a, b)",
+    "ARRAY_CONCAT": "concat(a, b)",
+    "LIST_TRANSFORM": "transform(list, x -> x + 1)",
+    "LIST_FILTER": "filter(list, x -> x > 0)",
+    "LIST_SORT": "sort_array(list)",
+    "LIST_DISTINCT": "array_distinct(list)",
+    "UNNEST": "LATERAL VIEW explode(list) v AS x",
+    "GENERATE_SERIES": "explode(sequence(1, 10))",
+    "AS_MAP": "map_from_arrays(keys, values)",
+    # windows
+    "TIME_BUCKET_GAPFILL": "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)",
+    "TUMBLE_START": "window_start",
+    "TUMBLE_END": "window_end",
+    "TUMBLE_ROWTIME": "window_time",
+    "HOP_START": "window_start",
+    "HOP_END": "window_end",
+    "HOP_ROWTIME": "window_time",
+    "SESSION_START": "window_start",
+    "SESSION_END": "window_end",
+    "SESSION_ROWTIME": "window_time",
+    "WINDOWSTART": "window_start",
+    "WINDOWEND": "window_end",
+}
+
+# Words in a query that could not be read.
+_WORDS: dict[str, str] = {
+    "TUMBLING": "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), where ts is the event time.",
+    "HOPPING": "GROUP BY HOP(ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE): slide, then size.",
+    "DESCRIPTOR": "windows as tables: FROM TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
+    "LATENESS": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
+    "GRACE": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
+    "MATCH_RECOGNIZE": "pattern matching is not supported.",
+}
+# ksqlDB's session windows share their word with ours, so it takes two words to know them.
+_PHRASES: dict[tuple[str, str], str] = {
+    ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
+}
+
+
+def function_hint(name: str) -> str | None:
+    """How Spark SQL, or this language, writes a function of another system."""
+    written = FUNCTIONS.get(name.upper())
+    if written is None:
+        return None
+    return f"select {written}." if written.startswith("window_") else f"write {written}."
+
+
+def word_hint(words: Iterable[str]) -> str | None:
+    """A hint for a query that could not be read, by the words in it."""
+    shouted = [word.upper() for word in words]
+    pairs = set(itertools.pairwise(shouted))
+    phrase = next((hint for pair, hint in _PHRASES.items() if pair in pairs), None)
+    return phrase or next((hint for word, hint in _WORDS.items() if word in shouted), None)
