@@ -29,7 +29,7 @@ from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.matching import TIME, Matching
 from tidegate.operators.panes import Panes
 from tidegate.operators.timed_join import TimedJoin
-from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.operators.window_aggregate import WindowAggregate, with_pane
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 
@@ -83,13 +83,16 @@ def first_epochs() -> None:
     matching = Matching((INT,), (False,), -60_000_000, 60_000_000)
     join = TimedJoin(matching, ((INT, INT), (INT, INT)), "INNER")
     for name, operator in (("hold", hold), ("interval join", join)):
-        took = [_first_epoch(operator, minutes) for minutes in (1, 10, 60)]
+        epochs = [_first_epoch(operator, minutes) for minutes in (1, 10, 60)]
+        # In turns, so that what else the machine does hits all of them.
+        rounds = [[timed(epoch, 1) for epoch in epochs] for _ in range(20)]
+        took = [min(column) for column in zip(*rounds, strict=True)]
         listed = " / ".join(f"{ms:.1f}" for ms in took)
         print(f"{name}: first epoch of 60 K rows over 1 / 10 / 60 minutes: {listed} ms,", end=" ")
         print(f"the slowest {max(took) / min(took):.2f} x the fastest")
 
 
-def _first_epoch(operator: Hold | TimedJoin, minutes: int) -> float:
+def _first_epoch(operator: Hold | TimedJoin, minutes: int) -> Callable[[], None]:
     """Keys are so many that a row of the join finds none or a few."""
     random = np.random.default_rng(1)
     ports = len(operator.packed)
@@ -109,7 +112,7 @@ def _first_epoch(operator: Hold | TimedJoin, minutes: int) -> float:
         runner = Runner(0, operator, origins)
         runner.run(MemoryStore().backend(0, 0), inputs, ticks, 0)
 
-    return best(epoch)
+    return epoch
 
 
 def matching() -> None:
@@ -164,7 +167,12 @@ def incremental() -> None:
     def recompute() -> pa.Table:
         found = [codec.decode(data, b"raw rows", "raw rows") for data in stored]
         tables = [codec.table_from_bytes(data, schema) for data in found if data is not None]
-        return operator.groups.evaluate(operator.groups.lift(pa.concat_tables(tables)))
+        return operator.layout.rows(
+            with_pane(
+                operator.groups.evaluate(operator.groups.lift(pa.concat_tables(tables))),
+                np.full(100, HOUR),
+            )
+        )
 
     ours, raw = [], []
     for _ in range(30):

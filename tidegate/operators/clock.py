@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 # The watermark after the last row of an input that has ended.
 END_US = 2**63 - 1
 _TICK = struct.Struct("<iiqB")
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Clock:
             "watermark_us": self.watermark_us,
             "idle": self.idle,
         }
-        return json.dumps(content, separators=(",", ":")).encode()
+        return _JSON.encode(content).encode()
 
     @classmethod
     def from_bytes(cls, ports: tuple[tuple[Origin, ...], ...], data: bytes) -> Clock:

@@ -20,6 +20,7 @@ Tables = tuple[pa.Table, ...]
 INLINE_BYTES = 16_384
 HEAD_BYTES = 65_536
 _SIZES = struct.Struct("<II")
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class OperatorState:
     def to_bytes(self) -> bytes:
         """What of it lies in the head."""
         self.spill()
-        meta = json.dumps(self.meta, separators=(",", ":")).encode()
+        meta = _JSON.encode(self.meta).encode()
         parts: list[bytes | memoryview] = [_SIZES.pack(len(meta), len(self.inline)), meta]
         for full, payload in self.inline.items():
             parts += (_SIZES.pack(len(full), len(payload)), full, payload)

@@ -22,7 +22,7 @@ from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER
 from tidegate.operators.parts import PartLog
 from tidegate.operators.ranking import INT, Ranking, numbered
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
 
@@ -91,7 +91,7 @@ class Deduplicate:
     def fingerprint(self) -> tuple[str, ...]:
         modes = (self.waits, self.closes, self.time_to_live is not None)
         schemas = (schema_text(self._key), schema_text(self.ranking.kept))
-        return (repr((*self.ranking.facts(), modes)), *schemas, *self.meaning)
+        return (repr((*self.ranking.facts(), modes)), FORMAT, *schemas, *self.meaning)
 
     # Where the rows are
 

@@ -15,7 +15,7 @@ from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ranking import INT, Ranking, numbered
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
 
@@ -56,7 +56,7 @@ class WindowTopN:
         return ((late.packed if late is not None else self._lifted,),)
 
     def fingerprint(self) -> tuple[str, ...]:
-        return (repr(self.ranking.facts()), schema_text(self.ranking.kept), *self.meaning)
+        return (repr(self.ranking.facts()), FORMAT, schema_text(self.ranking.kept), *self.meaning)
 
     # Where the rows are
 

@@ -116,7 +116,7 @@ class Packer:
 
     def _rows(self, table: pa.Table) -> pa.Table:
         """The columns that the operator knows; its panes are found here."""
-        columns = {own: table.column(given) for own, given in self.spec.columns}
+        columns = {own: table.column(name) for own, name in self.spec.columns}
         if PANE not in columns:
             columns[PANE] = _zeros(table.num_rows)
         elif self.spec.grid is not None:
