@@ -218,6 +218,8 @@ class Explode(Unary):
     generator: exp.Expr = field(kw_only=True)
     outer: bool = field(default=False, kw_only=True)
     generated: tuple[str, ...] = field(kw_only=True)
+    # Whether it copies rows for the sets of a GROUP BY.
+    of_sets: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)

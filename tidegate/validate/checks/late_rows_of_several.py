@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import first_judges
+from tidegate.plan.late import first_judges, late_rows_of
 from tidegate.validate.finding import Finding, Subject
 
 
@@ -33,3 +33,18 @@ def late_rows_of_several(subject: Subject) -> Iterable[Finding]:
             "make each of them a stream with a LATE DATA TO of its own, and read those streams.",
             emit.late_to_span,
         )
+    elif any(_copied(node) for node in judges):
+        yield Finding(
+            "TG-418",
+            f"LATE DATA TO {emit.late_to}: every row is in several sets of GROUP BY, and would be "
+            "late in each of them",
+            subject.plan,
+            "group by all columns in a stream with LATE DATA TO, and make the sets over that one.",
+            emit.late_to_span,
+        )
+
+
+def _copied(judge: n.Node) -> bool:
+    """Whether the rows that come late are copies, one per grouping set."""
+    below = late_rows_of(judge)
+    return isinstance(judge, n.Aggregate) and isinstance(below, n.Explode) and below.of_sets
