@@ -168,7 +168,7 @@ CASES = [
     case(
         "subquery_predicate",
         "TG-410",
-        "SELECT price FROM bids WHERE auction IN (SELECT auction FROM asks)",
+        "SELECT price FROM bids WHERE price = 1 OR auction IN (SELECT auction FROM asks)",
         "SELECT k FROM history WHERE k IN (SELECT v FROM history)",
     ),
     case(

@@ -44,6 +44,7 @@ class JoinInput:
     as_of: exp.Expr | None
     span: Span | None
     times: tuple[str | None, str | None] = (None, None)
+    predicate: str | None = None
 
 
 def build_join(context: Context, parts: JoinInput) -> Join:
@@ -83,6 +84,7 @@ def build_join(context: Context, parts: JoinInput) -> Join:
         match=match,
         ttl_us=context.ttl_us,
         times=parts.times,
+        predicate=parts.predicate,
         span=parts.span,
     )
 

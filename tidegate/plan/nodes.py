@@ -317,6 +317,8 @@ class Join(Node):
     at_close: bool = field(default=False, kw_only=True)
     # The event times of both sides as the query would write them, for hints.
     times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
+    # The words of the query that ask for it, if it is not written as a join: IN, NOT EXISTS.
+    predicate: str | None = field(default=None, kw_only=True)
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -21,7 +21,8 @@ from tidegate.plan.scope import (
     derived_field,
     volatile,
 )
-from tidegate.plan.tables import Ctes, TableBinder
+from tidegate.plan.subqueries import as_predicate, semi_join, subqueries_in
+from tidegate.plan.tables import Ctes, TableBinder, written_time
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 
@@ -52,7 +53,7 @@ class SelectBinder:
     parent: Scope | None
     bind_query: BindQuery
     scope: Scope = field(default_factory=Scope)
-    subqueries: list[n.Node] = field(default_factory=list)
+    subqueries: dict[int, n.Node] = field(default_factory=dict)
 
     def bind(self) -> n.Node:
         self._refuse_extras()
@@ -136,12 +137,22 @@ class SelectBinder:
     def _filter(
         self, node: n.Node, conditions: list[exp.Expr], clause: exp.Expr | None = None
     ) -> n.Node:
-        condition = ex.conjunction(conditions)
-        if condition is None:
-            return node
-        taken, self.subqueries = tuple(self.subqueries), []
-        span = own_span(clause) if clause is not None else own_span(condition)
-        return n.Filter(node.fields, input=node, condition=condition, subqueries=taken, span=span)
+        """The rows for which conditions hold; IN and EXISTS with a subquery are joins."""
+        asked = {id(part): as_predicate(part, self.subqueries) for part in conditions}
+        plain = [part for part in conditions if asked[id(part)] is None]
+        condition = ex.conjunction(plain)
+        if condition is not None:
+            taken = tuple(subqueries_in(condition, self.subqueries))
+            span = own_span(clause) if clause is not None else own_span(condition)
+            node = n.Filter(
+                node.fields, input=node, condition=condition, subqueries=taken, span=span
+            )
+        for predicate in asked.values():
+            if predicate is not None:
+                time = written_time(self.scope.relations, node)
+                node = semi_join(self.context, node, predicate, time)
+                node = self._with_fields(node)
+        return node
 
     def _laterals(self) -> list[n.Explode]:
         """LATERAL VIEWs with the columns they add; WHERE sees them, and they see FROM."""
@@ -316,12 +327,13 @@ class SelectBinder:
             ordered = key.copy()
             ordered.set("this", reference)
             sort_keys.append(ordered)
-        taken, self.subqueries = tuple(self.subqueries), []
+        everything = (*expressions, *hidden)
+        taken = tuple(sub for part in everything for sub in subqueries_in(part, self.subqueries))
         span = own_span(self.tree.expressions[0]) if self.tree.expressions else None
         projected: n.Node = n.Project(
             fields + tuple(extra),
             input=node,
-            expressions=expressions + tuple(hidden),
+            expressions=everything,
             subqueries=taken,
             span=span,
         )

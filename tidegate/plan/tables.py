@@ -16,7 +16,6 @@ from tidegate.plan.scope import (
     Relation,
     Resolver,
     Scope,
-    by_id,
     column,
     referenced,
     volatile,
@@ -70,7 +69,7 @@ class FromClause:
         left = self.scope.relations[:1]
         for step in self.steps:
             condition = ex.conjunction(step.conditions)
-            times = (_written_time(left, node), _written_time([step.relation], step.node))
+            times = (written_time(left, node), written_time([step.relation], step.node))
             parts = JoinInput(
                 node,
                 step.node,
@@ -99,6 +98,8 @@ class FromClause:
             if step.how == "INNER" and not step.asof and step.as_of is None:
                 for condition in list(left_over):
                     ids = referenced(condition)
+                    if condition.find(exp.Query):
+                        continue
                     if ids & right and ids & seen and ids <= seen | right:
                         step.conditions.append(condition)
                         left_over.remove(condition)
@@ -106,7 +107,7 @@ class FromClause:
         return left_over
 
 
-def _written_time(relations: list[Relation], node: n.Node) -> str | None:
+def written_time(relations: list[Relation], node: n.Node) -> str | None:
     """The event time of a side of a join, as the query would write it."""
     times = {item.id for item in node.fields if item.on_time}
     for relation in relations:
@@ -467,4 +468,12 @@ def _inline(context: Context, stream: cat.Stream, span: Span | None, bind_query:
     return n.Inlined(fields, input=bound, name=stream.name, span=span)
 
 
-__all__ = ["BrokenReference", "CteEntry", "Ctes", "FromClause", "TableBinder", "by_id", "scan"]
+__all__ = [
+    "BrokenReference",
+    "CteEntry",
+    "Ctes",
+    "FromClause",
+    "TableBinder",
+    "scan",
+    "written_time",
+]
