@@ -62,7 +62,7 @@ class SelectBinder:
         laterals = self._laterals()
         where = self._where()
         left_over = clause.absorb(where)
-        node = clause.build(self.context)
+        node = clause.build(self.context, self._unused())
         node = self._with_fields(node)
         for lateral in laterals:
             node = replace(lateral, fields=node.fields + lateral.fields, input=node)
@@ -86,6 +86,16 @@ class SelectBinder:
             for relation in self.scope.relations
         ]
         return node
+
+    def _unused(self) -> frozenset[str]:
+        """The columns of FROM that this query names nowhere."""
+        stars = [star.parent for star in self.tree.find_all(exp.Star)]
+        if any(isinstance(parent, exp.Select | exp.Column) for parent in stars):
+            return frozenset()
+        named = {part.name.lower() for part in self.tree.find_all(exp.Identifier)}
+        # A column of such a name is read as a call.
+        named |= {"current_date", "current_timestamp"}
+        return frozenset(item.id for item in self.scope.fields if item.name.lower() not in named)
 
     def _refuse_extras(self) -> None:
         for key, value in self.tree.args.items():
@@ -150,7 +160,7 @@ class SelectBinder:
         for predicate in asked.values():
             if predicate is not None:
                 time = written_time(self.scope.relations, node)
-                node = semi_join(self.context, node, predicate, time)
+                node = semi_join(self.context, node, predicate, time, self._unused())
                 node = self._with_fields(node)
         return node
 

@@ -56,7 +56,9 @@ def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate 
     return Predicate(condition, negated, operands, tree.args["query"], query)
 
 
-def semi_join(context: Context, node: n.Node, asked: Predicate, time: str | None) -> n.Node:
+def semi_join(
+    context: Context, node: n.Node, asked: Predicate, time: str | None, unused: frozenset[str]
+) -> n.Node:
     """The rows of a node for which a predicate holds; `time` is their event time as written."""
     right, conditions = _pull_up(_asked_rows(asked), {item.id for item in node.fields})
     if not _stands_alone(context, right, asked):
@@ -87,6 +89,7 @@ def semi_join(context: Context, node: n.Node, asked: Predicate, time: str | None
         own_span(asked.query),
         (time, _inner_time(asked.query, right)),
         predicate=asked.words,
+        unused=unused,
     )
     return build_join(context, parts)
 

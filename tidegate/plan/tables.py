@@ -20,6 +20,7 @@ from tidegate.plan.scope import (
     referenced,
     volatile,
 )
+from tidegate.plan.sessions import session_table
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -64,7 +65,7 @@ class FromClause:
     scope: Scope
     steps: list[JoinStep] = field(default_factory=list)
 
-    def build(self, context: Context) -> n.Node:
+    def build(self, context: Context, unused: frozenset[str]) -> n.Node:
         node = self.first
         left = self.scope.relations[:1]
         for step in self.steps:
@@ -80,6 +81,7 @@ class FromClause:
                 step.as_of,
                 step.span,
                 times,
+                unused=unused,
             )
             node = build_join(context, parts)
             left.append(step.relation)
@@ -352,6 +354,9 @@ class TableBinder:
         if isinstance(bound, n.LookupScan):
             _report_lookup(context, bound)
             return bound, Relation(alias or target.name, named)
+        if ex.call_name(call) == "SESSION":
+            relation = Relation(alias or target.name, named)
+            return session_table(context, bound, relation, call, Resolver(context, scope))
         time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
         added = window.fields[-3:] if window is not None else ()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
 from tidegate.plan.late import first_judges, late_rows_of
+from tidegate.plan.set_operations import SIDE
 from tidegate.validate.finding import Finding, Subject
 
 
@@ -31,6 +32,15 @@ def late_rows_of_several(subject: Subject) -> Iterable[Finding]:
             "query, and a late stream has the rows of one",
             subject.plan,
             "make each of them a stream with a LATE DATA TO of its own, and read those streams.",
+            emit.late_to_span,
+        )
+    elif any(late_rows_of(node).fields[-1].name == SIDE for node in judges):
+        yield Finding(
+            "TG-418",
+            f"LATE DATA TO {emit.late_to}: rows of each of the queries can be too late, and a late "
+            "stream has the rows of one",
+            subject.plan,
+            "leave it out: late rows are counted.",
             emit.late_to_span,
         )
     elif any(_copied(node) for node in judges):
