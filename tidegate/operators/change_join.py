@@ -198,7 +198,7 @@ class ChangeJoin:
     def _changes(self, old: list[pa.Table], new: list[pa.Table]) -> list[pa.Table]:
         now = [self._net(pa.concat_tables([o, n])) for o, n in zip(old, new, strict=True)]
         if self.how == "SEMI" and not self.with_op:
-            return self._given(self._first_matches(old, new, now))
+            return self._emitted(self._first_matches(old, new, now))
         found = []
         if self.how not in ("SEMI", "ANTI"):
             found += self._pairs(new[0], old[1]) + self._pairs(now[0], new[1])
