@@ -120,11 +120,12 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("union_without_bound", "use UNION ALL", "UNION SELECT", "UNION ALL SELECT"),
     (
         "subquery_in",
-        "AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR",
-        "SELECT price FROM bids WHERE auction IN (SELECT auction FROM asks)",
-        "SELECT a.price FROM bids AS a SEMI JOIN asks AS b ON a.auction = b.auction "
-        "AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '1' HOUR",
+        "asks.ts BETWEEN bids.ts - INTERVAL '10' MINUTE AND bids.ts + INTERVAL '10' MINUTE",
+        "FROM asks)",
+        "FROM asks WHERE asks.ts BETWEEN bids.ts - INTERVAL '10' MINUTE AND bids.ts + "
+        "INTERVAL '10' MINUTE)",
     ),
+    ("subquery_in", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("over_of_a_changelog", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),

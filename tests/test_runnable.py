@@ -102,13 +102,6 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
     ("refused", "reason", "runs"),
     [
         (
-            f"SELECT b.auction FROM bids b LEFT JOIN asks a ON b.auction = a.auction "
-            f"AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} AND b.price > a.price",
-            "a condition on both sides",
-            f"SELECT b.auction FROM bids b LEFT JOIN asks a ON b.auction = a.auction "
-            f"AND b.ts BETWEEN a.ts AND a.ts + {MINUTE} AND b.price > 5 AND a.price > 5",
-        ),
-        (
             "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
             "ORDER BY ts) AS n FROM bids) WHERE n <= price EMIT CHANGES",
             "not a constant",

@@ -169,6 +169,13 @@ def changes(draw: st.DrawFn, retracts: bool) -> list[list[list[tuple[Item, int]]
     return epochs
 
 
+def test_a_semi_join_of_rows_that_stay_gives_each_of_them_once() -> None:
+    run = Drive(make("SEMI", retracts=False, with_op=False))
+    run.epoch([[(("a", 1, 1), 1), (("b", 1, 2), 1)], [(("a", 1, 1), 1)]], -100)
+    run.epoch([[(("a", 1, 3), 1)], [(("a", 1, 1), 1), (("b", 1, 1), 1)]], -100)
+    assert run.stands == Counter([("a", 1, 1), ("a", 1, 3), ("b", 1, 2)])
+
+
 @seed(SEED)
 @settings(deadline=None, max_examples=EXAMPLES, database=None)
 @given(st.data(), st.sampled_from(HOWS), st.booleans(), st.booleans(), st.booleans())

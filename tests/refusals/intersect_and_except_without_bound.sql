@@ -9,4 +9,5 @@ CREATE SOURCE asks (
 ) WITH (connector = 'memory');
 
 CREATE STREAM a AS SELECT auction FROM bids INTERSECT SELECT auction FROM asks;
-CREATE STREAM b AS SELECT auction, ts FROM bids EXCEPT SELECT auction, ts FROM asks;
+CREATE STREAM b AS SELECT auction, ts FROM bids EXCEPT ALL SELECT auction, ts + INTERVAL '1' SECOND FROM asks;
+CREATE STREAM c AS SELECT auction, ts FROM bids EXCEPT SELECT auction, ts FROM asks LATE DATA TO late_rows;

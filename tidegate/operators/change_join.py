@@ -197,6 +197,8 @@ class ChangeJoin:
 
     def _changes(self, old: list[pa.Table], new: list[pa.Table]) -> list[pa.Table]:
         now = [self._net(pa.concat_tables([o, n])) for o, n in zip(old, new, strict=True)]
+        if self.how == "SEMI" and not self.with_op:
+            return self._emitted(self._first_matches(old, new, now))
         found = []
         if self.how not in ("SEMI", "ANTI"):
             found += self._pairs(new[0], old[1]) + self._pairs(now[0], new[1])
@@ -205,6 +207,15 @@ class ChangeJoin:
                 found += self._by_match(port, old[port], old[1 - port], -1)
                 found += self._by_match(port, now[port], now[1 - port], 1)
         return self._emitted(found)
+
+    def _first_matches(
+        self, old: Sequence[pa.Table], new: Sequence[pa.Table], now: Sequence[pa.Table]
+    ) -> list[pa.Table]:
+        """The rows of the left that have a match now and had none before."""
+        matched = np.zeros(old[0].num_rows, np.bool_)
+        matched[self.matching.pairs(old[0], old[1])[0]] = True
+        alone = old[0].filter(pa.array(~matched))
+        return self._by_match(0, alone, new[1], 1) + self._by_match(0, new[0], now[1], 1)
 
     def _all(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
         """The whole join."""

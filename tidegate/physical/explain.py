@@ -7,6 +7,7 @@ from tidegate.physical.stages import is_stateless
 from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
+from tidegate.sql.statements import EmitMode
 from tidegate.types import format_duration
 
 
@@ -104,14 +105,16 @@ def _emit(node: n.Node) -> str:
     assert isinstance(node, n.Emit)
     if node.clause is None:
         return f"Emit {names_of(node.fields)}"
-    text = node.clause.mode.value.title().replace("Emit ", "").lower()
+    parts = [node.clause.mode.value.title().replace("Emit ", "").lower()]
+    if node.clause.mode is EmitMode.DEFAULT:
+        parts = []
     if node.clause.every_us is not None:
-        text += f" {format_duration(node.clause.every_us)}"
+        parts[0] += f" {format_duration(node.clause.every_us)}"
     if node.clause.lateness_us:
-        text += f", allow lateness {format_duration(node.clause.lateness_us)}"
+        parts.append(f"allow lateness {format_duration(node.clause.lateness_us)}")
     if node.clause.late_to:
-        text += f", late rows to {node.clause.late_to}"
-    return f"Emit {text}: {names_of(node.fields)}"
+        parts.append(f"late rows to {node.clause.late_to}")
+    return f"Emit {', '.join(parts)}: {names_of(node.fields)}"
 
 
 def _lookup(node: n.Node) -> str:

@@ -9,6 +9,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import Context, Relation, Resolver, Scope, by_id, column
 from tidegate.plan.select import SelectBinder, limited
+from tidegate.plan.set_operations import by_counting, has_bound
 from tidegate.plan.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
 from tidegate.sql.statements import Query
@@ -111,7 +112,7 @@ def _set_operation(
             )
             return first
     fields = tuple(_union_field(context, members, index) for index in range(len(first.fields)))
-    node: n.Node = n.SetOperation(
+    operation = n.SetOperation(
         fields,
         members=tuple(members),
         operation=_OPERATIONS[kind],
@@ -119,6 +120,8 @@ def _set_operation(
         ttl_us=context.ttl_us,
         span=own_span(tree),
     )
+    counts = operation.operation != "UNION" and has_bound(operation)
+    node = by_counting(context, operation) if counts else operation
     return _order_and_limit(tree, context, node)
 
 

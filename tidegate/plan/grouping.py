@@ -7,20 +7,35 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.grouping_sets import grouping_bit
 from tidegate.plan.scope import UNKNOWN_FUNCTION, Context, by_id, column, derived_field
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.types import Span
 
 
+@dataclass(frozen=True)
+class GroupingSets:
+    """Several sets of keys: the grouping expressions in `order`, and those not in every set."""
+
+    order: tuple[exp.Expr, ...]
+    varying: frozenset[int]
+    id: n.Field
+
+
 @dataclass
 class Grouping:
-    """The keys of a GROUP BY and the aggregates found while rewriting expressions."""
+    """The keys of a GROUP BY and the aggregates found while rewriting expressions.
+
+    `written` are the keys as expressions of the query have them, in the order of `keys`.
+    """
 
     context: Context
     input: n.Node
     keys: tuple[n.Field, ...]
     key_trees: tuple[exp.Expr, ...]
+    written: tuple[exp.Expr, ...]
+    sets: GroupingSets | None = None
     # GROUP BY was refused, so nobody knows what its keys would have been.
     keys_unknown: bool = False
     aggregates: list[exp.Expr] = field(default_factory=list)
@@ -41,9 +56,12 @@ class Grouping:
 
     def rewrite(self, tree: exp.Expr) -> exp.Expr:
         """The expression over keys and aggregates; any other column is an error."""
-        for key, key_tree in zip(self.keys, self.key_trees, strict=True):
+        # The columns that tell grouping sets apart come last, and are not written anywhere.
+        for key, key_tree in zip(self.keys, self.written, strict=False):
             if tree == key_tree:
                 return column(key, tree)
+        if ex.call_name(tree) in ("GROUPING", "GROUPING_ID"):
+            return self._grouping_call(tree)
         if isinstance(tree, exp.Window):
             return self._rewrite_over(tree)
         if ex.is_aggregate_call(tree):
@@ -54,6 +72,34 @@ class Grouping:
         if isinstance(tree, exp.Query) or tree.meta.get(UNKNOWN_FUNCTION):
             return tree.copy()
         return self._rebuild(tree)
+
+    def _grouping_call(self, tree: exp.Expr) -> exp.Expr:
+        """grouping(x) and grouping_id(): which keys are NULL because of the set of a row."""
+        name = (ex.call_name(tree) or "").lower()
+        if self.sets is None:
+            self.context.report(
+                "TG-305",
+                f"{name}() tells the sets of a GROUP BY apart, and this one has a single set",
+                tree,
+                "GROUP BY ROLLUP(…), CUBE(…) or GROUPING SETS (…)",
+            )
+            return tree.copy()
+        order, width = list(self.sets.order), len(self.sets.order)
+        asked = [part.unnest() for part in tree.expressions]
+        if name == "grouping_id" and asked in ([], order):
+            return column(self.sets.id, tree)
+        if name == "grouping_id" or len(asked) != 1 or asked[0] not in order:
+            self.context.report(
+                "TG-305",
+                f"{name}() asks for the expressions of GROUP BY",
+                tree,
+                "grouping_id() for all of them, grouping(x) for one of them.",
+            )
+            return tree.copy()
+        place = order.index(asked[0])
+        if place not in self.sets.varying:
+            return exp.cast(exp.Literal.number(0), "TINYINT")
+        return grouping_bit(self.sets.id, place, width)
 
     def _rebuild(self, tree: exp.Expr) -> exp.Expr:
         result = tree.copy()

@@ -13,11 +13,14 @@ from tidegate.plan.nodes import (
     KeyPair,
     LookupScan,
     Node,
+    Project,
     Role,
     TimeBounds,
     WindowKind,
 )
-from tidegate.plan.scope import Context, by_id, referenced
+from tidegate.plan.outer_joins import Matched
+from tidegate.plan.properties import properties
+from tidegate.plan.scope import Context, by_id, column, referenced
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql import expressions as ex
 from tidegate.types import Span
@@ -44,10 +47,54 @@ class JoinInput:
     as_of: exp.Expr | None
     span: Span | None
     times: tuple[str | None, str | None] = (None, None)
+    predicate: str | None = None
+    # Columns that the query names nowhere.
+    unused: frozenset[str] = frozenset()
 
 
-def build_join(context: Context, parts: JoinInput) -> Join:
-    """Classify a join by its sides and condition."""
+def build_join(context: Context, parts: JoinInput) -> Node:
+    """Classify a join by its sides and condition; what no operator can match is rewritten."""
+    join, residual = _classified(context, parts)
+    both = [piece for piece in residual if _of_both(piece, join)]
+    if not both or join.how == "INNER" or not _bounded(join):
+        return join
+    parts = replace(parts, left=_lean(parts.left, parts), right=_lean(parts.right, parts))
+    join, _ = _classified(context, parts)
+    base = [piece for piece in ex.conjuncts(parts.condition) if piece not in both]
+
+    def joined(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Node:
+        condition = ex.conjunction(conditions)
+        return build_join(
+            context, replace(parts, left=left, right=right, how=how, condition=condition)
+        )
+
+    return Matched(context, join, base, both, joined).node()
+
+
+def _lean(node: Node, parts: JoinInput) -> Node:
+    """The node without columns that nobody asks for, which would only be compared in vain."""
+    asked = referenced(parts.condition) if parts.condition is not None else set()
+    idle = parts.unused - asked
+    kept = tuple(item for item in node.fields if item.id not in idle or item.role is not Role.PLAIN)
+    if len(kept) == len(node.fields):
+        return node
+    return Project(kept, input=node, expressions=tuple(column(item) for item in kept))
+
+
+def _of_both(piece: exp.Expr, join: Join) -> bool:
+    ids = referenced(piece)
+    return not any(ids <= {item.id for item in side.fields} for side in join.inputs)
+
+
+def _bounded(join: Join) -> bool:
+    """Whether it can run: one without a bound is left as it is, to be refused."""
+    if join.kind is JoinKind.REGULAR:
+        return join.ttl_us is not None or all(properties(side).bounded for side in join.inputs)
+    return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
+
+
+def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr]]:
+    """The join, and the parts of its condition that are neither keys nor bounds of time."""
     pieces = ex.conjuncts(parts.condition)
     left_ids = {item.id for item in parts.left.fields}
     right_ids = {item.id for item in parts.right.fields}
@@ -68,7 +115,7 @@ def build_join(context: Context, parts: JoinInput) -> Join:
         bounds, residual = None, rest
     as_of = parts.as_of
     as_of_id = as_of.name if isinstance(as_of, exp.Column) else None
-    return Join(
+    join = Join(
         _output(parts, kind),
         left=parts.left,
         right=parts.right,
@@ -83,8 +130,10 @@ def build_join(context: Context, parts: JoinInput) -> Join:
         match=match,
         ttl_us=context.ttl_us,
         times=parts.times,
+        predicate=parts.predicate,
         span=parts.span,
     )
+    return join, residual
 
 
 def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPair | None:

@@ -218,6 +218,8 @@ class Explode(Unary):
     generator: exp.Expr = field(kw_only=True)
     outer: bool = field(default=False, kw_only=True)
     generated: tuple[str, ...] = field(kw_only=True)
+    # Whether it copies rows for the sets of a GROUP BY.
+    of_sets: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,6 +317,8 @@ class Join(Node):
     at_close: bool = field(default=False, kw_only=True)
     # The event times of both sides as the query would write them, for hints.
     times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
+    # The words of the query that ask for it, if it is not written as a join: IN, NOT EXISTS.
+    predicate: str | None = field(default=None, kw_only=True)
 
     @property
     def inputs(self) -> tuple[Node, ...]:

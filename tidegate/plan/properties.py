@@ -143,7 +143,7 @@ def _told_by(item: n.Field, held: list[n.Field], lost: list[n.Field]) -> bool:
 
 
 def _mode(emit: Emit | None) -> EmitMode | None:
-    return emit.mode if emit is not None else None
+    return emit.mode if emit is not None and emit.mode is not EmitMode.DEFAULT else None
 
 
 def _aggregate(

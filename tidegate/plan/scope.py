@@ -118,7 +118,7 @@ class Resolver:
     scope: Scope
     aliases: Mapping[str, exp.Expr] = field(default_factory=dict)
     bind_subquery: Callable[[exp.Expr, Scope], Node] | None = None
-    subqueries: list[Node] = field(default_factory=list)
+    subqueries: dict[int, Node] = field(default_factory=dict)
 
     def resolve(self, node: exp.Expr) -> exp.Expr:
         """A new expression; what it cannot resolve is reported and left unknown."""
@@ -265,9 +265,12 @@ class Resolver:
             self.context.report(
                 "TG-103", "a subquery is not allowed here", query, "write it as a join in FROM."
             )
-        else:
-            self.subqueries.append(self.bind_subquery(query, self.scope))
         result = node.copy()
+        if self.bind_subquery is not None:
+            # Copies of the expression say by this number which subquery they stand for.
+            number = len(self.subqueries)
+            self.subqueries[number] = self.bind_subquery(query, self.scope)
+            result.meta["subquery"] = number
         if isinstance(node, exp.In):
             result.set("this", self.resolve(node.this))
         return result

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import Item, select_items
 from tidegate.plan.scope import (
@@ -20,8 +21,8 @@ from tidegate.plan.scope import (
     derived_field,
     volatile,
 )
-from tidegate.plan.tables import Ctes, TableBinder
-from tidegate.plan.windows import assign_windows, resolved_time, window_call
+from tidegate.plan.subqueries import as_predicate, semi_join, subqueries_in
+from tidegate.plan.tables import Ctes, TableBinder, written_time
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 
@@ -52,7 +53,7 @@ class SelectBinder:
     parent: Scope | None
     bind_query: BindQuery
     scope: Scope = field(default_factory=Scope)
-    subqueries: list[n.Node] = field(default_factory=list)
+    subqueries: dict[int, n.Node] = field(default_factory=dict)
 
     def bind(self) -> n.Node:
         self._refuse_extras()
@@ -61,7 +62,7 @@ class SelectBinder:
         laterals = self._laterals()
         where = self._where()
         left_over = clause.absorb(where)
-        node = clause.build(self.context)
+        node = clause.build(self.context, self._unused())
         node = self._with_fields(node)
         for lateral in laterals:
             node = replace(lateral, fields=node.fields + lateral.fields, input=node)
@@ -85,6 +86,16 @@ class SelectBinder:
             for relation in self.scope.relations
         ]
         return node
+
+    def _unused(self) -> frozenset[str]:
+        """The columns of FROM that this query names nowhere."""
+        stars = [star.parent for star in self.tree.find_all(exp.Star)]
+        if any(isinstance(parent, exp.Select | exp.Column) for parent in stars):
+            return frozenset()
+        named = {part.name.lower() for part in self.tree.find_all(exp.Identifier)}
+        # A column of such a name is read as a call.
+        named |= {"current_date", "current_timestamp"}
+        return frozenset(item.id for item in self.scope.fields if item.name.lower() not in named)
 
     def _refuse_extras(self) -> None:
         for key, value in self.tree.args.items():
@@ -136,12 +147,22 @@ class SelectBinder:
     def _filter(
         self, node: n.Node, conditions: list[exp.Expr], clause: exp.Expr | None = None
     ) -> n.Node:
-        condition = ex.conjunction(conditions)
-        if condition is None:
-            return node
-        taken, self.subqueries = tuple(self.subqueries), []
-        span = own_span(clause) if clause is not None else own_span(condition)
-        return n.Filter(node.fields, input=node, condition=condition, subqueries=taken, span=span)
+        """The rows for which conditions hold; IN and EXISTS with a subquery are joins."""
+        asked = {id(part): as_predicate(part, self.subqueries) for part in conditions}
+        plain = [part for part in conditions if asked[id(part)] is None]
+        condition = ex.conjunction(plain)
+        if condition is not None:
+            taken = tuple(subqueries_in(condition, self.subqueries))
+            span = own_span(clause) if clause is not None else own_span(condition)
+            node = n.Filter(
+                node.fields, input=node, condition=condition, subqueries=taken, span=span
+            )
+        for predicate in asked.values():
+            if predicate is not None:
+                time = written_time(self.scope.relations, node)
+                node = semi_join(self.context, node, predicate, time, self._unused())
+                node = self._with_fields(node)
+        return node
 
     def _laterals(self) -> list[n.Explode]:
         """LATERAL VIEWs with the columns they add; WHERE sees them, and they see FROM."""
@@ -172,7 +193,12 @@ class SelectBinder:
         self, node: n.Node
     ) -> tuple[n.Node, list[Item], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
         """Apply GROUP BY; the expressions that come back are over what it leaves."""
-        node, keys, key_trees = self._group_keys(node)
+        group = self.tree.args.get("group")
+        keys = BoundKeys(node)
+        if group is not None:
+            binder = KeyBinder(self.context, self.scope, self.tree.expressions, self._resolver)
+            keys = binder.bind(group, node)
+            node = keys.node
         items = select_items(self.tree.expressions, self.scope, self._resolver)
         aliases = {item.name.lower(): item.expression for item in items}
         having = self._clause("having", aliases)
@@ -180,15 +206,16 @@ class SelectBinder:
         order = self._order(items, aliases)
         everything = [item.expression for item in items] + [*order]
         everything += [part for part in (having, qualify) if part is not None]
-        group = self.tree.args.get("group")
         if group is None and not any(ex.has_aggregate(part) for part in everything):
             if having is not None:
                 self.context.report(
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        refused = group is not None and bool(_several_groupings(group))
-        grouping = Grouping(self.context, node, tuple(keys), tuple(key_trees), refused)
+        refused = group is not None and bool(group.args.get("all") or group.args.get("totals"))
+        grouping = Grouping(
+            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, refused
+        )
         items = [Item(item.name, grouping.rewrite(item.expression)) for item in items]
         having = grouping.rewrite(having) if having is not None else None
         qualify = grouping.rewrite(qualify) if qualify is not None else None
@@ -199,84 +226,6 @@ class SelectBinder:
     def _clause(self, key: str, aliases: dict[str, exp.Expr]) -> exp.Expr | None:
         clause = self.tree.args.get(key)
         return self._resolver(aliases).resolve(clause.this) if clause is not None else None
-
-    def _group_keys(self, node: n.Node) -> tuple[n.Node, list[n.Field], list[exp.Expr]]:
-        """The keys of GROUP BY: its window function first, then each expression."""
-        group = self.tree.args.get("group")
-        if group is None:
-            return node, [], []
-        for extra in _several_groupings(group):
-            self.context.report(
-                "TG-103",
-                f"GROUP BY {extra} is not supported on streams",
-                group,
-                "name the columns to group by; several groupings are several streams.",
-            )
-        windows = [part for part in group.expressions if window_call(part)]
-        if len(windows) > 1:
-            self.context.report(
-                "TG-306",
-                "GROUP BY can have one window function",
-                windows[1],
-                "window one stream, and then that one again: CREATE STREAM … AS …",
-            )
-        trees: list[exp.Expr] = []
-        if windows:
-            node, trees = self._window(node, windows[0])
-        select = self.tree.expressions
-        for part in group.expressions:
-            if window_call(part):
-                continue
-            key = self._group_key(part, select)
-            trees += [key] if key not in trees else []
-        if windows:
-            self.scope.grouped = self.scope.relations[-1].fields
-        fields = by_id(node.fields)
-        keys = []
-        for tree in trees:
-            bare = tree.unnest()
-            known = fields.get(bare.name) if isinstance(bare, exp.Column) else None
-            keys.append(known or derived_field(self.context, "key", tree, fields))
-        return node, keys, trees
-
-    def _window(self, node: n.Node, call: exp.Expr) -> tuple[n.Node, list[exp.Expr]]:
-        time = resolved_time(call.expressions[0], self._resolver()) if call.expressions else call
-        window = assign_windows(self.context, node, call, time, grouped=True)
-        if window is None:
-            # Already reported; let the rest of the query see the columns it expects.
-            names = ("window_start", "window_end", "window_time")
-            missing = tuple(n.Field("?", name) for name in names)
-            self.scope.relations.append(Relation(None, missing))
-            return node, [column(item) for item in missing]
-        added = window.fields[-3:]
-        self.scope.relations.append(Relation(None, added))
-        return window, [column(item, call) for item in added]
-
-    def _group_key(self, part: exp.Expr, select: list[exp.Expr]) -> exp.Expr:
-        """A key may be an expression, a position or an alias of the SELECT list."""
-        if isinstance(part, exp.Literal) and part.is_int:
-            position = int(part.name)
-            if not 1 <= position <= len(select):
-                self.context.report(
-                    "TG-301",
-                    f"GROUP BY {position}: there are {len(select)} columns",
-                    part,
-                    f"a number from 1 to {len(select)}, or the name of a column.",
-                )
-                return part
-            part = select[position - 1].unalias()
-        aliases = {item.alias.lower(): item.this for item in select if isinstance(item, exp.Alias)}
-        if _is_name(part) and not self.scope.find(part.name) and part.name.lower() in aliases:
-            part = aliases[part.name.lower()]
-        tree = self._resolver().resolve(part)
-        if ex.has_aggregate(tree) or tree.find(exp.Window):
-            self.context.report(
-                "TG-305",
-                "GROUP BY cannot hold an aggregate",
-                part,
-                "group in a subquery first, and then group its result.",
-            )
-        return tree
 
     def _order(self, items: list[Item], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
         """ORDER BY keys: positions and aliases of the SELECT list are allowed."""
@@ -295,7 +244,7 @@ class SelectBinder:
                     self.context.report("TG-301", message, key, f"there are {len(items)} columns.")
                     continue
                 resolved = items[position - 1].expression.copy()
-            elif _is_name(target) and target.name.lower() in aliases:
+            elif is_name(target) and target.name.lower() in aliases:
                 resolved = aliases[target.name.lower()].copy()
             else:
                 resolved = self._resolver(aliases).resolve(target)
@@ -391,12 +340,13 @@ class SelectBinder:
             ordered = key.copy()
             ordered.set("this", reference)
             sort_keys.append(ordered)
-        taken, self.subqueries = tuple(self.subqueries), []
+        everything = (*expressions, *hidden)
+        taken = tuple(sub for part in everything for sub in subqueries_in(part, self.subqueries))
         span = own_span(self.tree.expressions[0]) if self.tree.expressions else None
         projected: n.Node = n.Project(
             fields + tuple(extra),
             input=node,
-            expressions=expressions + tuple(hidden),
+            expressions=everything,
             subqueries=taken,
             span=span,
         )
@@ -448,19 +398,6 @@ def _generated_names(generator: exp.Expr) -> list[str]:
     """What Spark calls the columns of a generator without AS."""
     positions = ex.call_name(generator) in {"POSEXPLODE", "POSEXPLODE_OUTER"}
     return ["pos", "col"] if positions else ["col"]
-
-
-def _is_name(node: exp.Expr) -> bool:
-    """Whether it is a bare name, which may be an alias of the SELECT list."""
-    return isinstance(node, exp.Column) and len(node.parts) == 1
-
-
-def _several_groupings(group: exp.Group) -> list[str]:
-    """What in a GROUP BY asks for more than one grouping, or leaves the keys to be guessed."""
-    words = ("cube", "rollup", "grouping_sets", "all", "totals")
-    found = [word.upper().replace("_", " ") for word in words if group.args.get(word)]
-    kinds = {exp.Rollup: "ROLLUP", exp.Cube: "CUBE", exp.GroupingSets: "GROUPING SETS"}
-    return found + [kinds[type(part)] for part in group.expressions if type(part) in kinds]
 
 
 def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:

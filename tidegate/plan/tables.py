@@ -16,11 +16,11 @@ from tidegate.plan.scope import (
     Relation,
     Resolver,
     Scope,
-    by_id,
     column,
     referenced,
     volatile,
 )
+from tidegate.plan.sessions import session_table
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -65,12 +65,12 @@ class FromClause:
     scope: Scope
     steps: list[JoinStep] = field(default_factory=list)
 
-    def build(self, context: Context) -> n.Node:
+    def build(self, context: Context, unused: frozenset[str]) -> n.Node:
         node = self.first
         left = self.scope.relations[:1]
         for step in self.steps:
             condition = ex.conjunction(step.conditions)
-            times = (_written_time(left, node), _written_time([step.relation], step.node))
+            times = (written_time(left, node), written_time([step.relation], step.node))
             parts = JoinInput(
                 node,
                 step.node,
@@ -81,6 +81,7 @@ class FromClause:
                 step.as_of,
                 step.span,
                 times,
+                unused=unused,
             )
             node = build_join(context, parts)
             left.append(step.relation)
@@ -99,6 +100,8 @@ class FromClause:
             if step.how == "INNER" and not step.asof and step.as_of is None:
                 for condition in list(left_over):
                     ids = referenced(condition)
+                    if condition.find(exp.Query):
+                        continue
                     if ids & right and ids & seen and ids <= seen | right:
                         step.conditions.append(condition)
                         left_over.remove(condition)
@@ -106,7 +109,7 @@ class FromClause:
         return left_over
 
 
-def _written_time(relations: list[Relation], node: n.Node) -> str | None:
+def written_time(relations: list[Relation], node: n.Node) -> str | None:
     """The event time of a side of a join, as the query would write it."""
     times = {item.id for item in node.fields if item.on_time}
     for relation in relations:
@@ -350,6 +353,9 @@ class TableBinder:
         if isinstance(bound, n.LookupScan):
             _report_lookup(context, bound)
             return bound, Relation(alias or target.name, named)
+        if ex.call_name(call) == "SESSION":
+            relation = Relation(alias or target.name, named)
+            return session_table(context, bound, relation, call, Resolver(context, scope))
         time = resolved_time(call.expressions[1], Resolver(context, scope))
         window = assign_windows(context, bound, call, time)
         if window is None:
@@ -467,4 +473,12 @@ def _inline(context: Context, stream: cat.Stream, span: Span | None, bind_query:
     return n.Inlined(fields, input=bound, name=stream.name, span=span)
 
 
-__all__ = ["BrokenReference", "CteEntry", "Ctes", "FromClause", "TableBinder", "by_id", "scan"]
+__all__ = [
+    "BrokenReference",
+    "CteEntry",
+    "Ctes",
+    "FromClause",
+    "TableBinder",
+    "scan",
+    "written_time",
+]

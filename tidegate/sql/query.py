@@ -19,6 +19,7 @@ from tidegate.sql.expressions import require_interval
 from tidegate.sql.flink import plain_windows
 from tidegate.sql.habits import word_hint
 from tidegate.sql.misspelt import meant_keyword, misspelt_before
+from tidegate.sql.session_tables import keys_as_arguments
 from tidegate.sql.type_names import TYPES_HINT, is_spark_type, type_hint
 from tidegate.types import Span
 
@@ -115,6 +116,7 @@ def _parse_tokens(
     if not tokens:
         raise cursor.error("the statement ends too early")
     parser = DIALECT.parser()
+    tokens = keys_as_arguments(tokens)
     try:
         if into is None:
             trees = parser.parse(tokens, cursor.text)
@@ -181,6 +183,8 @@ def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
             depth += 1
         elif token.token_type == TokenType.R_PAREN:
             depth -= 1
+        elif depth == 0 and _is_late_data(tokens, index):
+            return index
         elif _is_emit(tokens, index):
             if depth > 0:
                 raise SqlError(
@@ -203,9 +207,17 @@ def _is_emit(tokens: list[Token], index: int) -> bool:
     return follows in _EMIT_FOLLOW and before not in {"AS", ".", ",", "SELECT"}
 
 
+def _is_late_data(tokens: list[Token], index: int) -> bool:
+    """LATE DATA TO may stand without EMIT."""
+    words = [token.text.upper() for token in tokens[index : index + 3]]
+    quoted = tokens[index].token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+    return words == ["LATE", "DATA", "TO"] and not quoted
+
+
 def _parse_emit(cursor: Cursor) -> st.Emit:
-    cursor.expect("EMIT")
-    mode, every = _emit_mode(cursor)
+    mode, every = st.EmitMode.DEFAULT, None
+    if cursor.match("EMIT"):
+        mode, every = _emit_mode(cursor)
     lateness: int | None = None
     lateness_span: Span | None = None
     late_to: str | None = None

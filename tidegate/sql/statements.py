@@ -17,6 +17,8 @@ class EmitMode(Enum):
     UPDATE = "EMIT ON UPDATE"
     CHANGES = "EMIT CHANGES"
     EVERY = "EMIT EVERY"
+    # LATE DATA TO without EMIT: rows come out as they do without either.
+    DEFAULT = "LATE DATA TO"
 
 
 class ObjectKind(Enum):

@@ -12,9 +12,10 @@ from tidegate.validate.finding import Finding, Subject
 
 
 def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
-    mode = subject.emit.mode if subject.emit is not None else EmitMode.WINDOW_CLOSE
+    closing = (None, EmitMode.DEFAULT, EmitMode.WINDOW_CLOSE)
+    by_close = (subject.emit.mode if subject.emit is not None else None) in closing
     for node in subject.nodes():
-        waits = mode is EmitMode.WINDOW_CLOSE and _closes_windows(node)
+        waits = by_close and _closes_windows(node)
         if not waits and not _always_waits(node):
             continue
         for scan in n.walk(node):

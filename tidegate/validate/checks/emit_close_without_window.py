@@ -81,6 +81,8 @@ def _final(node: n.Node) -> bool:
         return True
     if isinstance(node, n.TopN) and deduplicates(node):
         return node.at_close
+    if isinstance(node, n.Distinct) and node.at_close:
+        return True
     if isinstance(node, n.Aggregate | n.TopN):
         return node.windowed or properties(node).bounded
     if isinstance(node, n.Join) and node.kind in _CLOSED_JOINS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -22,7 +23,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "TG-416",
             f"{emit.mode.value} replaces rows by key, but the result does not hold the whole key",
             subject.plan,
-            "select every column of GROUP BY, or use EMIT CHANGES, which needs no key.",
+            _key_hint(subject),
             emit.span,
         )
     elif below.changelog is ChangelogKind.APPEND:
@@ -34,3 +35,9 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
             "them.",
             emit.span,
         )
+
+
+def _key_hint(subject: Subject) -> str:
+    sets = any(isinstance(node, n.Explode) and node.of_sets for node in subject.nodes())
+    also = ", and grouping_id()" if sets else ""
+    return f"select every column of GROUP BY{also}, or use EMIT CHANGES, which needs no key."

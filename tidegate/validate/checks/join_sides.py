@@ -92,7 +92,8 @@ def _match_hint(node: n.Join) -> str:
 
 def _revised(node: n.Join, subject: Subject) -> bool:
     """Whether results may be retracted, and rows forgotten, so that no watermark is needed."""
-    closes = subject.emit is None or subject.emit.mode is EmitMode.WINDOW_CLOSE
+    final = (EmitMode.WINDOW_CLOSE, EmitMode.DEFAULT)
+    closes = subject.emit is None or subject.emit.mode in final
     return node.ttl_us is not None and not closes
 
 

@@ -20,8 +20,8 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
             continue
         yield Finding(
             "TG-407",
-            "this join has no time bound, so it would have to remember every row of both sides "
-            "forever",
+            f"this {node.predicate or 'join'} has no time bound, so it would have to remember "
+            "every row of both sides forever",
             node,
             _bound(node) + "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
@@ -32,6 +32,11 @@ def _bound(node: n.Join) -> str:
     left, right = node.times
     if left is None or right is None:
         return ""
+    if node.predicate is not None:
+        return (
+            f"bound it in WHERE of the subquery: {right} BETWEEN {left} - INTERVAL '10' MINUTE AND "
+            f"{left} + INTERVAL '10' MINUTE, or "
+        )
     word = "AND" if node.condition is not None else "JOIN … ON"
     return (
         f"bound it: {word} {left} BETWEEN {right} - INTERVAL '10' MINUTE AND {right} + "

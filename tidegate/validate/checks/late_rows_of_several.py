@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
 from tidegate.plan.properties import properties
+from tidegate.plan.set_operations import SIDE
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject
 
@@ -19,7 +20,7 @@ def late_rows_of_several(subject: Subject) -> Iterable[Finding]:
     if emit is None or emit.late_to is None:
         return
     late = late_stream(subject.plan)
-    for message, hint in (*_clash(late), *_join(late)):
+    for message, hint in (*_clash(late), *_join(late), *_copies(late)):
         text = f"LATE DATA TO {emit.late_to}: {message}"
         yield Finding("TG-418", text, subject.plan, hint, emit.late_to_span)
 
@@ -49,3 +50,17 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
                 f"late rows of {what} are counted, and cannot be kept yet",
                 "leave it out, or give a stream below the join a LATE DATA TO of its own.",
             )
+
+
+def _copies(late: LateStream) -> Iterable[tuple[str, str]]:
+    """Late rows that are not rows of an input: copies, or members of a set operation."""
+    if any(item.rows.fields[-1].name == SIDE for item in late.inputs):
+        yield (
+            "rows of each of the queries can be too late, and a late stream has the rows of one",
+            "leave it out: late rows are counted.",
+        )
+    if any(isinstance(item.rows, n.Explode) and item.rows.of_sets for item in late.inputs):
+        yield (
+            "every row is in several sets of GROUP BY, and would be late in each of them",
+            "group by all columns in a stream with LATE DATA TO, and make the sets over that one.",
+        )

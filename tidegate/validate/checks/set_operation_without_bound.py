@@ -15,12 +15,12 @@ def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
         if node.operation == "UNION" and node.all:
             continue
         bounded_by_time = any(item.closes for item in node.fields)
-        if node.ttl_us is not None or (bounded_by_time and node.operation == "UNION"):
+        if node.ttl_us is not None or bounded_by_time:
             continue
         hints = {
             "UNION": "use UNION ALL, which keeps every row; ",
-            "INTERSECT": "use a SEMI JOIN with a time bound; ",
-            "EXCEPT": "use an ANTI JOIN with a time bound; ",
+            "INTERSECT": "select the event time (or the end of a window) in each query; ",
+            "EXCEPT": "select the event time (or the end of a window) in each query; ",
         }
         yield Finding(
             "TG-409",

@@ -1,4 +1,4 @@
-"""IN, EXISTS and scalar subqueries over streams have no moment at which their answer is final."""
+"""Scalar subqueries over streams, and IN and EXISTS inside other expressions, are never final."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidegate.plan import nodes as n
 from tidegate.plan.properties import properties
 from tidegate.validate.finding import Finding, Subject
 
-_SEMI_JOIN = (
-    "write the join: FROM a SEMI JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND "
-    "a.ts + INTERVAL '1' HOUR (ANTI JOIN for NOT IN and NOT EXISTS)."
+_ALONE = (
+    "let [NOT] IN and [NOT] EXISTS stand alone, joined to the rest of WHERE by AND; for OR make "
+    "two queries and UNION them."
 )
 _JOIN = "make it a stream of its own, aggregated in windows, and join that by window_end."
 
@@ -29,7 +29,7 @@ def subquery_predicate(subject: Subject) -> Iterable[Finding]:
                 "this subquery is asked for every row, but its answer keeps changing: a "
                 f"{'condition' if isinstance(node, n.Filter) else 'column'} cannot depend on it",
                 node,
-                _SEMI_JOIN if _is_predicate(node) else _JOIN,
+                _ALONE if _is_predicate(node) else _JOIN,
                 subquery.span,
             )
 

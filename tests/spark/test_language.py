@@ -1,0 +1,135 @@
+"""Queries that are rewritten to other operators: with late rows, they equal the batch of the rest."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.spark.helpers import open_with, rows_of, standing
+from tests.spark.test_joins import NEAR, SIDES, SOURCES, START, plain, rows
+
+pytestmark = pytest.mark.spark
+
+Given = tuple[str | None, int | None, int]
+SIZE = 10
+# The rows of the left once more, none of which is ever late.
+SLOW = (
+    "CREATE SOURCE slow (k STRING, v INT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1' HOUR) "
+    "WITH (connector = 'memory', inserts_per_epoch = 1);"
+)
+WINDOW = f"TUMBLE(ts, INTERVAL '{SIZE}' SECOND)"
+BUCKET = f"time_bucket(INTERVAL '{SIZE}' SECOND, ts) + INTERVAL '{SIZE}' SECOND"
+# A stream, what DuckDB makes of its rows in time, and what tells whether they are.
+BY_TIME = {
+    "left_join": (f"SELECT {SIDES} FROM l LEFT JOIN r ON l.k = r.k AND {NEAR} AND l.v < r.v", None),
+    "listed": (
+        f"SELECT l.k, l.v FROM l WHERE l.k IN (SELECT k FROM r WHERE {NEAR})",
+        None,
+    ),
+    "without": ("SELECT k, ts FROM l EXCEPT ALL SELECT k, ts FROM r", None),
+    "in_session": (
+        "SELECT k, v, window_start, window_end FROM SESSION(slow PARTITION BY k, ts, INTERVAL '2' SECOND)",
+        "SELECT k, v, min(ts) OVER w, max(ts) OVER w + INTERVAL '2' SECOND FROM (SELECT *, count(*) "
+        "FILTER (WHERE gap) OVER (PARTITION BY k ORDER BY ts) AS s FROM (SELECT *, ts - lag(ts) OVER "
+        "(PARTITION BY k ORDER BY ts) > INTERVAL '2' SECOND AS gap FROM slow)) "
+        "WINDOW w AS (PARTITION BY k, s)",
+    ),
+    "rolled_up": (
+        f"SELECT k, v, window_end, grouping_id() AS g, count(*) AS n FROM l GROUP BY {WINDOW}, "
+        "ROLLUP(k, v)",
+        f"SELECT k, v, {BUCKET} AS e, grouping_id(k, v) AS g, count(*) AS n FROM l "
+        "GROUP BY e, ROLLUP(k, v)",
+    ),
+}
+
+
+def epochs(seed: int) -> tuple[list[list[Given]], list[list[Given]]]:
+    """Rows of both sides, some of which come too late."""
+    chance = random.Random(seed)
+
+    def some(place: int) -> list[Given]:
+        return [
+            (
+                chance.choice(["a", "b", None]),
+                chance.choice([1, 2, 3, None]),
+                max(0, place * 6 + chance.randrange(-12, 6)),
+            )
+            for _ in range(5)
+        ]
+
+    return [some(i) for i in range(6)], [some(i) for i in range(6)]
+
+
+def in_time(left: list[list[Given]], right: list[list[Given]], window: bool) -> list[list[Given]]:
+    """The rows of each side that the watermark before their epoch has not passed."""
+    kept: list[list[Given]] = [[], []]
+    marks = [-100, -100]
+    for both in zip(left, right, strict=True):
+        watermark = marks[0] if window else min(marks)
+        for side, given in enumerate(both):
+            for row in given:
+                last = row[2] // SIZE * SIZE + SIZE - 1 if window else row[2]
+                kept[side] += [row] if last >= watermark else []
+        ahead = [max(row[2] for row in both[0]) - 3, max(row[2] for row in both[1])]
+        marks = [max(pair) for pair in zip(marks, ahead, strict=True)]
+    return kept
+
+
+def batch(query: str, sides: list[list[Given]]) -> Counter[tuple[Any, ...]]:
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        for name, given in zip(("l", "r", "slow"), sides, strict=False):
+            db.execute(f"CREATE TABLE {name} (k VARCHAR, v BIGINT, ts TIMESTAMP)")
+            times = [
+                (k, v, (START + timedelta(seconds=s)).replace(tzinfo=None)) for k, v, s in given
+            ]
+            db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", times)
+        return Counter(db.execute(query).fetchall())
+
+
+def run(spark: Any, data: Path, script: str, names: list[str], seed: int) -> dict[str, Any]:
+    """Everything is inserted first, so that each epoch has one insert of each source."""
+    left, right = epochs(seed)
+    with open_with(data, spark, SOURCES + SLOW + script, key_groups=2) as session:
+        for one, two in zip(left, right, strict=True):
+            session.insert("l", rows(one))
+            session.insert("slow", rows(one))
+            session.insert("r", rows(two))
+        readers = {name: session.subscribe(name) for name in names}
+        session.start(until_end=True)
+        session.wait()
+        return {name: rows_of(reader.take_all()) for name, reader in readers.items()}
+
+
+@pytest.mark.parametrize("name", list(BY_TIME))
+def test_rewritten_queries_agree_on_late_rows(spark: Any, data: Path, name: str) -> None:
+    query, other = BY_TIME[name]
+    told = run(spark, data, f"CREATE STREAM {name} AS {query};", [name], 3)
+    left, right = epochs(3)
+    assert len(in_time(left, right, False)[0]) < sum(map(len, left)), "nothing was late"
+    everything = [row for epoch in left for row in epoch]
+    sides = [*in_time(left, right, name == "rolled_up"), everything]
+    assert Counter(map(plain, told[name])) == batch(other or query, sides)
+
+
+CHANGES = {
+    "busy": "SELECT k, v FROM l WHERE k IN (SELECT k FROM r GROUP BY k HAVING count(*) > 9)",
+    "full_join": f"SELECT {SIDES} FROM l FULL JOIN r ON l.k = r.k AND l.v < r.v",
+}
+
+
+def test_rewritten_queries_without_bounds_give_changes(spark: Any, data: Path) -> None:
+    ttl = "WITH (state_ttl = '1 day')"
+    script = "".join(f"CREATE STREAM {n} {ttl} AS {q} EMIT CHANGES;" for n, q in CHANGES.items())
+    told = run(spark, data, script, list(CHANGES), 5)
+    sides = [[row for epoch in side for row in epoch] for side in epochs(5)]
+    for name, query in CHANGES.items():
+        expected = batch(query, sides)
+        assert expected, "nothing to compare"
+        assert Counter(map(plain, standing(told[name]))) == expected, name

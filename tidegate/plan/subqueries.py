@@ -1,0 +1,268 @@
+"""IN and EXISTS as semi and anti joins; conditions on outer columns are those of the join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sqlglot import exp
+
+from tidegate.plan import nodes as n
+from tidegate.plan.joins import JoinInput, build_join
+from tidegate.plan.scope import Context, by_id, column, referenced
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span, to_sql
+
+# Where a resolved expression says which bound subquery it stands for.
+NUMBER = "subquery"
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """`operands` are on the left of IN, and None for EXISTS."""
+
+    tree: exp.Expr
+    negated: bool
+    operands: tuple[exp.Expr, ...] | None
+    query: exp.Expr
+    bound: n.Node
+
+    @property
+    def words(self) -> str:
+        word = "EXISTS" if self.operands is None else "IN"
+        return f"NOT {word}" if self.negated else word
+
+
+def subqueries_in(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
+    """The bound subqueries that an expression holds."""
+    return [bound[part.meta[NUMBER]] for part in tree.walk() if NUMBER in part.meta]
+
+
+def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate | None:
+    """[NOT] IN or EXISTS that stands alone; None for any other condition."""
+    tree, negated = condition.unnest(), False
+    while isinstance(tree, exp.Not):
+        tree, negated = tree.this.unnest(), not negated
+    if NUMBER not in tree.meta or isinstance(tree, exp.Query):
+        return None
+    query = bound[tree.meta[NUMBER]]
+    if isinstance(tree, exp.Exists):
+        return Predicate(condition, negated, None, tree.this, query)
+    left = tree.this.unnest()
+    operands = tuple(left.expressions) if isinstance(left, exp.Tuple) else (left,)
+    if any(part.find(exp.Query) for part in operands):
+        return None
+    return Predicate(condition, negated, operands, tree.args["query"], query)
+
+
+def semi_join(
+    context: Context, node: n.Node, asked: Predicate, time: str | None, unused: frozenset[str]
+) -> n.Node:
+    """The rows of a node for which a predicate holds; `time` is their event time as written."""
+    right, conditions = _pull_up(_asked_rows(asked), {item.id for item in node.fields})
+    if not _stands_alone(context, right, asked):
+        return node
+    if asked.operands is not None:
+        if len(asked.operands) != len(asked.bound.fields):
+            context.report(
+                "TG-308",
+                f"{len(asked.operands)} values IN a subquery of {len(asked.bound.fields)} columns",
+                asked.query,
+                "select one column for each value on the left.",
+            )
+            return node
+        pairs = list(zip(asked.operands, right.fields, strict=False))
+        if asked.negated and not _compares_values(context, node, right, asked):
+            return node
+        conditions += [exp.EQ(this=left.copy(), expression=column(item)) for left, item in pairs]
+    else:
+        right = _needed(right, conditions)
+    parts = JoinInput(
+        node,
+        right,
+        "ANTI" if asked.negated else "SEMI",
+        False,
+        ex.conjunction(conditions),
+        None,
+        None,
+        own_span(asked.query),
+        (time, _inner_time(asked.query, right)),
+        predicate=asked.words,
+        unused=unused,
+    )
+    return build_join(context, parts)
+
+
+def _asked_rows(asked: Predicate) -> n.Node:
+    """The rows that count: neither their order nor how often they are there matters."""
+    node = asked.bound
+    while isinstance(node, n.Distinct | n.Sort) or (asked.operands is None and _only_shapes(node)):
+        node = node.inputs[0]
+    return node
+
+
+def _only_shapes(node: n.Node) -> bool:
+    """Whether there is a row after a node if there is one before it."""
+    if isinstance(node, n.Project):
+        return not any(ex.has_generator(part) for part in node.expressions)
+    if not isinstance(node, n.Limit) or node.offset is not None:
+        return False
+    return node.count is not None and node.count.is_int and int(node.count.name) > 0
+
+
+def _pull_up(node: n.Node, outer: set[str]) -> tuple[n.Node, list[exp.Expr]]:
+    """The node without its conditions on outer columns, and those conditions."""
+    if isinstance(node, n.Filter) and not node.subqueries:
+        below, found = _pull_up(node.input, outer)
+        pieces = ex.conjuncts(node.condition)
+        condition = ex.conjunction([piece for piece in pieces if not referenced(piece) & outer])
+        found += [piece for piece in pieces if referenced(piece) & outer]
+        if condition is None:
+            return below, found
+        return replace(node, fields=below.fields, input=below, condition=condition), found
+    if isinstance(node, n.Project) and not any(ex.has_generator(e) for e in node.expressions):
+        below, found = _pull_up(node.input, outer)
+        wanted = set().union(*(referenced(piece) for piece in found))
+        there = {item.id for item in node.fields}
+        # The start of a window is a bound of time only beside its end.
+        also = tuple(
+            item
+            for item in below.fields
+            if item.id not in there and (item.id in wanted or (wanted and item.on_time))
+        )
+        return replace(
+            node,
+            fields=node.fields + also,
+            input=below,
+            expressions=node.expressions + tuple(column(item) for item in also),
+        ), found
+    return node, []
+
+
+def _needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
+    """The columns of an EXISTS that its conditions ask for; its own do not matter."""
+    wanted = set().union(*(referenced(piece) for piece in conditions))
+    kept = tuple(item for item in node.fields if item.id in wanted or (wanted and item.on_time))
+    if not kept:
+        return node
+    expressions = tuple(column(item) for item in kept)
+    return n.Project(kept, input=node, expressions=expressions, span=node.span)
+
+
+def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
+    """Refuse what no join can say: outer columns in other places, groups that are always there."""
+    message, hint = "", "write it as a join in FROM."
+    if loose_columns(node):
+        message = (
+            f"this {asked.words} refers to columns of the outer query in a place other than a "
+            "condition of its WHERE"
+        )
+        hint = "compare outer columns in WHERE of the subquery, outside of GROUP BY and UNION."
+    elif asked.operands is None and any(_always_there(part) for part in n.walk(node)):
+        message = f"the subquery of this {asked.words} has a row even where there is no input"
+        hint = "leave the aggregate out: EXISTS (SELECT 1 FROM … WHERE …)."
+    if not message:
+        return True
+    context.report("TG-410", message, asked.query, hint)
+    return False
+
+
+def _always_there(node: n.Node) -> bool:
+    return isinstance(node, n.Aggregate) and not node.keys
+
+
+def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:
+    """Refuse NOT IN of values that may be NULL: one NULL among them, and it is never true."""
+    assert asked.operands is not None, "NOT IN has a left side"
+    for operand in asked.operands:
+        if not _never_null(operand, node):
+            return _report_null(context, asked, to_sql(_named(operand, node)))
+    for item in right.fields[: len(asked.operands)]:
+        if not _never_null(column(item), right):
+            return _report_null(context, asked, item.name)
+    return True
+
+
+def _report_null(context: Context, asked: Predicate, what: str) -> bool:
+    context.report(
+        "TG-410",
+        f"{what} may be NULL, and with a NULL on either side NOT IN is never true",
+        asked.tree,
+        f"NOT EXISTS (SELECT 1 FROM … WHERE … = {what}) leaves NULLs out; or add {what} IS NOT "
+        "NULL on its side, or declare it NOT NULL.",
+    )
+    return False
+
+
+def _named(tree: exp.Expr, node: n.Node) -> exp.Expr:
+    names = {item.id: item.name for item in node.fields}
+
+    def swap(part: exp.Expr) -> exp.Expr:
+        return exp.column(names.get(part.name, part.name)) if isinstance(part, exp.Column) else part
+
+    return tree.copy().transform(swap)
+
+
+def _never_null(tree: exp.Expr, node: n.Node) -> bool:
+    """Whether an expression over a node is not NULL, by declaration or by a condition below."""
+    tree = tree.unnest()
+    if isinstance(tree, exp.Literal):
+        return True
+    known = by_id(node.fields).get(tree.name) if isinstance(tree, exp.Column) else None
+    if known is not None and not known.nullable:
+        return True
+    if isinstance(node, n.Filter):
+        return tree in _not_null_by(node.condition) or _never_null(tree, node.input)
+    if isinstance(node, n.Join) and node.how in ("SEMI", "ANTI"):
+        return _never_null(tree, node.left)
+    if isinstance(node, n.Project) and known is not None:
+        return _never_null(node.expressions[node.fields.index(known)], node.input)
+    return False
+
+
+def _not_null_by(condition: exp.Expr) -> list[exp.Expr]:
+    """What a condition says IS NOT NULL of."""
+    found = []
+    for tree in ex.conjuncts(condition):
+        inner = tree.this.unnest() if isinstance(tree, exp.Not) else None
+        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
+            found.append(inner.this.unnest())
+    return found
+
+
+def _inner_time(query: exp.Expr, right: n.Node) -> str | None:
+    """The event time of a subquery of one table, as its WHERE would write it."""
+    select = query.unnest()
+    if not isinstance(select, exp.Select) or select.args.get("group") or select.args.get("joins"):
+        return None
+    node, source = right, select.args.get("from_")
+    while isinstance(node, n.Project | n.Filter):
+        node = node.input
+    times = [item.name for item in node.fields if item.on_time]
+    return f"{source.this.alias_or_name}.{times[0]}" if times and source is not None else None
+
+
+def loose_columns(node: n.Node) -> set[str]:
+    """The columns that a plan refers to and no node of it makes."""
+    loose: set[str] = set()
+    for part in n.walk(node):
+        given = {name for child in part.inputs for name in by_id(child.fields)}
+        read = set().union(*(referenced(tree) for tree in _expressions(part)))
+        loose |= read - given
+    return loose
+
+
+def _expressions(node: n.Node) -> Iterator[exp.Expr]:
+    for part in fields(node):
+        yield from _trees(getattr(node, part.name))
+
+
+def _trees(value: Any) -> Iterator[exp.Expr]:
+    if isinstance(value, exp.Expr):
+        yield value
+    elif isinstance(value, n.KeyPair):
+        yield from (value.left, value.right)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _trees(part)
