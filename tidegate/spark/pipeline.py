@@ -83,7 +83,7 @@ class SparkPipeline:
         self.typed = typed
         self.key_groups = 0
         self.late_stream = late
-        self.counters = Counters(name)
+        self.counters = Counters(name, control=self.control)
         self.outputs = Outputs(typed.plan)
         self.plan = self._planned()
         self.sinks: set[str] = set()
