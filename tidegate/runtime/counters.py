@@ -129,7 +129,8 @@ def _rows_in(sources: list[dict[str, Any]], observed: dict[str, Any]) -> tuple[i
     """Rows of all sources, how many of them are good, and how many of those get in.
 
     Spark counts the rows of a source, but for the generator's and those of text files. Either the
-    `good` ones are counted, or the `bad` ones; `passed` are those left where the query's own filter comes first.
+    `good` ones are counted, or the `bad` ones; `passed` are those left where the query's own filter
+    comes first.
     """
     total = good = passed = 0
     for index, item in enumerate(sources):
