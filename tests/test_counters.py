@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tidegate.runtime.counters import Counters
@@ -42,3 +43,15 @@ def test_state_is_what_the_operators_hold_not_the_memory_of_spark() -> None:
     assert counters.status().state_bytes == 0
     report["bytes"] = 300
     assert counters.status().state_bytes == 300
+
+
+def test_only_the_control_stream_of_the_pipeline_is_no_input(tmp_path: Path) -> None:
+    """A directory of the user's may be named like it."""
+    counters = Counters("s", control=tmp_path / "_control")
+    report = progress(0, 5, 4, {"addBatch": 1})
+    report["sources"] = [
+        {"description": f"FileStreamSource[file:{tmp_path}/_control]", "numInputRows": 1},
+        {"description": "FileStreamSource[file:/in/_control/files]", "numInputRows": 5},
+    ]
+    counters.add(report)
+    assert (counters.rows_in, counters.dead_letters) == (5, 1)

@@ -44,8 +44,12 @@ def _table(specs: tuple[OptionSpec, ...]) -> list[str]:
     lines = ["| option | type | default | |", "| --- | --- | --- | --- |"]
     for spec in specs:
         kind = ", ".join(spec.choices) if spec.choices else spec.type.value
+        kind += ", off" if spec.may_be_off else ""
+        only = f" ({' and '.join(spec.only_with[1])} only)" if spec.only_with else ""
         secret = " (secret)" if spec.secret else ""
-        lines.append(f"| `{spec.name}` | {kind} | {_default(spec)} | {spec.description}{secret} |")
+        lines.append(
+            f"| `{spec.name}` | {kind} | {_default(spec)} | {spec.description}{only}{secret} |"
+        )
     return [*lines, ""]
 
 

@@ -44,7 +44,7 @@ def test_a_source_and_a_query() -> None:
         "    `id` INT,\n"
         "    `ts` TIMESTAMP,\n"
         "    WATERMARK FOR `ts` AS `ts` - INTERVAL '500' MILLISECOND\n"
-        ") WITH (connector = 'memory');\n\n"
+        ") WITH (connector = 'memory', max_future = 'off');\n\n"
         "CREATE STREAM result AS\n"
         "SELECT id FROM t;\n"
     )

@@ -15,3 +15,7 @@ NOW = "_tg_now"
 # operators for which the order of rows counts read them.
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
+# The text of a record that a reader could not read. Where somebody keeps dead letters, also why,
+# the column to blame, and of every record its file and its line (or row) there.
+BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"
+RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"

@@ -213,7 +213,7 @@ class Session:
 
     def _effect(self, statement: st.Statement, before: Catalog, compiled: Compiled) -> list[Result]:
         if isinstance(statement, st.Insert):
-            return [self._insert_statement(statement)]
+            return [self._insert_statement(statement, compiled.script)]
         if isinstance(statement, st.Drop):
             self._drop(before.get(statement.name))
         if isinstance(statement, st.Show):
@@ -271,14 +271,17 @@ class Session:
             )
         return target
 
-    def _insert_statement(self, statement: st.Insert) -> Result:
-        from tidegate.spark.rows import rows_of_insert
+    def _insert_statement(self, statement: st.Insert, script: st.Script) -> Result:
+        from tidegate.spark.rows import dead_letters_of, rows_of_insert
 
         target = self._insertable(statement.target)
-        table = rows_of_insert(self.spark, target, statement.columns, statement.tree)
+        table = rows_of_insert(self.spark, target, statement, script)
         memory.append(self.directory.source(target.name), table)
+        reasons = dead_letters_of(self.spark, target, table)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
-        return Result.of_text(f"{rows} inserted into {target.name}")
+        are = "is a dead letter" if len(reasons) == 1 else "are dead letters"
+        dead = f", {len(reasons):,} of which {are}: {reasons[0]}" if reasons else ""
+        return Result.of_text(f"{rows} inserted into {target.name}{dead}")
 
     # Running
 

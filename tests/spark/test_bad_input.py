@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -134,6 +136,58 @@ def test_rows_of_every_shape_or_one_clear_error(spark: Any, data: Path) -> None:
             with pytest.raises(RunError) as caught:
                 session.insert("s", rows)
             assert caught.value.code == "TG-309"
+
+
+def test_texts_of_a_data_frame_fit_as_those_of_dicts_do(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (ts TIMESTAMP, d DATE, m DECIMAL(10, 2)) WITH (connector = 'memory'); "
+        "CREATE STREAM t AS SELECT * FROM s;"
+    )
+    row = {"ts": "2026-01-01 10:00", "d": "2026-01-02", "m": "1.50"}
+    with open_with(data, spark, script) as session:
+        out = session.subscribe("t")
+        session.insert("s", [row])
+        session.insert("s", pd.DataFrame([row]))
+        session.insert("s", pa.table({name: pa.array([text]) for name, text in row.items()}))
+        with pytest.raises(RunError, match="the column ts is timestamp"):
+            session.insert("s", pd.DataFrame([{"ts": "soon"}]))
+        session.start(until_end=True)
+        session.wait()
+        first, second, third = rows_of(out.take_all())
+        assert first == second == third
+        assert first["ts"] == datetime(2026, 1, 1, 10, tzinfo=UTC)
+
+
+def test_inserted_values_fit_their_columns_one_by_one(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id INT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory',"
+        " dead_letters = 'bad'); CREATE STREAM t AS SELECT * FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        (result,) = session.execute(
+            "INSERT INTO s VALUES (1, '2026-01-01 10:00'), ('2', TIMESTAMP '2026-01-01 11:00');"
+        )
+        assert result.text == "2 rows inserted into s"
+        (result,) = session.execute("INSERT INTO s (id) VALUES (3);")
+        assert result.text == (
+            "1 row inserted into s, 1 of which is a dead letter: the event time ts is NULL"
+        )
+        (result,) = session.execute(
+            "INSERT INTO s VALUES (4, NULL), (5, '9000-01-01'), (6, now());"
+        )
+        assert result.text.startswith("3 rows inserted into s, 2 of which are dead letters: ")
+        (result,) = session.execute("INSERT INTO s SELECT 7, '2026-01-01 10:00';")
+        assert result.text == "1 row inserted into s"
+        with pytest.raises(TidegateError) as caught:
+            session.execute("INSERT INTO s VALUES (4, '2026-01-01'),\n  (5, 'soon');")
+        place = caught.value.place
+        assert caught.value.code == "TG-309" and place is not None
+        assert (place.line, place.text[place.start : place.end]) == (2, "'soon'")
+        assert "does not fit the column ts" in caught.value.message
+        out = session.subscribe("t")
+        session.start(until_end=True)
+        session.wait()
+        assert sorted(row["id"] for row in rows_of(out.take_all())) == [1, 2, 6, 7]
 
 
 def test_a_closed_session_does_nothing_more(spark: Any, data: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.types import ChangelogKind
+from tidegate.types import MICROS, ChangelogKind
 
 APPEND_ONLY = frozenset({ChangelogKind.APPEND})
 ANY_KIND = frozenset(ChangelogKind)
@@ -27,6 +27,8 @@ SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
         "max_future",
         OptionType.DURATION,
         "rows further ahead of the clock than this go to the dead letters",
+        default=MICROS["day"],
+        may_be_off=True,
     ),
     OptionSpec(
         "dead_letters",
@@ -51,8 +53,16 @@ LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
 )
 
 
+# What is wrong with options together, and what to do about it.
+Complaint = tuple[str, str | None]
+
+
 def _never(_: Values) -> bool:
     return False
+
+
+def _always(_: Values) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,9 @@ class SourceSpec:
     endless: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
-    # False if what Spark counts as its input rows are not yet the rows of the source.
-    counted_by_spark: bool = True
-    check: Callable[[Values], str | None] | None = None
+    # Whether what Spark counts as its input rows are the rows of the source.
+    counted_by_spark: Callable[[Values], bool] = _always
+    check: Callable[[Values], Complaint | None] | None = None
     # The options that say which rows it has: with other values, old offsets mean nothing.
     identity: tuple[str, ...] = ()
     built: bool = True
@@ -80,7 +90,7 @@ class SinkSpec:
     options: tuple[OptionSpec, ...]
     accepts: Callable[[Values], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
     changelog_hint: str | None = None
-    check: Callable[[Values], str | None] | None = None
+    check: Callable[[Values], Complaint | None] | None = None
     # The options that say where it writes, if only one sink may write there.
     exclusive: tuple[str, ...] = ()
     # What is wrong with writing columns of these names and types, once Spark has told them.

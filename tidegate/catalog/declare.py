@@ -63,6 +63,9 @@ DEAD_LETTER_COLUMNS = (
     Column("source", "STRING"),
     Column("reason", "STRING"),
     Column("record", "STRING"),
+    Column("column_name", "STRING"),
+    Column("file", "STRING"),
+    Column("line", "BIGINT"),
 )
 # What a late stream tells besides the row: which operator, window and watermark made it late.
 LATE_COLUMNS = (
@@ -170,7 +173,7 @@ class Declarer:
         if not problems and spec.source.check is not None:
             wrong = spec.source.check(options)
             if wrong is not None:
-                problems.append(self._error("TG-207", wrong, statement.name_span))
+                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
         columns = self._columns(statement)
         if not problems and spec.source.columns is not None:
             columns, found = self._fixed_columns(statement, columns, spec.source.columns(options))
@@ -343,7 +346,7 @@ class Declarer:
         if not problems and spec.sink.check is not None:
             wrong = spec.sink.check(options)
             if wrong is not None:
-                problems.append(self._error("TG-207", wrong, statement.name_span))
+                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
         if problems:
             return None, problems
         sink = Sink(statement.name, options, statement, self.origin, spec.name, statement.source)

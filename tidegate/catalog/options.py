@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -40,14 +40,25 @@ class OptionSpec:
     secret: bool = False
     choices: tuple[str, ...] = ()
     minimum: int | None = None
+    # Whether 'off' is a value: it is read as None.
+    may_be_off: bool = False
+    # Another option and its values with which alone this one has a meaning.
+    only_with: tuple[str, tuple[str, ...]] | None = None
+    # What is wrong with a value, if anything.
+    check: Callable[[Any], str | None] | None = None
 
     def read(self, text: str) -> Any:
         """The value of a text; ValueError says what is wrong with it."""
+        if self.may_be_off and text.lower() == "off":
+            return None
         if self.choices and text.lower() not in self.choices:
             raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
         value = _READERS[self.type](text)
         if self.minimum is not None and value < self.minimum:
             raise ValueError(f"{text} is below {self.minimum}")
+        wrong = self.check(value) if self.check is not None else None
+        if wrong is not None:
+            raise ValueError(wrong)
         return value.lower() if self.choices else value
 
 
@@ -155,8 +166,30 @@ class OptionReader:
             for spec in self.specs
             if spec.required and spec.name not in given and spec.name not in meant
         ]
+        if not errors:
+            errors += self._meaningless(options, by_name, values)
         secret = {spec.name for spec in self.specs if spec.secret}
         return Options(values, given, secret), errors
+
+    def _meaningless(
+        self,
+        options: Sequence[Option],
+        by_name: Mapping[str, OptionSpec],
+        values: Mapping[str, Any],
+    ) -> Iterator[CatalogError]:
+        """Options that mean nothing with the value that another option has."""
+        for option in options:
+            only = by_name[option.name.lower()].only_with
+            if only is None or values[only[0]] in only[1]:
+                continue
+            other, wanted = only
+            yield CatalogError(
+                "TG-207",
+                f"the option {option.name} is for {other} = {' or '.join(map(repr, wanted))}, "
+                f"and here {other} is {values[other]!r}",
+                place=self._place(option.span),
+                hint=f"leave {option.name} out, or say {other} = '{wanted[0]}'.",
+            )
 
     def _expand(self, option: Option) -> str:
         """Replace ${NAME} by the environment; without Spark nothing runs, so it may be absent."""
@@ -210,4 +243,4 @@ def _kind(spec: OptionSpec) -> str:
     if spec.choices:
         return f"one of {', '.join(spec.choices)}"
     article = "an" if spec.type is OptionType.INTEGER else "a"
-    return f"{article} {spec.type.value}"
+    return f"{article} {spec.type.value}" + (" or 'off'" if spec.may_be_off else "")

@@ -16,12 +16,14 @@ from tidegate.catalog.connector import (
     ANY_KIND,
     APPEND_ONLY,
     Columns,
+    Complaint,
     ConnectorSpec,
     SinkSpec,
     SourceSpec,
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.filesystem import literally, open_directory
 from tidegate.errors import RunError
 from tidegate.types import ChangelogKind
@@ -34,12 +36,97 @@ if TYPE_CHECKING:
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _NESTED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _FORMATS = ("parquet", "json", "csv")
+_CSV, _TEXT = ("format", ("csv",)), ("format", ("json", "csv"))
+# What Spark knows in a pattern of times; a text between ' and ' stands for itself.
+_PATTERN_LETTERS = frozenset("GyMLdDQqEFahHKkmsSVzOXx")
+
+
+def _one_character(value: str) -> str | None:
+    return None if len(value) == 1 else f"{value!r} is not one character"
+
+
+def _not_empty(value: str) -> str | None:
+    return None if value else "it is empty"
+
+
+def _is_pattern(value: str) -> str | None:
+    """What is wrong with a pattern of Spark's for times."""
+    letters = {c for part in value.split("'")[::2] for c in part if c.isalpha()}
+    strange = sorted(letters - _PATTERN_LETTERS)
+    if "%" in value or strange or not letters:
+        wrong = "%" if "%" in value else strange[0] if strange else value
+        return f"{wrong!r} is no part of a pattern such as yyyy-MM-dd HH:mm:ss"
+    return None
+
+
 _COMMON = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
     OptionSpec("format", OptionType.TEXT, "the file format", default="parquet", choices=_FORMATS),
-    OptionSpec("header", OptionType.BOOLEAN, "whether CSV files have a header", default=True),
-    OptionSpec("delimiter", OptionType.TEXT, "what separates the values of CSV", default=","),
+    OptionSpec(
+        "header", OptionType.BOOLEAN, "whether files have a header", default=True, only_with=_CSV
+    ),
+    OptionSpec(
+        "delimiter",
+        OptionType.TEXT,
+        "what separates values",
+        default=",",
+        only_with=_CSV,
+        check=_not_empty,
+    ),
 )
+_READING = (
+    OptionSpec(
+        "multi_line",
+        OptionType.BOOLEAN,
+        "whether a record may go over several lines; each file is then read as a whole",
+        default=False,
+        only_with=_TEXT,
+    ),
+    OptionSpec(
+        "encoding",
+        OptionType.TEXT,
+        "how texts are encoded; utf-16 needs multi_line",
+        default="utf-8",
+        choices=("utf-8", "iso-8859-1", "windows-1252", "utf-16"),
+        only_with=_TEXT,
+    ),
+    OptionSpec(
+        "timestamp_format",
+        OptionType.TEXT,
+        "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
+        only_with=_TEXT,
+        check=_is_pattern,
+    ),
+    OptionSpec(
+        "null_value",
+        OptionType.TEXT,
+        "the text that means NULL, besides no text at all",
+        only_with=_CSV,
+    ),
+    OptionSpec(
+        "quote",
+        OptionType.TEXT,
+        "the character around values that hold a delimiter",
+        default='"',
+        only_with=_CSV,
+        check=_one_character,
+        may_be_off=True,
+    ),
+    OptionSpec(
+        "escape",
+        OptionType.TEXT,
+        "the character before a quote that does not end the value",
+        default='"',
+        only_with=_CSV,
+        check=_one_character,
+    ),
+)
+
+
+def _check_source(options: Values) -> Complaint | None:
+    if options["encoding"] == "utf-16" and not options["multi_line"]:
+        return "lines of utf-16 cannot be told apart byte by byte", "add multi_line = true."
+    return None
 
 
 def _accepts(options: Values) -> frozenset[ChangelogKind]:
@@ -66,6 +153,7 @@ SPEC = ConnectorSpec(
     source=SourceSpec(
         (
             *_COMMON,
+            *_READING,
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
@@ -82,6 +170,9 @@ SPEC = ConnectorSpec(
         ),
         bounded=lambda options: bool(options["bounded"]),
         identity=("path", "format"),
+        # Of text Spark counts the lines, headers and empty ones too.
+        counted_by_spark=lambda options: bool(options["format"] == "parquet"),
+        check=_check_source,
     ),
     sink=SinkSpec(
         (
@@ -114,34 +205,35 @@ SPEC = ConnectorSpec(
 def read(spark: SparkSession, context: SourceContext) -> DataFrame:
     """New files by arrival; records that cannot be read come with their text."""
     from tidegate.physical.stage_sql import quoted
-    from tidegate.runtime.connector import BAD_RECORD
 
     options = context.source.options
-    kind = options["format"]
-    columns = [f"{quoted(c.name)} {c.type}" for c in context.source.stored_columns]
-    if options["changelog"]:
-        columns.append("_op STRING")
-    if kind != "parquet":
-        columns.append(f"{BAD_RECORD} STRING")
+    columns = [(c.name, str(c.type)) for c in context.source.stored_columns]
+    columns += [(OP, "STRING")] if options["changelog"] else []
     limit = options["files_per_epoch"] or context.settings["files_per_epoch"]
-    reader = spark.readStream.format(kind).schema(", ".join(columns))
     # Spark would pass over files that are a week older than the newest one, without a word.
-    reader = reader.option("maxFilesPerTrigger", limit).option("maxFileAge", "36500d")
+    reader = spark.readStream.option("maxFilesPerTrigger", limit).option("maxFileAge", "36500d")
     if options["glob"]:
         reader = reader.option("pathGlobFilter", options["glob"])
-    if kind != "parquet":
-        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BAD_RECORD)
-    if kind == "csv":
-        reader = reader.option("header", str(options["header"]).lower())
-        # A quote inside a quoted value is doubled, as everybody but Spark writes it.
-        reader = reader.option("sep", options["delimiter"]).option("escape", '"')
-        # Columns of CSV are matched by place: with a header, their names must be the declared ones.
-        reader = reader.option("enforceSchema", str(not options["header"]).lower())
-    frame = reader.load(_existing_directory(spark, options["path"], context.source.name))
-    return frame.selectExpr("*", *_arrival(kind)) if context.arrival else frame
+    path = _existing_directory(spark, options["path"], context.source.name)
+    kept = _arrival(options["format"]) if context.arrival else ()
+    if options["format"] == "parquet":
+        schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+        kept += _ROW_PLACE if context.located else ()
+        return reader.schema(schema).parquet(path).selectExpr("*", *kept)
+    from tidegate.connectors.text_files import TextFiles
+
+    texts = reader.text(path, wholetext=options["multi_line"])
+    return TextFiles(options, tuple(columns), kept, context.located).read(texts)
 
 
-def _arrival(kind: str) -> tuple[str, str]:
+# Where a row of parquet stood.
+_ROW_PLACE = (
+    f"_metadata.file_path AS {RECORD_FILE}",
+    f"_metadata.row_index + 1 AS {RECORD_LINE}",
+)
+
+
+def _arrival(kind: str) -> tuple[str, ...]:
     """Where a row stood: files by the time they were written, then the place in the file."""
     parts = [
         "lpad(CAST(unix_micros(_metadata.file_modification_time) AS STRING), 20, '0')",
@@ -150,9 +242,10 @@ def _arrival(kind: str) -> tuple[str, str]:
     ]
     # Rows of a block of text come one after the other, and keep that order where they are sorted.
     row = "_metadata.row_index" if kind == "parquet" else "0L"
-    # Parquet numbers its rows by file, whatever block they are in.
-    file = f"concat({', '.join(parts[:2] if kind == 'parquet' else parts)})"
-    return f"{file} AS _tg_file", f"{row} AS _tg_row"
+    # Parquet numbers its rows by file, whatever block they are in. A blank is less than whatever a
+    # path may go on with, so that a comes before a.csv.
+    file = f"concat_ws(' ', {', '.join(parts[:2] if kind == 'parquet' else parts)})"
+    return f"{file} AS {ARRIVAL_FILE}", f"{row} AS {ARRIVAL_ROW}"
 
 
 def _existing_directory(spark: SparkSession, path: str, name: str) -> str:

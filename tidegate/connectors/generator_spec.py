@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.catalog.connector import ConnectorSpec, SourceSpec, Values
+from tidegate.catalog.connector import Complaint, ConnectorSpec, SourceSpec, Values
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors import generator
 from tidegate.connectors.generator import columns
@@ -57,6 +57,13 @@ _OPTIONS = (
         minimum=0,
     ),
     OptionSpec("keys", OptionType.INTEGER, "keys of a series", default=10, minimum=1),
+    # Its events are made, not measured: they may run ahead of the clock.
+    OptionSpec(
+        "max_future",
+        OptionType.DURATION,
+        "as for every source, but off unless it is given",
+        may_be_off=True,
+    ),
 )
 
 
@@ -64,12 +71,12 @@ def _bounded(options: Values) -> bool:
     return options["rows"] is not None
 
 
-def _check(options: Values) -> str | None:
+def _check(options: Values) -> Complaint | None:
     """What is wrong with the options together, if anything."""
     try:
         columns(options)
     except ValueError as error:
-        return str(error)
+        return str(error), None
     return None
 
 
@@ -82,7 +89,7 @@ SPEC = ConnectorSpec(
         endless=lambda options: not _bounded(options),
         columns=columns,
         check=_check,
-        counted_by_spark=False,
+        counted_by_spark=lambda _: False,
         identity=("kind", "table", "events_per_second", "seed", "start", "out_of_order_ms", "keys"),
     ),
 )

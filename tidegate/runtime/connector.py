@@ -13,9 +13,6 @@ from tidegate.catalog.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The column in which a reader hands over the text of a record it could not read.
-BAD_RECORD = "_bad_record"
-
 
 @dataclass(frozen=True)
 class SourceContext:
@@ -26,6 +23,8 @@ class SourceContext:
     settings: Settings
     # Whether rows must say where they stood.
     arrival: bool = False
+    # Whether records must say where they stood in a file, and bad ones why they are bad.
+    located: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class SinkWriter(Protocol):
 
 
 class SourceReader(Protocol):
-    """Opens a source as a streaming frame with its stored columns (and _op, BAD_RECORD)."""
+    """Opens a source as a streaming frame with its stored columns (and _op, and BAD_RECORD)."""
 
     def __call__(self, spark: SparkSession, context: SourceContext) -> DataFrame: ...
 

@@ -41,6 +41,6 @@ def beat(directory: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def is_control(source: Mapping[str, Any]) -> bool:
-    """Whether an entry of a progress report is the control stream and no input."""
-    return f"/{FOLDER}" in str(source.get("description", ""))
+def is_control(source: Mapping[str, Any], directory: Path) -> bool:
+    """Whether an entry of a progress report is this control stream and no input."""
+    return source.get("description") == f"FileStreamSource[file:{directory.absolute()}]"

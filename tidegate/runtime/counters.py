@@ -37,6 +37,8 @@ class Counters:
     # The last reports of the operators; while there are none, sources tell the watermark.
     reports: Callable[[], Reports] | None = None
     last_watermark: datetime | None = None
+    # The directory of the control stream, whose rows are not rows of the input.
+    control: Path | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, progress: dict[str, Any]) -> None:
@@ -52,7 +54,7 @@ class Counters:
             self.epoch = progress["batchId"]
             observed = progress.get("observedMetrics") or {}
             seconds = max(progress.get("batchDuration", 0) / 1000, 0.001)
-            rows_in, good, passed = _rows_in(progress, observed)
+            rows_in, good, passed = _rows_in(self._inputs(progress), observed)
             out = int((observed.get("out") or {}).get("rows") or 0)
             out = passed if self.keeps_rows else out
             self.dead_letters += rows_in - good
@@ -68,6 +70,11 @@ class Counters:
                 if seen is not None:
                     self.times_us[source] = max(int(seen), self.times_us.get(source, int(seen)))
             self._save()
+
+    def _inputs(self, progress: dict[str, Any]) -> list[dict[str, Any]]:
+        control = self.control
+        sources = progress.get("sources", [])
+        return [item for item in sources if control is None or not is_control(item, control)]
 
     def restore(self, file: Path) -> None:
         """Go on from the event times of an earlier run: a watermark never goes back."""
@@ -118,14 +125,14 @@ class Counters:
             )
 
 
-def _rows_in(progress: dict[str, Any], observed: dict[str, Any]) -> tuple[int, int, int]:
+def _rows_in(sources: list[dict[str, Any]], observed: dict[str, Any]) -> tuple[int, int, int]:
     """Rows of all sources, how many of them are good, and how many of those get in.
 
-    Spark counts the rows of a source, but for the generator's. Either the `good` ones are counted,
-    or the `bad` ones; `passed` are those left where the query's own filter comes first.
+    Spark counts the rows of a source, but for the generator's and those of text files. Either the
+    `good` ones are counted, or the `bad` ones; `passed` are those left where the query's own filter
+    comes first.
     """
     total = good = passed = 0
-    sources = [item for item in progress.get("sources", []) if not is_control(item)]
     for index, item in enumerate(sources):
         metrics = observed.get(f"source_{index}") or {}
         rows = int(metrics.get("rows") or item.get("numInputRows") or 0)

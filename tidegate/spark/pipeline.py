@@ -82,7 +82,7 @@ class SparkPipeline:
         self.typed = typed
         self.key_groups = 0
         self.late_stream = late
-        self.counters = Counters(name)
+        self.counters = Counters(name, control=self.control)
         self.outputs = Outputs(typed.plan)
         self.plan = self._planned()
         self.sinks: set[str] = set()
@@ -262,20 +262,21 @@ class SparkPipeline:
         self._first = first_filter(self.typed.plan) if frame.can_filter else None
         return frame.good(kept=by_name(self._first) if self._first is not None else None)
 
-    def _source(self, source: Source, index: int, arrival: bool = False) -> SourceFrame:
+    def _source(
+        self, source: Source, index: int, arrival: bool = False, located: bool = False
+    ) -> SourceFrame:
         reader = self.context.readers[source.connector]
         directory = self.context.directory.source(source.name)
-        raw = reader(
-            self.context.spark, SourceContext(source, directory, self.context.settings, arrival)
-        )
+        asked = SourceContext(source, directory, self.context.settings, arrival, located)
+        raw = reader(self.context.spark, asked)
         spec = self.context.connectors[source.connector].source
         assert spec is not None, "a declared source has a source connector"
-        return source_frame(source, raw, f"source_{index}", spec.counted_by_spark)
+        return source_frame(source, raw, f"source_{index}", spec.counted_by_spark(source.options))
 
     def _dead_letters(self, side: SideStream, index: int) -> SourceFrame:
         parent = self.context.catalog.get(side.parent)
         assert isinstance(parent, Source), "late rows are not read by other streams"
-        return self._source(parent, index)
+        return self._source(parent, index, located=True)
 
     # Epochs
 

@@ -17,10 +17,12 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.columns import OP
-from tidegate.errors import RunError, did_you_mean
+from tidegate.errors import Place, RunError, did_you_mean
 from tidegate.physical.stage_sql import quoted
 from tidegate.spark.failure import describe
-from tidegate.sql.dialect import to_sql
+from tidegate.spark.sources import source_frame
+from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.statements import Insert, Script
 
 
 def arrow_schema(source: Source) -> pa.Schema:
@@ -115,9 +117,16 @@ def _array(source: Source, field: pa.Field, columns: Mapping[str, Any], count: i
     try:
         if isinstance(values, list):
             return pa.array([_value(item, field.type) for item in values], type=field.type)
+        if _is_text(values.type) and not _is_text(field.type):
+            texts = values.to_pylist()
+            return pa.array([_value(item, field.type) for item in texts], type=field.type)
         return values.cast(field.type)
     except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
         raise _misfit(source, f"the column {field.name} is {field.type}: {error}") from None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
@@ -183,28 +192,81 @@ def _misfit(source: Source, reason: str) -> RunError:
 
 
 def rows_of_insert(
-    spark: SparkSession, source: Source, names: Sequence[str], tree: exp.Expr
+    spark: SparkSession, source: Source, statement: Insert, script: Script
 ) -> pa.Table:
-    """The rows of INSERT … VALUES, evaluated and cast by Spark."""
-    stored = source.stored_columns
-    types = {c.name.lower(): c.type for c in stored} | {OP: "STRING"}
-    columns = list(names) or [c.name for c in stored]
-    if not names and source.options["changelog"]:
+    """The rows of INSERT, evaluated and cast by Spark."""
+    columns = list(statement.columns) or [c.name for c in source.stored_columns]
+    if not statement.columns and source.options["changelog"]:
         columns.append(OP)
+    types = {c.name.lower(): c.type for c in source.stored_columns} | {OP: "STRING"}
+    kinds = [str(types[name.lower()]) for name in columns]
     try:
-        frame = spark.sql(to_sql(tree))
+        frame = spark.sql(_typed_sql(statement.tree, kinds))
         if len(frame.columns) != len(columns):
             raise _misfit(
                 source,
                 f"{len(frame.columns)} values for {len(columns)} columns: {', '.join(columns)}",
             )
         casts = [
-            f"CAST({quoted(given)} AS {types[wanted.lower()]}) AS {quoted(wanted)}"
-            for given, wanted in zip(_unique(frame.columns), columns, strict=True)
+            f"CAST({quoted(given)} AS {kind}) AS {quoted(wanted)}"
+            for given, wanted, kind in zip(_unique(frame.columns), columns, kinds, strict=True)
         ]
         return to_table(source, frame.toDF(*_unique(frame.columns)).selectExpr(*casts).toArrow())
     except PySparkException as error:
-        raise _misfit(source, describe(error).split(" SQLSTATE:")[0]) from None
+        raise _blamed(spark, source, statement, script, columns, kinds) or _misfit(
+            source, _sentence(error)
+        ) from None
+
+
+def _sentence(error: PySparkException) -> str:
+    return describe(error).split(" SQLSTATE:")[0]
+
+
+def _typed_sql(tree: exp.Expr, kinds: Sequence[str]) -> str:
+    """The rows as SQL; of VALUES every value is cast, so that a text may be a time."""
+    if not isinstance(tree, exp.Values):
+        return to_sql(tree)
+    rows = (map(_cast, _cells(row), kinds) for row in tree.expressions)
+    return "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)
+
+
+def _cells(row: exp.Expr) -> list[exp.Expr]:
+    return list(row.expressions) if isinstance(row, exp.Tuple) else [row]
+
+
+def _cast(cell: exp.Expr, kind: str) -> str:
+    return f"CAST({to_sql(cell)} AS {kind})"
+
+
+def _blamed(
+    spark: SparkSession,
+    source: Source,
+    statement: Insert,
+    script: Script,
+    columns: Sequence[str],
+    kinds: Sequence[str],
+) -> RunError | None:
+    """The first value of VALUES that does not fit its column, with its place."""
+    rows = statement.tree.expressions if isinstance(statement.tree, exp.Values) else []
+    for row in rows:
+        for cell, name, kind in zip(_cells(row), columns, kinds, strict=True):
+            try:
+                spark.sql(f"SELECT {_cast(cell, kind)}").toArrow()
+            except PySparkException as error:
+                span = own_span(cell) or statement.target_span
+                return RunError(
+                    "TG-309",
+                    f"{to_sql(cell)} does not fit the column {name} of {source.name}, which is "
+                    f"{kind}: {_sentence(error)}",
+                    place=Place(script.text, span.start, span.end, script.file),
+                )
+    return None
+
+
+def dead_letters_of(spark: SparkSession, source: Source, table: pa.Table) -> list[str]:
+    """Why rows that are to be inserted will be dead letters; one reason for each of them."""
+    frame = source_frame(source, spark.createDataFrame(table), "inserted")
+    return list(frame.bad().select("reason").toArrow().column("reason").to_pylist())
 
 
 def _unique(names: Sequence[str]) -> list[str]:

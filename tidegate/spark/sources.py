@@ -6,15 +6,26 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from sqlglot import exp
 
+from tidegate.catalog.objects import Column as Declared
 from tidegate.catalog.objects import Source
-from tidegate.columns import ARRIVAL, OP, OPS
+from tidegate.columns import (
+    ARRIVAL,
+    BAD_COLUMN,
+    BAD_REASON,
+    BAD_RECORD,
+    OP,
+    OPS,
+    RECORD_FILE,
+    RECORD_LINE,
+)
 from tidegate.physical.stage_sql import micros, quoted
-from tidegate.runtime.connector import BAD_RECORD
-from tidegate.sql.dialect import to_sql
+from tidegate.spark.computed import FAILED, with_computed
+from tidegate.sql.dialect import own_span, text_literal, to_sql
 
 _BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
+# What readers and computed columns tell of a row besides its columns.
+_HIDDEN = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE, FAILED, *ARRIVAL)
 # Of the rows a condition drops, the event time of the first ones in a task is seen, and then of
 # every Nth: the watermark that status shows is never too large.
 _FIRST_ROWS, _EVERY_ROW = 1_000, 128
@@ -45,7 +56,7 @@ class SourceFrame:
         bad = is_bad(self.source, self.everything)
         if bad is None and self.counted_by_spark:
             return self.everything
-        frame = self._whole_records()
+        frame = self.everything
         if kept is not None:
             frame = self._filtered_first(
                 frame, f"CASE WHEN {bad} THEN NULL ELSE ({kept}) IS TRUE END"
@@ -82,14 +93,6 @@ class SourceFrame:
     def _samples(self) -> bool:
         return self.source.watermark is not None
 
-    def _whole_records(self) -> DataFrame:
-        """Spark only notices what it cannot read in columns that it reads: refer to all of them."""
-        if BAD_RECORD not in self.everything.columns:
-            return self.everything
-        names = [BAD_RECORD, *(c.name for c in self.source.stored_columns)]
-        nulls = " + ".join(f"CAST({quoted(name)} IS NULL AS INT)" for name in names)
-        return self.everything.where(f"{nulls} >= 0")
-
     def _time(self, is_good: str) -> list[Column]:
         watermark = self.source.watermark
         if watermark is None:
@@ -100,73 +103,99 @@ class SourceFrame:
         return [F.expr(micros(f"max({time})")).alias("time_us")]
 
     def bad(self) -> DataFrame:
-        """The dead letters: source, reason, record."""
+        """The dead letters: source, reason, record, and the column, file and line to look at."""
         frame = self.everything
-        reason = bad_reason(self.source, frame) or "CAST(NULL AS STRING)"
         stored = ", ".join(quoted(column.name) for column in self.source.stored_columns)
         record = f"to_json(struct({stored}))"
         if BAD_RECORD in frame.columns:
             record = f"coalesce({BAD_RECORD}, {record})"
+        cases = _bad_cases(self.source, frame)
         return frame.selectExpr(
-            f"{_text(self.source.name)} AS source",
-            f"{reason} AS reason",
+            f"{text_literal(self.source.name)} AS source",
+            f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
             f"make_valid_utf8({record}) AS record",
+            f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
+            _if_there(frame, RECORD_FILE, "file", "STRING"),
+            _if_there(frame, RECORD_LINE, "line", "BIGINT"),
         ).where("reason IS NOT NULL")
+
+
+def _choice(cases: list[tuple[str, str]]) -> str:
+    branches = " ".join(f"WHEN {test} THEN {value}" for test, value in cases)
+    return f"CAST(CASE {branches} END AS STRING)" if branches else "CAST(NULL AS STRING)"
+
+
+def _if_there(frame: DataFrame, column: str, name: str, kind: str) -> str:
+    return f"{column if column in frame.columns else f'CAST(NULL AS {kind})'} AS {name}"
 
 
 def source_frame(
     source: Source, raw: DataFrame, metric: str, counted_by_spark: bool = True
 ) -> SourceFrame:
     """The raw frame of a connector with the computed columns added, in declared order."""
-    columns = []
-    for column in source.columns:
-        if column.computed is not None:
-            columns.append(f"{to_sql(column.computed)} AS {quoted(column.name)}")
-        else:
-            columns.append(quoted(column.name))
+    frame = with_computed(source, raw)
+    columns = [quoted(column.name) for column in source.columns]
     if source.options["changelog"]:
         columns.append(OP)
-    columns += [name for name in (BAD_RECORD, *ARRIVAL) if name in raw.columns]
-    if columns == [quoted(name) for name in raw.columns]:
-        return SourceFrame(source, raw, metric, counted_by_spark)
-    return SourceFrame(source, raw.selectExpr(*columns), metric, counted_by_spark)
+    columns += [name for name in _HIDDEN if name in frame.columns]
+    if columns != [quoted(name) for name in frame.columns]:
+        frame = frame.selectExpr(*columns)
+    return SourceFrame(source, frame, metric, counted_by_spark)
 
 
-def bad_reason(source: Source, frame: DataFrame) -> str | None:
-    """An expression: why a row cannot be used, NULL for a good one; None if all are good."""
-    cases = _bad_cases(source, frame)
-    if not cases:
-        return None
-    branches = " ".join(f"WHEN {test} THEN {_text(text)}" for test, text in cases)
-    return f"CASE {branches} END"
+@dataclass(frozen=True)
+class _BadCase:
+    """A condition that is never NULL, and SQL for what to say of a row that meets it."""
+
+    test: str
+    reason: str
+    column: str = "NULL"
 
 
 def is_bad(source: Source, frame: DataFrame) -> str | None:
     """A condition, never NULL: whether a row cannot be used; None if all are good."""
-    return " OR ".join(f"({test})" for test, _ in _bad_cases(source, frame)) or None
+    return " OR ".join(f"({case.test})" for case in _bad_cases(source, frame)) or None
 
 
-def _bad_cases(source: Source, frame: DataFrame) -> list[tuple[str, str]]:
-    cases = []
+def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
+    cases: list[_BadCase] = []
     if BAD_RECORD in frame.columns:
-        cases.append((f"{BAD_RECORD} IS NOT NULL", "not a readable record"))
+        known = BAD_REASON in frame.columns
+        reason = BAD_REASON if known else "'not a readable record'"
+        cases.append(_BadCase(f"{BAD_RECORD} IS NOT NULL", reason, BAD_COLUMN if known else "NULL"))
+    if FAILED in frame.columns:
+        reasons = [
+            (f"{FAILED} = {text_literal(c.name)}", _cannot_be_computed(source, c))
+            for c in source.columns
+            if c.computed is not None
+        ]
+        cases.append(_BadCase(f"{FAILED} IS NOT NULL", _choice(reasons), FAILED))
     for column in source.columns:
         if column.not_null:
-            cases.append((f"{quoted(column.name)} IS NULL", f"{column.name} is NULL"))
+            cases.append(_null(column.name, f"{column.name} is NULL"))
     watermark = source.watermark
     if watermark is not None:
         time = quoted(watermark.column)
-        cases.append((f"{time} IS NULL", f"the event time {watermark.column} is NULL"))
+        cases.append(_null(watermark.column, f"the event time {watermark.column} is NULL"))
         future = source.options["max_future"]
         if future is not None:
             limit = f"timestampadd(MICROSECOND, {future}, current_timestamp())"
-            cases.append((f"{time} > {limit}", f"{watermark.column} is too far in the future"))
+            reason = text_literal(f"{watermark.column} is too far in the future")
+            cases.append(_BadCase(f"{time} > {limit}", reason, text_literal(watermark.column)))
     if source.options["changelog"]:
-        known = ", ".join(f"'{op}'" for op in OPS)
-        cases.append((f"{OP} IS NULL OR {OP} NOT IN ({known})", "_op is not +I, -U, +U or -D"))
+        known_ops = ", ".join(f"'{op}'" for op in OPS)
+        test = f"{OP} IS NULL OR {OP} NOT IN ({known_ops})"
+        cases.append(_BadCase(test, "'_op is not +I, -U, +U or -D'", f"'{OP}'"))
     return cases
 
 
-def _text(value: str) -> str:
-    """A string literal; names may hold any character."""
-    return to_sql(exp.Literal.string(value))
+def _null(column: str, reason: str) -> _BadCase:
+    return _BadCase(f"{quoted(column)} IS NULL", text_literal(reason), text_literal(column))
+
+
+def _cannot_be_computed(source: Source, column: Declared) -> str:
+    """A reason with the expression as the user wrote it."""
+    assert column.computed is not None, f"{column.name} is computed"
+    span = own_span(column.computed)
+    sql = source.origin.text[span.start : span.end] if span else to_sql(column.computed)
+    return text_literal(f"{column.name} cannot be computed: {sql}")

@@ -135,6 +135,11 @@ def to_sql(node: exp.Expr) -> str:
     return node.sql(dialect=DIALECT, comments=False)
 
 
+def text_literal(value: str) -> str:
+    """A string literal of Spark SQL; the text may hold any character."""
+    return to_sql(exp.Literal.string(value))
+
+
 def own_span(node: exp.Expr) -> Span | None:
     """The span a node was parsed from, by itself or from its parts; None if it was made up."""
     noted = node.meta.get("span")

@@ -179,6 +179,9 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
     if source.is_lookup:
         return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, {})]
     options = {"changelog": "true"} if _signed(case, source) else {}
+    if source.time_column is not None:
+        # The time of a case is its own: it may lie after that of the clock.
+        options["max_future"] = "'off'"
     if not source.marks:
         watermark = _watermark(source, _delay_ms(case, source))
         body = [*columns, *watermark]
