@@ -20,9 +20,10 @@ from tidegate.operators.group_kernels import (
     HASH,
     PANE,
     WEIGHT,
+    canonical,
     concat,
     group_ids,
-    normal,
+    merge_rows,
     places_of,
 )
 from tidegate.operators.limits import NO_LIMITS, Limits
@@ -95,7 +96,7 @@ class ChangeJoin:
         """The pane comes as the time of a row and becomes its due time."""
         times = rows.column(PANE)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
-        keys = [normal(rows.column(name)) for name in self.matching.names]
+        keys = [canonical(rows.column(name)) for name in self.matching.names]
         own = [rows.column(item.name) for item in columns_of(self.columns[port])]
         due = self._due(port, np.asarray(times.to_numpy(), np.int64))
         hidden = [pa.array(due), rows.column(HASH), times]
@@ -153,8 +154,8 @@ class ChangeJoin:
         if self.ttl_us is None:
             return rows
         by = [HASH, *self.matching.names]
-        newest = tables[0].group_by(by, use_threads=False).aggregate([(TOUCHED, "max")])
-        return (newest.rename_columns(self._touches.names).cast(self._touches), *rows)
+        newest = merge_rows(tables[0], by, [(TOUCHED, "max")])
+        return (newest.cast(self._touches), *rows)
 
     def _on_time(
         self, state: OperatorState, port: int, parts: list[Tables], moment: Moment

@@ -20,6 +20,7 @@ from tidegate.operators.group_kernels import (
     GroupSpec,
     concat,
     filter_all,
+    merge_rows,
     places_of,
 )
 from tidegate.operators.late import LateRows
@@ -130,9 +131,9 @@ class KeyedAggregate(Grouped):
             return self._standing(self.groups.combine(tables))
         main = tables[0]
         combined = self.groups.combine((main.drop_columns([TOUCHED]), *tables[1:]))
-        touched = main.group_by(self.groups.by, use_threads=False).aggregate([(TOUCHED, "max")])
+        touched = merge_rows(main, self.groups.by, [(TOUCHED, "max")])
         places = places_of(touched, combined[0], self.groups.by)
-        column = touched.column(f"{TOUCHED}_max").take(pa.array(places))
+        column = touched.column(TOUCHED).take(pa.array(places))
         return self._standing((combined[0].append_column(TOUCHED, column), *combined[1:]))
 
     def _standing(self, tables: Tables) -> Tables:

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, INSERT, OP
 from tidegate.errors import RunError
-from tidegate.operators.accumulators.base import groupable
 from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
@@ -20,12 +19,13 @@ from tidegate.operators.group_kernels import (
     PANE,
     SEEN,
     WEIGHT,
+    canonical,
     concat,
     group_ids,
-    normal,
     places_of,
 )
 from tidegate.operators.keyed_aggregate import TOUCHED
+from tidegate.operators.keys import comparable, merge_rows
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.ordering import (
@@ -92,8 +92,8 @@ class TopN:
         assert self.windowed or self.late_rows is None, "without windows nothing is late"
         assert self.windowed or self.at_end or self.with_op, "changes say what they do"
         for kind in self.keys:
-            if not groupable(kind):
-                hint = "partition by its parts, or by to_json(…)."
+            if not comparable(kind):
+                hint = "partition by the values of some of its keys, for example m['a']."
                 raise RunError("TG-501", f"PARTITION BY is not supported over {kind}", hint=hint)
         for item in self.order:
             if not sortable(item.type):
@@ -190,7 +190,7 @@ class TopN:
 
     def _own(self, rows: pa.Table) -> pa.Table:
         """The columns that count, with keys that are equal where SQL says so."""
-        made = {name: normal(rows.column(name)) for name in self._by[1:]}
+        made = {name: canonical(rows.column(name)) for name in self._by[1:]}
         made[SEEN] = pa.array(np.ones(rows.num_rows, np.int64))
         schema = self._lifted
         columns = [made[n] if n in made else rows.column(n) for n in schema.names]
@@ -317,8 +317,7 @@ class TopN:
 
     def _last_touched(self, table: pa.Table) -> pa.Table:
         merges = [(HASH, "min"), (TOUCHED, "max")]
-        merged = table.group_by(self._by, use_threads=False).aggregate(merges)
-        merged = merged.rename_columns([*self._by, HASH, TOUCHED])
+        merged = merge_rows(table, self._by, merges)
         return merged.select(table.column_names).cast(table.schema)
 
     def _touched(self, new: pa.Table, now_us: int) -> Tables:

@@ -146,7 +146,7 @@ def build(node: n.TopN, request: Request) -> Built:
         limits=request.limits,
         name=operator_name(node),
     )
-    port = columns.port(node.input, hashed=columns.hash_by(keys, kinds), arrival=True)
+    port = columns.port(node.input, hashed=columns.keys, arrival=True)
     return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
 
 
