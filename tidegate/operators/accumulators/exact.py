@@ -45,8 +45,7 @@ class ExactTotal:
         digits, top = _without_top(doubles[there] * signs[there])
         tops = np.zeros(len(doubles), np.int64)
         tops[there] = top
-        counts = [np.isnan(doubles), doubles == math.inf, doubles == -math.inf]
-        specials = [mask * signs for mask in counts]
+        specials = _specials(doubles, signs, finite)
         return [_lists(there, digits), *(pa.array(ints) for ints in (tops, *specials))]
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
@@ -77,6 +76,14 @@ class ExactTotal:
 
     def partials(self, argument: str) -> tuple[str, ...] | None:
         return None
+
+
+def _specials(doubles: Doubles, signs: Ids, finite: Mask) -> list[Ids]:
+    """For each value whether it is NaN, ∞ or −∞, with its sign."""
+    if finite.all():
+        return [np.zeros(len(doubles), np.int64)] * 3
+    masks = (np.isnan(doubles), doubles == math.inf, doubles == -math.inf)
+    return [np.where(mask, signs, 0) for mask in masks]
 
 
 def digit_sums(values: Doubles, ids: Ids, groups: int) -> tuple[Digits, Ids]:
