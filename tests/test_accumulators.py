@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from tidegate.errors import RunError
 from tidegate.operators.accumulators import FUNCTIONS, Call, constants_from, ignores_nulls, make
+from tidegate.operators.accumulators.registry import AGGREGATES
 from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, Groups, GroupSpec
 
 L, D, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
@@ -173,6 +175,13 @@ def test_examples(example: tuple[Any, ...], taken_back: bool) -> None:
 def test_every_function_has_an_example() -> None:
     by_two = {"min_by", "max_by"}
     assert {example[0] for example in EXAMPLES} | by_two == set(FUNCTIONS)
+
+
+def test_every_name_has_one_aggregate_and_is_documented() -> None:
+    names = [name for aggregate in AGGREGATES for name in aggregate.names]
+    assert len(names) == len(set(names)) and set(names) == FUNCTIONS
+    text = (Path(__file__).parents[1] / "docs" / "LANGUAGE.md").read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_sign_of_zero() -> None:
