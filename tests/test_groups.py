@@ -50,9 +50,52 @@ def test_keys_that_are_equal_are_one_group() -> None:
     assert counts == {"0.0": 2, "nan": 2, "None": 2, "1.0": 1}
 
 
+NESTED: list[tuple[pa.DataType, list[Any], dict[str, int]]] = [
+    (
+        pa.struct([("x", D), ("y", pa.list_(D))]),
+        [{"x": 0.0, "y": [-0.0]}, {"x": -0.0, "y": [0.0]}, {"x": None, "y": None}, None, None],
+        {"{'x': 0.0, 'y': [0.0]}": 2, "{'x': None, 'y': None}": 1, "None": 2},
+    ),
+    (
+        pa.map_(S, D),
+        [[("b", 1.0), ("a", 0.0)], [("a", -0.0), ("b", 1.0)], [], [("a", NAN)], [("a", -NAN)]],
+        {"[('a', 0.0), ('b', 1.0)]": 2, "[]": 1, "[('a', nan)]": 2},
+    ),
+    (pa.list_(S), [["a", None], ["a", None], ["a"], [None], []], {"['a', None]": 2, "['a']": 1,
+     "[None]": 1, "[]": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, keys, expected", NESTED, ids=lambda item: str(item)[:20])
+@pytest.mark.parametrize("retracts", [False, True])
+def test_nested_keys_are_groups(
+    kind: pa.DataType, keys: list[Any], expected: dict[str, int], retracts: bool
+) -> None:
+    """What is shown of a key is 0.0, NaN, and a map in the order of its keys, as Spark has it."""
+    calls = (COUNT, call("count", [L], L, distinct=True), call("first", [L], L))
+    groups = Groups(GroupSpec((kind,), calls, retracts))
+    parts = []
+    for place, key in enumerate(keys):
+        rows = keyed(kind, [key, key])
+        rows = rows.append_column("a1_0", pa.array([place, place]))
+        rows = rows.append_column("a2_0", pa.array([place, place]))
+        parts.append(groups.lift(rows.append_column(WEIGHT, pa.array([1, 1], L))))
+        if retracts:
+            back = rows.slice(1).append_column(WEIGHT, pa.array([-1], L))
+            parts.append(groups.lift(back))
+    result = groups.evaluate(groups.merge(parts))
+    shown = list(map(repr, result["k0"].to_pylist()))
+    each = 1 if retracts else 2
+    assert dict(zip(shown, result["r0"].to_pylist(), strict=True)) == {
+        key: each * count for key, count in expected.items()
+    }
+    assert dict(zip(shown, result["r1"].to_pylist(), strict=True)) == expected
+    assert sorted(result["r2"].to_pylist())[0] == 0
+
+
 def test_a_key_that_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(RunError, match="GROUP BY is not supported over struct"):
-        GroupSpec((pa.struct([("a", L)]),), (COUNT,))
+    with pytest.raises(RunError, match="GROUP BY is not supported over map"):
+        GroupSpec((pa.map_(pa.struct([("a", L)]), L),), (COUNT,))
 
 
 def test_panes_are_groups_of_their_own() -> None:

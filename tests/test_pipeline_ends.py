@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -41,7 +42,8 @@ class EndingQuery:
 
 
 def pipeline(looks: int) -> SparkPipeline:
-    context = cast(Any, SimpleNamespace(settings=Settings()))
+    directory = SimpleNamespace(pipeline=lambda name: Path(name))
+    context = cast(Any, SimpleNamespace(settings=Settings(), directory=directory))
     made = SparkPipeline(context, "s", TypedPlan(accepted("SELECT k FROM plain"), Types({})))
     made.query = cast(Any, EndingQuery(looks))
     made.counters.state = State.RUNNING

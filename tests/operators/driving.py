@@ -19,7 +19,7 @@ from tidegate.operators.changing_sessions import ChangingSessions
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, normal
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, canonical
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout, OutputColumn
@@ -132,7 +132,7 @@ class Query:
             HASH: pa.array([hash_of(row.keys) for row in rows], L),
         }
         for index, kind in enumerate(self.keys):
-            columns[f"k{index}"] = normal(pa.array([row.keys[index] for row in rows], kind))
+            columns[f"k{index}"] = canonical(pa.array([row.keys[index] for row in rows], kind))
         if self.retracts:
             columns[WEIGHT] = pa.array([row.weight for row in rows], L)
         for index, call in enumerate(self.calls):

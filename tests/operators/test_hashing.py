@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import B, D, L
-from tidegate.operators.hashing import has_fixed_width, hash_of
+from tidegate.operators.hashing import hash_of
 
 DATE, TIME = pa.date32(), pa.timestamp("us", "UTC")
 GOLDEN_LONGS = [
@@ -78,7 +81,70 @@ def test_both_halves_are_spread_evenly() -> None:
         assert counts.min() > 800 and counts.max() < 1200
 
 
-def test_text_and_decimals_are_left_to_spark() -> None:
-    kinds = (L, pa.int8(), B, DATE, TIME, D)
-    assert all(map(has_fixed_width, kinds))
-    assert not any(map(has_fixed_width, (pa.string(), pa.decimal128(10, 2), pa.float32())))
+NESTED = pa.struct([("a", L), ("b", pa.list_(pa.string()))])
+MAP = pa.map_(pa.string(), D)
+# A value of each type that Spark sends, and NULL.
+GOLDEN: list[tuple[pa.DataType, list[Any], list[int]]] = [
+    (pa.string(), ["", "a", "naïve", "longer than two words", None], [3_400_964_856_525_257_824, -5_777_231_956_989_992_864, 7_953_064_782_244_495_583, 4_789_468_111_813_970_540, 6_728_581_669_027_343_264]),
+    (pa.binary(), [b"", b"\0", None], [3_400_964_856_525_257_824, 6_840_570_681_593_501_766, 6_728_581_669_027_343_264]),
+    (pa.decimal128(10, 2), [Decimal("0.10"), Decimal("-99999999.99"), None], [1_809_521_043_626_039_031, -2_458_846_620_585_835_075, 6_728_581_669_027_343_264]),
+    (pa.float32(), [0.1, -0.0, None], [-5_265_685_388_080_042_018, 627_405_149_472_732_430, 6_728_581_669_027_343_264]),
+    (pa.int8(), [-128, 127, None], [5_181_055_118_266_526_991, -966_628_654_965_121_767, 6_728_581_669_027_343_264]),
+    (pa.duration("us"), [timedelta(microseconds=1), timedelta(-1), None], [-1_586_005_623_519_383_010, -4_701_505_784_102_196_927, 6_728_581_669_027_343_264]),
+    (pa.timestamp("us"), [datetime(1969, 12, 31), datetime(2024, 2, 29, 12), None], [-4_701_505_784_102_196_927, 7_624_688_837_931_158_187, 6_728_581_669_027_343_264]),
+    (pa.null(), [None], [6_728_581_669_027_343_264]),
+    (NESTED, [{"a": 1, "b": ["x", None]}, {"a": None, "b": None}, None], [-1_219_985_910_070_045_686, 1_064_923_019_698_097_144, 6_728_581_669_027_343_264]),
+    (pa.list_(D), [[0.0, 1.5], [], None], [-1_068_464_585_448_139_743, 3_400_964_856_525_257_824, 6_728_581_669_027_343_264]),
+    (MAP, [[("a", 0.0), ("b", None)], [], None], [-2_924_821_122_852_052_004, 3_400_964_856_525_257_824, 6_728_581_669_027_343_264]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, values, expected", GOLDEN, ids=lambda item: str(item)[:30])
+def test_hashes_of_all_types_never_change(
+    kind: pa.DataType, values: list[Any], expected: list[int]
+) -> None:
+    assert hashes(pa.array(values, kind)) == expected
+    # Neither rows before nor chunks matter.
+    padded = pa.array([*values, *values], kind).slice(len(values))
+    assert hashes(padded) == expected
+
+
+def test_text_is_told_apart_by_length_bytes_and_place() -> None:
+    texts = ["", "\0", "\0\0", "a", "a\0", "aa", "a" * 8, "a" * 9, "a" * 16, "a" * 17]
+    texts += ["abcdefgh12345678", "12345678abcdefgh", "é", "e\u0301"]
+    assert len(set(hashes(pa.array([*texts, None])))) == len(texts) + 1
+    assert hashes(pa.array(texts)) == hashes(pa.array(texts, pa.large_string()))
+    assert hashes(pa.array(texts)) == hashes(pa.array([t.encode() for t in texts], pa.binary()))
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=40)), min_size=1, max_size=30))
+def test_the_hash_of_a_text_does_not_depend_on_other_rows(texts: list[str | None]) -> None:
+    together = hashes(pa.array(texts, pa.string()))
+    assert together == [hashes(pa.array([text], pa.string()))[0] for text in texts]
+    assert len(set(together)) == len(set(texts))
+
+
+def test_many_texts_spread_evenly_and_do_not_collide() -> None:
+    texts = pa.array([f"user-{number}" for number in range(200_000)])
+    found = hash_of([texts], len(texts))
+    assert len(np.unique(found)) == len(texts)
+    for half in (found, found >> 32):
+        counts = np.bincount(np.mod(half, 64))
+        assert counts.min() > 2_800 and counts.max() < 3_450
+
+
+def test_nested_values_that_are_equal_have_equal_hashes() -> None:
+    zeros = pa.struct([("x", D), ("y", pa.list_(D))])
+    one, other = hashes(pa.array([{"x": 0.0, "y": [-0.0]}, {"x": -0.0, "y": [0.0]}], zeros))
+    assert one == other
+    maps = [[("a", 0.0), ("b", 1.0)], [("b", 1.0), ("a", -0.0)], [("a", 1.0), ("b", 0.0)]]
+    first, turned, swapped = hashes(pa.array(maps, MAP))
+    assert first == turned != swapped
+
+
+def test_arrays_are_told_apart_by_order_and_length() -> None:
+    lists = [[], [1], [1, 2], [2, 1], [1, 2, 0], [None], [None, None], None]
+    assert len(set(hashes(pa.array(lists, pa.list_(L))))) == len(lists)
+    structs = [{"a": None, "b": None}, None, {"a": None, "b": []}, {"a": 1, "b": ["x", "y"]}]
+    assert len(set(hashes(pa.array(structs, NESTED)))) == len(structs)

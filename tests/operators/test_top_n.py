@@ -155,8 +155,8 @@ def test_zeros_are_peers_and_so_are_nan() -> None:
 def test_what_has_no_order_is_refused() -> None:
     with pytest.raises(RunError, match="ORDER BY is not supported over list"):
         Ranking((S,), (Ordering(LISTS),), (S,), 1)
-    with pytest.raises(RunError, match="PARTITION BY is not supported over list"):
-        Ranking((LISTS,), (Ordering(L),), (S,), 1)
+    with pytest.raises(RunError, match="PARTITION BY is not supported over map"):
+        Ranking((pa.map_(S, L),), (Ordering(L),), (S,), 1)
 
 
 # Changes

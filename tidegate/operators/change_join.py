@@ -19,8 +19,8 @@ from tidegate.operators.group_kernels import (
     HASH,
     PANE,
     WEIGHT,
+    canonical,
     concat,
-    normal,
     places_of,
 )
 from tidegate.operators.kept_rows import KeptRows, net
@@ -91,7 +91,7 @@ class ChangeJoin:
         """The pane comes as the time of a row and becomes the moment of its last use."""
         times = rows.column(PANE)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
-        keys = [normal(rows.column(name)) for name in self.matching.names]
+        keys = [canonical(rows.column(name)) for name in self.matching.names]
         own = [rows.column(item.name) for item in columns_of(self.columns[port])]
         last = self._last_use(port, ints(rows, PANE))
         hidden = [pa.array(last), rows.column(HASH), times]

@@ -21,8 +21,8 @@ from tidegate.operators.group_kernels import (
     WEIGHT,
     Groups,
     GroupSpec,
+    canonical,
     concat,
-    normal,
 )
 from tidegate.operators.kept_rows import KeptRows
 
@@ -103,7 +103,7 @@ class Rows:
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The columns that count, with keys that are equal where SQL says so."""
-        keys = {name: normal(rows.column(name)) for name in self.groups.keys}
+        keys = {name: canonical(rows.column(name)) for name in self.groups.keys}
         names = self.schema.names
         columns = [keys[name] if name in keys else rows.column(name) for name in names]
         return pa.table(columns, schema=self.schema)

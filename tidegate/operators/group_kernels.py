@@ -1,21 +1,19 @@
 """Groups as tables: lift rows to states, combine states of the same group, evaluate them.
 
 Every table starts with the pane (the window part a row belongs to, 0 without windows), a hash of
-the keys, and the keys. The first table has a row a group: the number of its rows and the states of
-the plain accumulators. Each further table belongs to one bag of values and counts them, or has them
-in the order they came in.
+the keys, and the keys. The first table has a row per group: the number of its rows and the states
+of the plain accumulators. Each further table belongs to one bag of values and counts them, or has
+them in the order they came in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from tidegate.errors import RunError
@@ -23,16 +21,23 @@ from tidegate.operators.accumulators import (
     Accumulator,
     BagAccumulator,
     Call,
-    CombiningAccumulator,
     PlainAccumulator,
     make,
 )
-from tidegate.operators.accumulators.bags import cancel, combine_counts, settle
-from tidegate.operators.accumulators.base import Column, Ids, groupable
-from tidegate.operators.accumulators.kernels import group_ids, ids_of, normal, places_of
+from tidegate.operators.accumulators.bags import cancel_owed, cancel_pairs, combine_counts
+from tidegate.operators.keys import (
+    Column,
+    Ids,
+    canonical,
+    group_ids,
+    groupable,
+    ids_of,
+    merge_rows,
+    places_of,
+)
 
 PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
-# How many rows came in where some take others back, which may leave none.
+# How many rows came in where some retract others, which may leave none.
 SEEN = "_seen"
 Tables = tuple[pa.Table, ...]
 
@@ -98,15 +103,15 @@ class Groups:
 
     def _plan_merges(
         self,
-    ) -> tuple[list[tuple[str, str]], list[tuple[CombiningAccumulator, list[str]]]]:
+    ) -> tuple[list[tuple[str, str]], list[tuple[PlainAccumulator, list[str]]]]:
         """What kernels of Arrow merge, and what accumulators merge themselves."""
         merges, custom = [(HASH, "min"), (ROWS, "sum")], []
         merges += [(SEEN, "sum")] if self.spec.retracts else []
         for item, names in self._plain.values():
-            if isinstance(item, CombiningAccumulator):
-                custom.append((item, names))
-            else:
+            if item.merges:
                 merges += list(zip(names, item.merges, strict=True))
+            else:
+                custom.append((item, names))
         return merges, custom
 
     def empty(self) -> Tables:
@@ -120,7 +125,7 @@ class Groups:
         each = pa.array(np.ones(rows.num_rows, np.int64))
         ones = each if weights is None else weights
         keys = [rows.column(PANE), rows.column(HASH)]
-        keys += [normal(rows.column(name)) for name in self.keys]
+        keys += [canonical(rows.column(name)) for name in self.keys]
         main = [*keys, ones, *([each] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.lift(self._arguments(rows, index, item), weights)
@@ -165,7 +170,7 @@ class Groups:
     # States to states
 
     def combine(self, tables: Tables) -> Tables:
-        """One row a group, and in bags one row a value; values that cancelled out are gone."""
+        """One row per group, in bags one row per value; values that cancelled out are gone."""
         pairs = zip(tables[1:], self.bags, strict=True)
         bags = [self._combine_bag(table, bag) for table, (_, bag) in pairs]
         return (self._combine_main(tables[0]), *bags)
@@ -185,7 +190,7 @@ class Groups:
         if self._custom:
             table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
             merges = [*merges, ("_row", "list")]
-        merged = _aggregated(table, tuple(self.by), tuple(merges))
+        merged = merge_rows(table, self.by, merges)
         if not self._custom:
             return self._in_shape(merged.select(self._names))
         columns = dict(zip(merged.column_names, merged.columns, strict=True))
@@ -205,7 +210,7 @@ class Groups:
     def _combine_bag(self, table: pa.Table, bag: BagAccumulator) -> pa.Table:
         keys = self._bag_keys(bag)
         if bag.keeps_order:
-            return cancel(table, keys, ROWS)
+            return cancel_pairs(table, keys, ROWS)
         return combine_counts(table, keys, (HASH, ROWS), bag)
 
     def _bag_keys(self, bag: BagAccumulator) -> list[str]:
@@ -219,7 +224,7 @@ class Groups:
     # States to results
 
     def evaluate(self, tables: Tables) -> pa.Table:
-        """PANE, HASH, keys, then one column a call, as `r{i}`."""
+        """PANE, HASH, keys, then one column per call, as `r{i}`."""
         main = tables[0]
         bags = dict(zip([index for index, _ in self.bags], tables[1:], strict=True))
         names = [PANE, HASH, *self.keys]
@@ -238,7 +243,7 @@ class Groups:
 
     def _evaluate_bag(self, item: BagAccumulator, main: pa.Table, bag: pa.Table) -> pa.Array:
         if item.keeps_order:
-            bag = settle(bag, self._bag_keys(item), ROWS)
+            bag = cancel_owed(bag, self._bag_keys(item), ROWS)
         ids = places_of(main, bag, self.by)
         counts = bag.column(ROWS).to_numpy()
         values = [bag.column(f"v{place}") for place, _ in enumerate(item.values)]
@@ -247,24 +252,6 @@ class Groups:
             keep = pa.array(known)
             values, counts, ids = [v.filter(keep) for v in values], counts[known], ids[known]
         return item.evaluate_bag(values, counts, ids, main.num_rows)
-
-
-def _aggregated(
-    table: pa.Table, by: tuple[str, ...], merges: tuple[tuple[str, str], ...]
-) -> pa.Table:
-    """One row per group; columns keep their names. A plan costs more than a few hundred rows do,
-    so what is the same each time is made once."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    plan = acero.Declaration("aggregate", _aggregation(by, merges), inputs=[source])
-    return plan.to_table(use_threads=False)
-
-
-@lru_cache(maxsize=256)
-def _aggregation(
-    by: tuple[str, ...], merges: tuple[tuple[str, str], ...]
-) -> acero.AggregateNodeOptions:
-    calls = [(name, f"hash_{kernel}", None, name) for name, kernel in merges]
-    return acero.AggregateNodeOptions(calls, keys=list(by))
 
 
 def _is_count_of_rows(call: Call) -> bool:
@@ -303,9 +290,10 @@ __all__ = [
     "GroupSpec",
     "Groups",
     "Tables",
+    "canonical",
     "concat",
     "filter_all",
     "group_ids",
-    "normal",
+    "merge_rows",
     "places_of",
 ]

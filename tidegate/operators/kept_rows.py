@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.bags import cancel, settle
-from tidegate.operators.accumulators.kernels import first_places, one_nan
+from tidegate.operators.accumulators.bags import cancel_owed, cancel_pairs
+from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.group_kernels import WEIGHT, group_ids
 from tidegate.operators.matching import Ints, ints
 
@@ -31,7 +31,7 @@ class KeptRows:
         if not self.ordered:
             return net(rows)
         marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
-        return cancel(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+        return cancel_pairs(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
     def standing(self, rows: pa.Table) -> pa.Table:
         """Of all rows that ever came, those that are there."""
@@ -39,7 +39,7 @@ class KeptRows:
         if not self.ordered:
             return rows
         marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
-        return settle(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+        return cancel_owed(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
     def known(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, int]:
         """New rows without retractions of what is not there, and how many those were."""
@@ -98,12 +98,4 @@ def content_ids(rows: pa.Table) -> tuple[Ints, int]:
     names = [name for name in rows.column_names if name != WEIGHT]
     if not names:
         return np.zeros(rows.num_rows, np.int64), min(rows.num_rows, 1)
-    return group_ids(pa.table({name: _tellable(rows.column(name)) for name in names}), names)
-
-
-def _tellable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """A column that Arrow can group by, and that is equal where this one is."""
-    kind = column.type
-    if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
-        return pa.array([repr(value) for value in column.to_pylist()], pa.string())
-    return one_nan(column)
+    return group_ids(rows, names)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.kernels import as_array, group_ids
+from tidegate.errors import RunError
+from tidegate.operators.keys import as_array, comparable, group_ids
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +36,13 @@ class Matching:
     null_safe: tuple[bool, ...]
     lower_us: int = 0
     upper_us: int = 0
+
+    def __post_init__(self) -> None:
+        for kind in self.keys:
+            if not comparable(kind):
+                message = f"a join by {kind} is not supported: maps cannot be compared"
+                hint = "join by the values of some of its keys, for example m['a']."
+                raise RunError("TG-501", message, hint=hint)
 
     @property
     def fields(self) -> list[pa.Field]:

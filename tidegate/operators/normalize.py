@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, concat, group_ids, places_of
+from tidegate.operators.group_kernels import HASH, concat
+from tidegate.operators.keys import canonical, group_ids, places_of
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.parts import PartLog
 from tidegate.state.codec import schema_text
@@ -56,7 +57,10 @@ class Normalize:
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]
-        rows = pa.table([rows.column(name) for name in schema.names], schema=schema)
+        # The columns of a row stay what they are; its key is equal where SQL says so.
+        keys = {name: canonical(rows.column(name)) for name in self._names}
+        columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
+        rows = pa.table(columns, schema=schema)
         return (self._last(rows.filter(pc.not_equal(rows.column(OP), BEFORE))),)
 
     def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:

@@ -10,9 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.base import Column
-from tidegate.operators.accumulators.kernels import as_array
-from tidegate.operators.group_kernels import group_ids, normal
+from tidegate.operators.keys import Column, as_array, canonical, group_ids, ranks
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -38,14 +36,11 @@ def codes(column: Column, ordering: Ordering) -> Ints:
 
     Text goes by its bytes, NaN is above all numbers, and there is one zero.
     """
-    values = as_array(normal(column))
+    values = as_array(canonical(column))
     rows = len(values)
     if pa.types.is_null(values.type):
         return np.zeros(rows, np.int64)
-    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
-    found: Ints = ranks.to_numpy().astype(np.int64)
-    if pa.types.is_floating(values.type):
-        found[pc.fill_null(pc.is_nan(values), False).to_numpy(zero_copy_only=False)] = rows + 1
+    found = ranks(values)
     if ordering.descending:
         found = -found
     if values.null_count:
@@ -89,13 +84,5 @@ def _differs(values: Ints) -> Mask:
 
 
 def equal_rows(rows: pa.Table) -> tuple[Ints, int]:
-    """A number for each row, the same for rows that are equal in all columns, and how many."""
-    columns = {name: _tellable(rows.column(name)) for name in rows.column_names}
-    return group_ids(pa.table(columns), rows.column_names)
-
-
-def _tellable(column: pa.ChunkedArray) -> Column:
-    """A column that Arrow can group by and that is equal where this one is."""
-    if sortable(column.type) and not pa.types.is_null(column.type):
-        return normal(column)
-    return pa.array([repr(value) for value in column.to_pylist()], pa.string())
+    """A number for each row, the same for rows that are identical in all columns, and how many."""
+    return group_ids(rows, rows.column_names)

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT
 from tidegate.errors import RunError
-from tidegate.operators.accumulators.base import groupable
 from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import OperatorState, with_op
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, group_ids, normal, places_of
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, canonical, group_ids, places_of
+from tidegate.operators.keys import comparable
 from tidegate.operators.ordering import (
     DENSE_RANK,
     RANK,
@@ -57,8 +57,8 @@ class Ranking:
         assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
         assert self.limit >= 1, "there is a first row"
         for kind in self.keys:
-            if not groupable(kind):
-                hint = "partition by its parts, or by to_json(…)."
+            if not comparable(kind):
+                hint = "partition by the values of some of its keys, for example m['a']."
                 raise RunError("TG-501", f"PARTITION BY is not supported over {kind}", hint=hint)
         for item in self.order:
             if not sortable(item.type):
@@ -116,7 +116,7 @@ class Ranking:
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """The columns that count, with keys that are equal where SQL says so."""
-        made = {item.name: normal(rows.column(item.name)) for item in self.key_fields}
+        made = {item.name: canonical(rows.column(item.name)) for item in self.key_fields}
         made[SEEN] = pa.array(np.ones(rows.num_rows, np.int64))
         columns = [made[n] if n in made else rows.column(n) for n in schema.names]
         return pa.table(columns, schema=schema)

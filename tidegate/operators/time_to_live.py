@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.group_kernels import HASH, places_of
+from tidegate.operators.keys import merge_rows
 from tidegate.operators.parts import PartLog
 
 Ints = npt.NDArray[np.int64]
@@ -47,8 +48,7 @@ class TimeToLive:
         """Each key once, with its last touch."""
         if touches.num_rows <= 1:
             return touches
-        merged = touches.group_by(self.by, use_threads=False).aggregate([(TOUCHED, "max")])
-        return merged.rename_columns(self.schema.names).cast(self.schema)
+        return merge_rows(touches, self.by, [(TOUCHED, "max")]).cast(self.schema)
 
     def due(self, touches: pa.Table) -> Ints:
         """When each key is forgotten."""

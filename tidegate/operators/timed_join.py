@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, concat, normal
+from tidegate.operators.group_kernels import HASH, PANE, canonical, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, TRACKED, Matching, columns_of, ints, output_kinds
@@ -84,7 +84,7 @@ class TimedJoin:
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[port][0]
         columns = [rows.column(PANE), rows.column(HASH)]
-        columns += [normal(rows.column(item.name)) for item in self.matching.fields]
+        columns += [canonical(rows.column(item.name)) for item in self.matching.fields]
         columns += [rows.column(item.name) for item in columns_of(self.columns[port])]
         table = pa.table(columns, schema=schema)
         if not TRACKED[self.how][port]:

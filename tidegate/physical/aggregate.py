@@ -219,12 +219,11 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
     # Making the accumulators here refuses what cannot run before anything starts.
     Groups(spec)
     operator = _operator(plan, spec, late, request, name, with_op)
-    hashed = columns.hash_by(plan.keys, spec.keys)
     made_of_panes = plan.window is not None and plan.session_gap_us is None
     grid = None
     if made_of_panes and plan.window is not None:
         grid = Grid(_panes(plan).width_us, plan.window.offset_us)
-    port = columns.port(plan.input, grid=grid, time_id=plan.time_id, hashed=hashed)
+    port = columns.port(plan.input, grid=grid, time_id=plan.time_id, hashed=columns.keys)
     return Built(operator, (port,), plan.by_clock, aggregate_behind_us(plan.node) or 0)
 
 

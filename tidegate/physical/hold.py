@@ -14,7 +14,7 @@ from tidegate.physical.times import behind_us
 from tidegate.plan import nodes as n
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 def refusals(node: n.Hold) -> Iterator[Refusal]:
@@ -71,21 +71,8 @@ def build(node: n.Hold, request: Request) -> Built:
         late = LateRows(operator_name(node), output, tuple(output.types[:original]))
     start = f"c{len(names) - 3}" if window is not None else None
     operator = Hold(output, start=start, late_rows=late, limits=request.limits)
-    port = columns.port(node.input, hashed=_hashed(columns, output, spread_by(output)))
+    port = columns.port(node.input, hashed=spread_by(output))
     return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
-
-
-def _hashed(columns: Columns, output: pa.Schema, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Numbers are hashed by the pack step, text by Spark."""
-    from tidegate.operators.group_kernels import HASH, PANE
-    from tidegate.operators.hashing import has_fixed_width
-
-    if all(name == PANE or has_fixed_width(output.field(name).type) for name in names):
-        return names
-    given = dict(columns.named)
-    listed = ", ".join(columns.sql_of(given[name]) for name in names)
-    columns.add(HASH, f"xxhash64({listed})")
-    return None
 
 
 KIND = OperatorKind(operator_name, describe, build, refusals=refusals, waits_for_end=waits_for_end)

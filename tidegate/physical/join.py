@@ -234,8 +234,6 @@ def _comparable(one: str, other: str) -> bool:
 
 
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
-    import pyarrow as pa
-
     from tidegate.operators.change_join import ChangeJoin
     from tidegate.operators.matching import Matching
     from tidegate.operators.timed_join import TimedJoin
@@ -252,10 +250,6 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
         assert plan.step_us is not None, "rows have times"
         join = TimedJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
         return _with_late(join, node) if request.keeps_late else join
-    if carries_op(node) and any(pa.types.is_nested(kind) for side in columns for kind in side):
-        message = "rows with arrays, maps or structs that can be retracted cannot be joined yet"
-        hint = "leave such columns out, or turn them into text with to_json(…)."
-        raise Unrunnable(Refusal(message, hint))
     ttl = node.ttl_us if plan.step_us is None else None
     return ChangeJoin(
         matching,
@@ -306,8 +300,7 @@ def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPla
     columns.add_all("c", column_sql(side))
     if any(plan.retracts):
         columns.add(WEIGHT, WEIGHT_SQL if plan.retracts[port] else "1L")
-    hashed = columns.hash_by(keys, [arrow_type(kind) for kind in common])
-    return columns.port(side, hashed=hashed)
+    return columns.port(side, hashed=columns.keys)
 
 
 KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)

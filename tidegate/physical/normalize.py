@@ -29,8 +29,7 @@ def build(node: n.Normalize, request: Request) -> Built:
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
     kinds = request.types.all(keys)
     operator = Normalize(tuple(kinds), tuple(request.types.columns(node)), request.limits)
-    hashed = columns.hash_by(keys, kinds)
-    return Built(operator, (columns.port(node.input, hashed=hashed, arrival=True),))
+    return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
 
 
 KIND = OperatorKind(operator_name, describe, build)

@@ -11,8 +11,6 @@ from tidegate.physical.ticked_sql import when_live
 from tidegate.plan import nodes as n
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tidegate.operators.panes import Grid
 
 
@@ -27,8 +25,8 @@ class PortPlan:
     grid: Grid | None = None
     # The column whose value is the pane, before the grid; often the event time itself.
     time_id: str | None = None
-    # What the hash is made of behind `lift`; None if Spark makes it.
-    hashed: tuple[str, ...] | None = None
+    # What the hash is made of, behind `lift`.
+    hashed: tuple[str, ...] = ()
     # Whether rows say where they stood, because their order counts.
     arrival: bool = False
 
@@ -73,15 +71,10 @@ class Columns:
         stage = tuple((given, sql) for sql, given in self.by_sql.items())
         return PortPlan(node, stage, tuple(self.named), **rest)
 
-    def hash_by(self, keys: Sequence[str], types: Sequence[pa.DataType]) -> tuple[str, ...] | None:
-        """Numbers are hashed where they are few, behind `lift`; text by Spark."""
-        from tidegate.operators.group_kernels import HASH
-        from tidegate.operators.hashing import has_fixed_width
-
-        if all(has_fixed_width(kind) for kind in types):
-            return tuple(f"k{index}" for index, _ in enumerate(keys))
-        self.add(HASH, f"xxhash64({', '.join(keys)})")
-        return None
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, by which rows are hashed where they are few, behind `lift`."""
+        return tuple(name for name, _ in self.named if name[0] == "k")
 
 
 def column_sql(node: n.Node) -> list[str]:

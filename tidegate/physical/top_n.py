@@ -142,7 +142,7 @@ def build(node: n.TopN, request: Request) -> Built:
     rank = rows[count] if node.rank_id is not None else None
     ranking = Ranking(tuple(kinds), tuple(orders), tuple(rows[:count]), limit, node.function, rank)
     operator = _operator(node, ranking, late, request.limits)
-    port = columns.port(node.input, hashed=columns.hash_by(keys, kinds), arrival=True)
+    port = columns.port(node.input, hashed=columns.keys, arrival=True)
     return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
 
 

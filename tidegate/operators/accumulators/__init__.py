@@ -2,10 +2,10 @@
 
 An accumulator is a monoid: `lift` makes the state of a row, states of the same group are combined,
 `evaluate` makes the result; any way to split the rows gives the same. A *plain* accumulator keeps a
-fixed number of columns in the table of groups, which kernels of Arrow merge, or its own code if it
-is a *combining* one. A *bag* accumulator needs the values themselves (DISTINCT, ranks, or most
-things when rows are taken back): it reads a table of its own that counts how often each value is
-there, or that has them in the order they came in.
+fixed number of columns in the table of groups, which kernels of Arrow merge, or code of its own. A
+*bag* accumulator needs the values themselves (DISTINCT, ranks, or most things when rows are
+retracted): it reads a table of its own that counts how often each value is there, or that has them
+in the order they came in. An aggregate is one class; what is to be known of it are its attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from tidegate.operators.accumulators.base import (
     Accumulator,
     BagAccumulator,
     Call,
-    CombiningAccumulator,
     PlainAccumulator,
 )
 from tidegate.operators.accumulators.registry import (
@@ -29,7 +28,6 @@ __all__ = [
     "Accumulator",
     "BagAccumulator",
     "Call",
-    "CombiningAccumulator",
     "PlainAccumulator",
     "constants_from",
     "ignores_nulls",

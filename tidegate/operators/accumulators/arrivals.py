@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,23 +11,22 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.base import (
     Call,
-    Column,
-    CombiningAccumulator,
-    Ids,
+    PlainAccumulator,
+    require_no_weights,
     unsupported,
 )
 from tidegate.operators.accumulators.extremes import require_sortable, sortable_type, to_sortable
 from tidegate.operators.accumulators.kernels import (
-    as_array,
     first_places,
     last_places,
-    normal,
     reduce_by,
     take_or_null,
     to_flags,
-    valid_mask,
     where,
 )
+from tidegate.operators.keys import Column, Ids, Mask, as_array, canonical, valid_mask
+
+Pick = Callable[[Ids, int, Mask], Ids]
 
 
 def skips_nulls(constants: Sequence[object], default: bool) -> bool:
@@ -34,18 +34,26 @@ def skips_nulls(constants: Sequence[object], default: bool) -> bool:
     return bool(constants[0]) if constants else default
 
 
-class FirstOrLast(CombiningAccumulator):
+class _ByArrival(PlainAccumulator):
     """The value that came first or last; NULL is one unless the call ignores it."""
+
+    idempotent = True
+    in_order = True
+    constants_from = 1
+    pick: ClassVar[Pick]
+
+    @classmethod
+    def ignores_nulls(cls, constants: Sequence[object]) -> bool:
+        return skips_nulls(constants, default=False)
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.fields = (call.arguments[0], pa.bool_())
         self.skips_nulls = skips_nulls(call.constants, default=False)
         self.null_place = 0 if self.skips_nulls else None
-        self.pick = last_places if call.function == "last" else first_places
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         value = arguments[0]
         if self.skips_nulls:
             return [value, pc.is_valid(value)]
@@ -55,7 +63,7 @@ class FirstOrLast(CombiningAccumulator):
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         there = to_flags(states[1])
-        places = self.pick(ids, groups, there)
+        places = type(self).pick(ids, groups, there)
         return [take_or_null(states[0], places), pa.array(places >= 0)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -63,10 +71,32 @@ class FirstOrLast(CombiningAccumulator):
         return where(states[0], to_flags(states[1]))
 
 
-class ExtremeBy(CombiningAccumulator):
-    """min_by, max_by: the value beside the smallest or largest; of several the earliest."""
+class First(_ByArrival):
+    """first: the value that came first."""
 
+    names = ("first", "first_value", "any_value")
+    pick = first_places
+
+
+class Last(_ByArrival):
+    """last: the value that came last."""
+
+    names = ("last", "last_value")
+    pick = last_places
+
+
+class _ExtremeBy(PlainAccumulator):
+    """The value beside the smallest or largest; of several the earliest."""
+
+    idempotent = True
+    in_order = True
+    constants_from = 2
     null_place = 1
+    kernel: ClassVar[str]
+
+    @classmethod
+    def ignores_nulls(cls, constants: Sequence[object]) -> bool:
+        return False
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -75,11 +105,10 @@ class ExtremeBy(CombiningAccumulator):
         value, order = call.arguments
         require_sortable(call, order)
         self.fields = (value, sortable_type(order))
-        self.kernel = call.function.removesuffix("_by")
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
-        return [arguments[0], to_sortable(normal(arguments[1]))]
+        require_no_weights(weights)
+        return [arguments[0], to_sortable(canonical(arguments[1]))]
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         value, order = states[0], as_array(states[1])
@@ -91,3 +120,25 @@ class ExtremeBy(CombiningAccumulator):
     def evaluate(self, states: Sequence[Column]) -> Column:
         # A lone row without an order still has its value.
         return where(states[0], valid_mask(states[1]))
+
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        value, order = arguments
+        return (f"{self.kernel}_by({value}, {order})", f"{self.kernel}({order})")
+
+    def from_partials(self, columns: Sequence[Column]) -> list[Column]:
+        # The row that is left of a group is its state.
+        return self.lift(columns, None)
+
+
+class MinBy(_ExtremeBy):
+    """min_by: the value beside the smallest."""
+
+    names = ("min_by",)
+    kernel = "min"
+
+
+class MaxBy(_ExtremeBy):
+    """max_by: the value beside the largest."""
+
+    names = ("max_by",)
+    kernel = "max"

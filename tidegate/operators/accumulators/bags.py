@@ -1,9 +1,9 @@
-"""Aggregates over the values themselves: DISTINCT, and whatever cannot take a row back."""
+"""Aggregates over the values themselves: DISTINCT, and whatever cannot retract a row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,79 +11,62 @@ import pyarrow as pa
 from tidegate.operators.accumulators.base import (
     BagAccumulator,
     Call,
-    Column,
-    Ids,
     PlainAccumulator,
     require_groupable,
 )
-from tidegate.operators.accumulators.kernels import (
+from tidegate.operators.accumulators.kernels import aggregate, first_places
+from tidegate.operators.keys import (
+    Column,
+    Ids,
     Mask,
-    aggregate,
     as_array,
-    first_places,
+    canonical,
     group_ids,
-    normal,
+    merge_rows,
     one_nan,
+    ranks,
 )
-
-
-class CountDistinct(BagAccumulator):
-    """How many different values there are; a combination with a NULL does not count."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        require_groupable(call, "it would tell apart values of")
-
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
-        return [normal(argument) for argument in arguments], ones
-
-    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
-        return pa.array(np.bincount(ids, minlength=groups).astype(np.int64))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How an aggregate reads a bag: in order of arrival, and equal values once or as they are."""
-
-    in_order: bool = False
-    once: bool = False
 
 
 class OverBag(BagAccumulator):
     """A plain aggregate of the values that are there."""
 
-    def __init__(self, call: Call, plain: type[PlainAccumulator], reading: Reading) -> None:
+    def __init__(self, call: Call, plain: type[PlainAccumulator]) -> None:
         super().__init__(call)
-        why = "DISTINCT needs" if call.distinct else "rows are taken back, which needs"
+        is_set = call.distinct or plain.once
+        why = "DISTINCT needs" if is_set else "rows are retracted, which needs"
         require_groupable(call, f"{why} to tell apart values of")
-        alone = replace(call, distinct=False, retracts=False, filtered=False)
-        self.plain = plain(alone)
+        self.plain = plain(replace(call, distinct=False, filtered=False))
         self.null_place = self.plain.null_place
-        self.once = reading.once
-        self.in_order = reading.in_order
+        # What does not care for repetitions need not see them.
+        self.once = (is_set and not plain.idempotent) or (plain.idempotent and not plain.in_order)
+        self.in_order = plain.in_order
         # If all rows stay, the order of first arrivals is enough.
-        self.keeps_order = reading.in_order and call.retracts
-        # With DISTINCT zeros are the same; a row that is taken back is the one with its sign.
-        is_set = call.distinct or call.function == "collect_set"
-        self.same = normal if is_set and not self.keeps_order else one_nan
+        self.keeps_order = plain.in_order and call.retracts
+        # With DISTINCT zeros are equal; a row that is retracted is the one with its sign.
+        self.same = canonical if is_set and not self.keeps_order else one_nan
 
     @property
     def required(self) -> tuple[int, ...]:
-        return () if self.null_place is None else (self.null_place,)
+        return self.plain.required
 
     def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
         return [self.same(argument) for argument in arguments], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
         if self.once and self.keeps_order:
-            values = [normal(value) for value in values]
+            values = [canonical(value) for value in values]
             rows = np.flatnonzero(_first_of_each(values, ids))
-        elif self.once:
-            return aggregate(self.plain, values, ids, groups)
         else:
-            rows = np.repeat(np.arange(len(ids)), counts)
+            rows = np.arange(len(ids)) if self.once else np.repeat(np.arange(len(ids)), counts)
+        if self.plain.rounds:
+            # The result is then one of the values, and not of how they came and went.
+            rows = rows[np.argsort(ranks(values[0])[rows], kind="stable")]
         taken = [as_array(value).take(pa.array(rows)) for value in values]
         return aggregate(self.plain, taken, ids[rows], groups)
+
+    def partial_keys(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return None if self.in_order or self.call.retracts else tuple(arguments)
 
 
 def _first_of_each(values: Sequence[Column], ids: Ids) -> Mask:
@@ -98,27 +81,26 @@ def _first_of_each(values: Sequence[Column], ids: Ids) -> Mask:
 def combine_counts(
     table: pa.Table, keys: list[str], names: tuple[str, str], bag: BagAccumulator
 ) -> pa.Table:
-    """One row a value; values that cancelled out are gone. `names`: the hash and the counts."""
+    """One row per value; values that cancelled out are gone. `names`: the hash and the counts."""
     if table.num_rows == 0:
         return table
     schema, merges = table.schema, [(names[0], "min"), (names[1], bag.merge)]
     if bag.in_order:
         table = table.append_column("_row", pa.array(np.arange(table.num_rows)))
         merges.append(("_row", "min"))
-    merged = table.group_by(keys, use_threads=False).aggregate(merges)
+    merged = merge_rows(table, keys, merges)
     if bag.in_order:
         # Groups come out in an order of their own.
-        merged = merged.sort_by("_row_min")
-    columns = dict(zip([*keys, *(name for name, _ in merges)], merged.columns, strict=True))
-    result = pa.table([columns[field.name] for field in schema], schema=schema)
+        merged = merged.take(pa.array(np.argsort(merged.column("_row").to_numpy())))
+    result = pa.table([merged.column(name) for name in schema.names], schema=schema)
     counts = result.column(names[1]).to_numpy()
     return result if counts.min() > 0 else result.filter(pa.array(counts != 0))
 
 
-def cancel(table: pa.Table, keys: list[str], count: str) -> pa.Table:
-    """Rows as they came, without those that were taken back.
+def cancel_pairs(table: pa.Table, keys: list[str], count: str) -> pa.Table:
+    """Rows as they came, without those that were retracted.
 
-    A row that is taken back is the latest equal one before it: so opening and closing brackets
+    A row that is retracted is the latest identical one before it: so opening and closing brackets
     match, and like them they can be matched in any part first. What finds no match stays.
     """
     signs = table.column(count).to_numpy()
@@ -148,8 +130,8 @@ def unmatched(ids: Ids, signs: Ids) -> Mask:
     return free
 
 
-def settle(table: pa.Table, keys: list[str], count: str) -> pa.Table:
-    """Only rows that are there: what is still to be taken back takes the earliest equal row."""
+def cancel_owed(table: pa.Table, keys: list[str], count: str) -> pa.Table:
+    """Only rows that are there: a retraction without a pair removes the earliest identical row."""
     signs = table.column(count).to_numpy()
     if len(signs) == 0 or signs.min() > 0:
         return table

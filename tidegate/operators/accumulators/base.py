@@ -1,28 +1,24 @@
-"""What an accumulator is."""
+"""What an accumulator is. Facts about an aggregate are attributes of its class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import RunError
-
-Column: TypeAlias = pa.ChunkedArray | pa.Array
-Ids = npt.NDArray[np.int64]
+from tidegate.operators.keys import Column, Ids, groupable
 
 
 @dataclass(frozen=True)
 class Call:
     """One aggregate of a query. Spark evaluates the arguments and says what type comes out.
 
-    `constants` are the literals that follow the arguments (see `constants_from` in the registry).
+    `constants` are the literals that follow the arguments (see `Accumulator.constants_from`).
     `filtered` says that the last argument is a boolean: rows where it is not true do not exist for
-    this call. `retracts` says that rows can be taken back, `ordered` that the call has an ORDER BY.
+    this call. `retracts` says that rows can be retracted, `ordered` that the call has an ORDER BY.
     """
 
     function: str
@@ -39,38 +35,54 @@ class Call:
 class Accumulator:
     """Merges states of the same group and turns them into a result.
 
-    `null_place` is the argument whose NULL makes a row not count, so that a filter can be folded
-    into it; None where every row counts, and the filter is passed on as the last argument.
+    `names` are those under which Spark knows the aggregate, its own first. Literals are read from
+    argument `constants_from` on; None: all arguments are columns. `null_place` is the argument
+    whose NULL makes a row not count, so that a filter can be folded into it; None where every row
+    counts, and the filter is passed on as the last argument.
     """
 
+    names: ClassVar[tuple[str, ...]] = ()
+    constants_from: ClassVar[int | None] = None
     null_place: int | None = 0
 
     def __init__(self, call: Call) -> None:
         self.call = call
 
+    @classmethod
+    def ignores_nulls(cls, constants: Sequence[object]) -> bool:
+        """Whether rows with a NULL argument do not count, so that SQL can fold a filter into it."""
+        return True
+
 
 class PlainAccumulator(Accumulator):
     """Keeps `fields` for every group; `merges` names the Arrow kernel that merges each.
 
-    NULL in all of them is the state of no rows.
+    Without `merges` the accumulator has a `combine` of its own. NULL in all fields is the state of
+    no rows.
     """
 
+    # Values that are there several times count as one that is there once.
+    idempotent: ClassVar[bool] = False
+    # Only different values count, whether the call says DISTINCT or not.
+    once: ClassVar[bool] = False
+    # A row can be retracted from what is kept; else the values themselves must be.
+    retractable: ClassVar[bool] = False
+    # The order of arrival counts.
+    in_order: ClassVar[bool] = False
+    # The result is rounded on the way, so that the order of values shows in its last bits.
+    rounds: ClassVar[bool] = False
+
     fields: tuple[pa.DataType, ...]
-    merges: tuple[str, ...]
+    merges: tuple[str, ...] = ()
+
+    @property
+    def required(self) -> tuple[int, ...]:
+        """The arguments whose NULL makes a row not count."""
+        return () if self.null_place is None else (self.null_place,)
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        """The state of every row as if it were alone; taken back where its weight is −1."""
+        """The state of every row as if it were alone; retracted where its weight is −1."""
         raise NotImplementedError
-
-    def evaluate(self, states: Sequence[Column]) -> Column:
-        """The result of every group."""
-        raise NotImplementedError
-
-
-class CombiningAccumulator(PlainAccumulator):
-    """A plain accumulator whose states are merged by its own code, one column from several."""
-
-    merges = ()
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         """Merge the states: row i belongs to group ids[i], rows are in the order they came in.
@@ -79,6 +91,21 @@ class CombiningAccumulator(PlainAccumulator):
         """
         raise NotImplementedError
 
+    def evaluate(self, states: Sequence[Column]) -> Column:
+        """The result of every group."""
+        raise NotImplementedError
+
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        """Spark's aggregates over rows of a group from which `from_partials` makes their state.
+
+        `arguments` is SQL. None: rows have to be lifted one by one.
+        """
+        return None
+
+    def from_partials(self, columns: Sequence[Column]) -> list[Column]:
+        """The states of groups from the columns that `partials` asks for: mostly these columns."""
+        return list(columns)
+
 
 class BagAccumulator(Accumulator):
     """Reads the values of a group, which have a table of their own.
@@ -86,9 +113,11 @@ class BagAccumulator(Accumulator):
     A row of it is a value with the number of times it is there; `merge` names the kernel that
     merges these numbers. `in_order` asks for values in the order of their first arrival; with
     `keeps_order` there is a row for every arrival instead. Rows with NULL in one of the `required`
-    values are left out.
+    values are left out. `exactly` is the plain aggregate that, over different values, stands in
+    where rows are retracted.
     """
 
+    exactly: ClassVar[type[PlainAccumulator] | None] = None
     in_order = False
     keeps_order = False
     merge = "sum"
@@ -109,6 +138,10 @@ class BagAccumulator(Accumulator):
         """The result of every group, also of those without values; no count is below 1."""
         raise NotImplementedError
 
+    def partial_keys(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        """SQL of the values, by which Spark can group as by further keys, counting rows."""
+        return None
+
 
 def overflow(call: Call) -> RunError:
     """Spark stops a query whose sum does not fit; so do we, with the name of the sum."""
@@ -124,14 +157,14 @@ def unsupported(call: Call, reason: str, hint: str | None = None) -> RunError:
     return RunError("TG-501", f"{call.text} {reason}", hint=hint)
 
 
-def groupable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be keys of a group, or be told apart by DISTINCT."""
-    return not (pa.types.is_nested(kind) or pa.types.is_null(kind))
-
-
 def require_groupable(call: Call, why: str) -> None:
-    """Refuse arguments whose values Arrow cannot tell apart."""
+    """Refuse arguments whose values cannot be told apart."""
     for kind in call.arguments:
         if not groupable(kind):
             hint = "use its parts, or to_json(…), as the argument."
             raise unsupported(call, f"is not supported: {why} {kind}", hint)
+
+
+def require_no_weights(weights: Column | None) -> None:
+    """What cannot retract a row is over the bag of values where rows retract."""
+    assert weights is None, "rows that are retracted need the bag of values"

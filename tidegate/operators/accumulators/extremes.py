@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,82 +11,148 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.base import (
     Call,
-    Column,
-    CombiningAccumulator,
-    Ids,
     PlainAccumulator,
+    require_no_weights,
     unsupported,
 )
-from tidegate.operators.accumulators.kernels import as_array, to_ints, valid_mask
+from tidegate.operators.accumulators.kernels import to_ints
 from tidegate.operators.accumulators.numbers import require_boolean
+from tidegate.operators.keys import Column, Ids, as_array, valid_mask
 
 _FLIP = np.int64(0x7FFF_FFFF_FFFF_FFFF)
-_BITS = {
-    "bit_and": (np.bitwise_and, -1),
-    "bit_or": (np.bitwise_or, 0),
-    "bit_xor": (np.bitwise_xor, 0),
-}
 
 
-class Extreme(PlainAccumulator):
-    """min or max. Floats are compared as Spark does it: NaN is the largest."""
+class _Extreme(PlainAccumulator):
+    """Floats are compared as Spark does it: NaN is the largest."""
+
+    idempotent = True
+    kernel: ClassVar[str]
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.argument = call.arguments[0]
         require_sortable(call, self.argument)
         self.fields = (sortable_type(self.argument),)
-        self.merges = (call.function,)
+        self.merges = (self.kernel,)
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         return [to_sortable(arguments[0])]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return from_sortable(states[0], self.argument)
 
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return (f"{self.kernel}({arguments[0]})",)
 
-class AllOrAny(PlainAccumulator):
-    """bool_and is the smallest, bool_or the largest of the values."""
+    def from_partials(self, columns: Sequence[Column]) -> list[Column]:
+        # The value that is left of a group is its state.
+        return self.lift(columns, None)
 
+
+class Min(_Extreme):
+    """min: the smallest value."""
+
+    names = ("min",)
+    kernel = "min"
+
+
+class Max(_Extreme):
+    """max: the largest value."""
+
+    names = ("max",)
+    kernel = "max"
+
+
+class _AllOrAny(PlainAccumulator):
+    """Whether all values, or any of them, are true."""
+
+    idempotent = True
     fields = (pa.bool_(),)
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         require_boolean(call)
-        self.merges = ("min" if call.function == "bool_and" else "max",)
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         return [arguments[0]]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return states[0]
 
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return (f"{self.names[0]}({arguments[0]})",)
 
-class Bits(CombiningAccumulator):
-    """bit_and, bit_or, bit_xor of integers."""
+
+class BoolAnd(_AllOrAny):
+    """bool_and: the smallest of the values."""
+
+    names = ("bool_and", "every")
+    merges = ("min",)
+
+
+class BoolOr(_AllOrAny):
+    """bool_or: the largest of the values."""
+
+    names = ("bool_or", "any", "some")
+    merges = ("max",)
+
+
+class _Bits(PlainAccumulator):
+    """Integers, bit by bit."""
+
+    merge: ClassVar[np.ufunc]
+    neutral: ClassVar[int]
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         if not pa.types.is_integer(call.arguments[0]):
             raise unsupported(call, f"is not supported over {call.arguments[0]}")
         self.fields = (call.arguments[0],)
-        self.merge, self.neutral = _BITS[call.function]
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         return [arguments[0]]
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         there = valid_mask(states[0])
         values, ids = to_ints(states[0])[there], ids[there]
         merged = np.full(groups, self.neutral, values.dtype)
-        self.merge.at(merged, ids, values)
+        type(self).merge.at(merged, ids, values)
         return [pa.array(merged, mask=np.bincount(ids, minlength=groups) == 0)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         return states[0]
+
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return (f"{self.names[0]}({arguments[0]})",)
+
+
+class BitAnd(_Bits):
+    """bit_and: bits that all values have."""
+
+    names = ("bit_and",)
+    idempotent = True
+    merge = np.bitwise_and
+    neutral = -1
+
+
+class BitOr(_Bits):
+    """bit_or: bits that some value has."""
+
+    names = ("bit_or",)
+    idempotent = True
+    merge = np.bitwise_or
+    neutral = 0
+
+
+class BitXor(_Bits):
+    """bit_xor: bits that an odd number of values has."""
+
+    names = ("bit_xor",)
+    merge = np.bitwise_xor
+    neutral = 0
 
 
 def require_sortable(call: Call, kind: pa.DataType) -> None:

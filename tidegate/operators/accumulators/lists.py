@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,24 @@ import pyarrow.compute as pc
 from tidegate.operators.accumulators.arrivals import skips_nulls
 from tidegate.operators.accumulators.base import (
     Call,
-    Column,
-    CombiningAccumulator,
-    Ids,
+    PlainAccumulator,
+    require_no_weights,
     unsupported,
 )
-from tidegate.operators.accumulators.kernels import as_array, to_flags, valid_mask
+from tidegate.operators.accumulators.kernels import to_flags
+from tidegate.operators.keys import Column, Ids, as_array, valid_mask
 
 
-class CollectList(CombiningAccumulator):
+class CollectList(PlainAccumulator):
     """The values of a group as a list, empty if there are none."""
+
+    names: ClassVar[tuple[str, ...]] = ("collect_list", "array_agg")
+    in_order = True
+    constants_from: ClassVar[int | None] = 1
+
+    @classmethod
+    def ignores_nulls(cls, constants: Sequence[object]) -> bool:
+        return skips_nulls(constants, default=True)
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -31,7 +40,7 @@ class CollectList(CombiningAccumulator):
         self.null_place = 0 if self.skips_nulls else None
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         value = as_array(arguments[0])
         there = np.ones(len(value), np.bool_)
         if self.skips_nulls:
@@ -56,8 +65,20 @@ class CollectList(CombiningAccumulator):
         return _lists(_lengths(lists), lists.flatten(), self.fields[0])
 
 
-class JoinedText(CombiningAccumulator):
+class CollectSet(CollectList):
+    """collect_set: different values, in the order they first came in."""
+
+    names = ("collect_set",)
+    constants_from = None
+    once = True
+
+
+class StringAgg(PlainAccumulator):
     """string_agg, listagg: the values with a separator in between, NULL if there are none."""
+
+    names = ("string_agg", "listagg")
+    in_order = True
+    constants_from = 1
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.base import (
     Call,
-    Column,
     PlainAccumulator,
     overflow,
     unsupported,
 )
-from tidegate.operators.accumulators.kernels import to_ints, valid_mask, with_nulls
+from tidegate.operators.accumulators.exact import ExactTotal
+from tidegate.operators.accumulators.kernels import int_sums, to_ints, with_nulls
 from tidegate.operators.accumulators.totals import Total, total_of
+from tidegate.operators.keys import Column, Ids, valid_mask
 
 _DIVIDE = decimal.Context(prec=76, rounding=decimal.ROUND_DOWN)
 _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
@@ -26,8 +27,14 @@ _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 class Count(PlainAccumulator):
     """count(a), count(a, b): rows in which nothing is NULL."""
 
+    names = ("count",)
+    retractable = True
     fields = (pa.int64(),)
     merges = ("sum",)
+
+    @property
+    def required(self) -> tuple[int, ...]:
+        return tuple(range(len(self.call.arguments)))
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         there: Column | None = None
@@ -40,10 +47,15 @@ class Count(PlainAccumulator):
     def evaluate(self, states: Sequence[Column]) -> Column:
         return pc.fill_null(states[0], 0)
 
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return None if self.call.retracts else (f"count({', '.join(arguments)})",)
+
 
 class CountIf(PlainAccumulator):
     """count_if(c): rows in which c is true."""
 
+    names = ("count_if",)
+    retractable = True
     fields = (pa.int64(),)
     merges = ("sum",)
 
@@ -57,23 +69,47 @@ class CountIf(PlainAccumulator):
     def evaluate(self, states: Sequence[Column]) -> Column:
         return pc.fill_null(states[0], 0)
 
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        return None if self.call.retracts else (f"count_if({arguments[0]})",)
 
-class Sum(PlainAccumulator):
-    """sum of numbers or intervals: NULL for a group without values."""
 
-    def __init__(self, call: Call) -> None:
+class _Totalled(PlainAccumulator):
+    """A sum and, where that is needed, the number of values in it."""
+
+    retractable = True
+
+    def __init__(self, call: Call, total: Total, counts: bool) -> None:
         super().__init__(call)
-        self.total = total_of(call)
-        # Rows that only come leave a NULL where there were none; a count has to say it otherwise.
-        self.counts = call.retracts
-        self.fields = (*self.total.fields, *((pa.int64(),) if self.counts else ()))
-        self.merges = ("sum",) * len(self.fields)
+        self.total, self.counts = total, counts
+        self.fields = (*total.fields, *((pa.int64(),) if counts else ()))
+        self.merges = (*total.merges, *(("sum",) if counts else ())) if total.merges else ()
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         states = self.total.lift(arguments[0], weights)
         if self.counts:
             states.append(_counted(pc.is_valid(arguments[0]), weights))
         return states
+
+    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+        assert isinstance(self.total, ExactTotal) and self.counts, "others are merged by kernels"
+        combined = self.total.combine(states[:-1], ids, groups)
+        return [*combined, pa.array(int_sums(states[-1], ids, groups))]
+
+    def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
+        sums = None if self.call.retracts else self.total.partials(arguments[0])
+        if sums is None:
+            return None
+        return (*sums, f"count({arguments[0]})") if self.counts else sums
+
+
+class Sum(_Totalled):
+    """sum of numbers or intervals: NULL for a group without values."""
+
+    names = ("sum",)
+
+    def __init__(self, call: Call) -> None:
+        # Rows that only come leave a NULL where there were none; a count has to say it otherwise.
+        super().__init__(call, total_of(call), counts=call.retracts)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         if not self.counts:
@@ -82,18 +118,13 @@ class Sum(PlainAccumulator):
         return pc.if_else(pc.equal(states[-1], 0), pa.scalar(None, total.type), total)
 
 
-class Average(PlainAccumulator):
+class Average(_Totalled):
     """avg: a double for numbers, a wider decimal for decimals, an interval for intervals."""
 
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self.total: Total = total_of(call, averaged=True)
-        self.fields = (*self.total.fields, pa.int64())
-        self.merges = ("sum",) * len(self.fields)
+    names = ("avg", "mean")
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        counts = _counted(pc.is_valid(arguments[0]), weights)
-        return [*self.total.lift(arguments[0], weights), counts]
+    def __init__(self, call: Call) -> None:
+        super().__init__(call, total_of(call, averaged=True), counts=True)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         total, count = self.total.value(states[:-1]), states[-1]
@@ -102,6 +133,7 @@ class Average(PlainAccumulator):
             return self._decimal_quotients(total, count)
         if pa.types.is_duration(self.call.result):
             return _rounded_quotients(total, count, self.call.result)
+        total = pc.cast(total, pa.float64(), safe=False)
         return pc.divide(total, pc.cast(count, pa.float64()))
 
     def _decimal_quotients(self, total: Column, count: Column) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,35 +12,28 @@ import pyarrow as pa
 from tidegate.operators.accumulators.base import (
     BagAccumulator,
     Call,
-    Column,
-    Ids,
     require_groupable,
     unsupported,
 )
 from tidegate.operators.accumulators.extremes import from_sortable, require_sortable, to_sortable
-from tidegate.operators.accumulators.kernels import (
-    Doubles,
-    Mask,
-    as_array,
-    normal,
-    reduce_by,
-    to_doubles,
-)
+from tidegate.operators.accumulators.kernels import Doubles, reduce_by, to_doubles
+from tidegate.operators.keys import Column, Ids, Mask, as_array, canonical
 
 _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 Pick = Callable[[Ids], Doubles]
 
 
-class Percentile(BagAccumulator):
+class _Fractions(BagAccumulator):
     """The values at given fractions: an element of the group, or between two of them."""
+
+    interpolates: ClassVar[bool] = True
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         kind = call.arguments[0]
         if len(call.arguments) > 1 or not _is_number_like(kind):
             raise unsupported(call, f"is not supported over {', '.join(map(str, call.arguments))}")
-        self.interpolates = call.function != "approx_percentile"
-        constants = call.constants if call.function != "median" else (0.5,)
+        constants = self.fractions_of(call)
         if not constants:
             raise unsupported(call, "needs its fraction as a literal")
         if self.interpolates and len(constants) > 1:
@@ -50,8 +43,12 @@ class Percentile(BagAccumulator):
         self.fractions = tuple(float(fraction) for fraction in listed)
         self.error = 1 / float(constants[1]) if len(constants) > 1 else 1e-4
 
+    def fractions_of(self, call: Call) -> tuple[Any, ...]:
+        """The fraction or fractions, and what follows them."""
+        return call.constants
+
     def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
-        return [normal(arguments[0])], ones
+        return [canonical(arguments[0])], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
         # Spark, too, computes with doubles, whatever the type.
@@ -96,8 +93,35 @@ class Percentile(BagAccumulator):
         return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(~there))
 
 
+class ApproxPercentile(_Fractions):
+    """approx_percentile: an element of the group, exactly the one at the fraction."""
+
+    names = ("approx_percentile", "percentile_approx")
+    constants_from = 1
+    interpolates = False
+
+
+class Percentile(_Fractions):
+    """percentile: at the fraction, or between two neighbours."""
+
+    names = ("percentile",)
+    constants_from = 1
+
+
+class Median(_Fractions):
+    """median: the percentile of a half."""
+
+    names = ("median",)
+
+    def fractions_of(self, call: Call) -> tuple[Any, ...]:
+        return (0.5,)
+
+
 class Mode(BagAccumulator):
     """The value that is there most often; of several the smallest."""
+
+    names = ("mode",)
+    constants_from = 1
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -107,7 +131,7 @@ class Mode(BagAccumulator):
             raise unsupported(call, "is not supported with DISTINCT")
 
     def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
-        return [normal(argument) for argument in arguments], ones
+        return [canonical(argument) for argument in arguments], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
         most = np.zeros(groups, np.int64)

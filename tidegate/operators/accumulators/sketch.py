@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from tidegate.operators.accumulators.base import (
     BagAccumulator,
     Call,
-    Column,
-    Ids,
     require_groupable,
 )
-from tidegate.operators.accumulators.kernels import Doubles, as_array, normal
+from tidegate.operators.accumulators.kernels import Doubles
+from tidegate.operators.accumulators.numbers import Count
+from tidegate.operators.hashing import hash_of
+from tidegate.operators.keys import Column, Ids, as_array
 
 Hashes = npt.NDArray[np.uint64]
 _BITS = 64
@@ -27,8 +28,14 @@ class ApproxCountDistinct(BagAccumulator):
     """Counts different values within a relative standard deviation, in bounded space.
 
     A value's hash picks a register, which keeps the longest run of zeros it saw. The estimator is
-    the one of Ertl (2017), which needs no tables of corrections from small to large numbers.
+    the one of Ertl (2017), which needs no tables of corrections from small to large numbers; it is
+    not Spark's, whose estimate for the same values is another one of the same quality.
     """
+
+    names = ("approx_count_distinct",)
+    constants_from = 1
+    # Registers forget what they saw, so where rows are retracted values are counted exactly.
+    exactly = Count
 
     merge = "max"
     values = (pa.int32(),)
@@ -41,7 +48,7 @@ class ApproxCountDistinct(BagAccumulator):
 
     def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
         array = as_array(arguments[0])
-        hashes = hashes_of(array)
+        hashes = hash_of([array], len(array)).view(np.uint64)
         registers = (hashes >> np.uint64(_BITS - self.precision)).astype(np.int32)
         # A one behind the rest of the hash ends every run.
         rest = (hashes << np.uint64(self.precision)) | np.uint64(1 << (self.precision - 1))
@@ -59,42 +66,6 @@ class ApproxCountDistinct(BagAccumulator):
         with np.errstate(divide="ignore"):
             estimate = size * size / (2 * math.log(2)) / spread
         return pa.array(np.rint(estimate).astype(np.int64))
-
-
-def hashes_of(array: pa.Array) -> Hashes:
-    """64 well mixed bits for every value, the same on every machine."""
-    array = normal(array)
-    kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
-        return _text_hashes(array)
-    if pa.types.is_floating(kind):
-        doubles = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-        return _mixed(doubles.view(np.uint64))
-    if pa.types.is_date32(kind):
-        array = array.cast(pa.int32())
-    ints = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return _mixed(ints.view(np.uint64))
-
-
-def _text_hashes(array: pa.Array) -> Hashes:
-    """Each different text is hashed once."""
-    from pandas.util import hash_array
-
-    text = array.cast(pa.string()) if pa.types.is_decimal(array.type) else array
-    encoded = text.dictionary_encode()
-    words = np.asarray(encoded.dictionary.to_pylist() or [""], dtype=object)
-    hashes: Hashes = _mixed(hash_array(words, categorize=False))
-    places = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
-    chosen: Hashes = hashes[places]
-    return chosen
-
-
-def _mixed(bits: Hashes) -> Hashes:
-    """The last steps of SplitMix64."""
-    mixed = bits + np.uint64(0x9E37_79B9_7F4A_7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _leading_zeros(bits: Hashes) -> Ids:

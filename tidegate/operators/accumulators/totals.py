@@ -1,4 +1,4 @@
-"""Ways to add up: integers and decimals exactly, doubles so that NaN and ∞ can be taken back."""
+"""Ways to add up: integers and decimals exactly; doubles too where rows are retracted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.base import Call, Column, overflow, unsupported
-from tidegate.operators.accumulators.kernels import to_ints
+from tidegate.operators.accumulators.base import Call, overflow, unsupported
+from tidegate.operators.accumulators.exact import ExactTotal
+from tidegate.operators.accumulators.kernels import to_ints, with_nulls
+from tidegate.operators.keys import Column, valid_mask
 
 # What still fits if as many rows are added up as one stream ever has.
 _NARROW_BITS = 32
+_LOWER = 2**32 - 1
 
 
 class Total(Protocol):
-    """The states of a sum, each merged by adding."""
+    """The states of a sum; without `merges` it combines them itself."""
 
-    fields: tuple[pa.DataType, ...]
+    @property
+    def fields(self) -> tuple[pa.DataType, ...]: ...
+
+    @property
+    def merges(self) -> tuple[str, ...]: ...
 
     def lift(self, values: Column, weights: Column | None) -> list[Column]:
         """The states of single values."""
@@ -27,11 +34,15 @@ class Total(Protocol):
     def value(self, states: Sequence[Column]) -> Column:
         """The sum."""
 
+    def partials(self, argument: str) -> tuple[str, ...] | None:
+        """The states as Spark's aggregates of an argument."""
+
 
 class NarrowTotal:
     """Integers of up to 32 bits: their sum fits a BIGINT."""
 
     fields = (pa.int64(),)
+    merges = ("sum",)
 
     def lift(self, values: Column, weights: Column | None) -> list[Column]:
         return [_signed(pc.cast(values, pa.int64()), weights)]
@@ -39,39 +50,54 @@ class NarrowTotal:
     def value(self, states: Sequence[Column]) -> Column:
         return states[0]
 
+    def partials(self, argument: str) -> tuple[str, ...] | None:
+        return (f"sum({argument})",)
+
 
 class WideTotal:
-    """BIGINT and intervals: the sum modulo 2⁶⁴, and the sum of the upper halves.
+    """BIGINT and intervals: the sums of the upper and of the lower halves.
 
-    Partial sums may leave the range and come back; together the two say what the sum really is, as
-    the lower halves add up to less than 2⁶⁴ for fewer than 2³² rows.
+    Partial sums may leave the range and come back; the halves of fewer than 2³¹ rows never do.
     """
 
     fields = (pa.int64(), pa.int64())
+    merges = ("sum", "sum")
 
     def __init__(self, call: Call) -> None:
         self.call = call
 
     def lift(self, values: Column, weights: Column | None) -> list[Column]:
         ints = pc.cast(values, pa.int64())
-        upper = pc.shift_right(ints, 32)
-        return [_signed(ints, weights), _signed(upper, weights)]
+        halves = pc.shift_right(ints, 32), pc.bit_wise_and(ints, _LOWER)
+        return [_signed(half, weights) for half in halves]
 
     def value(self, states: Sequence[Column]) -> Column:
-        wrapped, upper = to_ints(states[0]), to_ints(states[1])
-        lower = (wrapped - (upper << 32)).view(np.uint64)
-        top = upper + (lower >> np.uint64(32)).astype(np.int64)
-        if len(top) and (top.min() < -(2**31) or top.max() >= 2**31):
+        upper, lower = to_ints(states[0]), to_ints(states[1])
+        upper = upper + (lower >> 32)
+        if len(upper) and (upper.min() < -(2**31) or upper.max() >= 2**31):
             raise overflow(self.call)
-        return (
-            states[0]
-            if pa.types.is_int64(self.call.result)
-            else pc.cast(states[0], self.call.result)
-        )
+        whole = (upper << 32) | (lower & _LOWER)
+        return with_nulls(whole, valid_mask(states[0]), self.call.result)
+
+    def partials(self, argument: str) -> tuple[str, ...] | None:
+        if pa.types.is_duration(self.call.arguments[0]):
+            return None
+        return f"sum(shiftright({argument}, 32))", f"sum({argument} & {_LOWER}L)"
+
+
+class WideTotalAsDouble(WideTotal):
+    """The same for an average: a sum that fits a double, rounded once."""
+
+    def value(self, states: Sequence[Column]) -> Column:
+        upper, lower = to_ints(states[0]), to_ints(states[1])
+        doubles = upper.astype(np.float64) * 2.0**32 + lower.astype(np.float64)
+        return pa.array(doubles, mask=~valid_mask(states[0]))
 
 
 class DecimalTotal:
     """Decimals, kept in a type with room to notice an overflow of `limit`."""
+
+    merges = ("sum",)
 
     def __init__(self, call: Call, limit: pa.DataType) -> None:
         self.call, self.limit = call, limit
@@ -91,43 +117,29 @@ class DecimalTotal:
         except pa.ArrowInvalid:
             raise overflow(self.call) from None
 
+    def partials(self, argument: str) -> tuple[str, ...] | None:
+        # Spark has no type for a sum that does not fit 38 digits.
+        if pa.types.is_decimal256(self.state):
+            return None
+        return (f"CAST(sum({argument}) AS DECIMAL(38, {self.limit.scale}))",)
+
 
 class DoubleTotal:
-    """Doubles that stay."""
+    """Doubles that stay, added one after the other and rounded each time, as Spark does it."""
 
     fields = (pa.float64(),)
+    merges = ("sum",)
 
     def lift(self, values: Column, weights: Column | None) -> list[Column]:
-        doubles = pc.cast(values, pa.float64(), safe=False)
-        return [doubles if weights is None else pc.multiply(doubles, pc.cast(weights, "float64"))]
+        assert weights is None, "what is retracted needs an exact sum"
+        return [pc.cast(values, pa.float64())]
 
     def value(self, states: Sequence[Column]) -> Column:
         # A sum starts at 0.0, so that the sum of −0.0 is 0.0.
         return pc.add(states[0], 0.0)
 
-
-class RetractableDoubleTotal:
-    """Doubles that can be taken back: NaN, ∞ and −∞ are counted, the others added up."""
-
-    fields = (pa.float64(), pa.int64(), pa.int64(), pa.int64())
-
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
-        doubles = pc.cast(values, pa.float64())
-        finite = pc.if_else(pc.is_finite(doubles), doubles, 0.0)
-        nan = pc.is_nan(doubles)
-        plus = pc.equal(doubles, float("inf"))
-        minus = pc.equal(doubles, float("-inf"))
-        sign = None if weights is None else pc.cast(weights, pa.float64())
-        counts = [_signed(pc.cast(mask, pa.int64()), weights) for mask in (nan, plus, minus)]
-        return [finite if sign is None else pc.multiply(finite, sign), *counts]
-
-    def value(self, states: Sequence[Column]) -> Column:
-        finite, nan, plus, minus = states
-        any_plus, any_minus = pc.not_equal(plus, 0), pc.not_equal(minus, 0)
-        is_nan = pc.or_(pc.not_equal(nan, 0), pc.and_(any_plus, any_minus))
-        infinite = pc.if_else(any_minus, float("-inf"), pc.add(finite, 0.0))
-        infinite = pc.if_else(any_plus, float("inf"), infinite)
-        return pc.if_else(is_nan, float("nan"), infinite)
+    def partials(self, argument: str) -> tuple[str, ...] | None:
+        return (f"sum({argument})",)
 
 
 def total_of(call: Call, averaged: bool = False) -> Total:
@@ -140,13 +152,13 @@ def total_of(call: Call, averaged: bool = False) -> Total:
         precision = min(kind.precision + 10, 38) if averaged else call.result.precision
         return DecimalTotal(call, pa.decimal128(precision, kind.scale))
     if pa.types.is_floating(kind):
-        return RetractableDoubleTotal() if call.retracts else DoubleTotal()
+        return ExactTotal() if call.retracts else DoubleTotal()
     if not pa.types.is_integer(kind):
         hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
         raise unsupported(call, f"is not supported over {kind}", hint)
-    if averaged:
-        return DoubleTotal()
-    return WideTotal(call) if kind.bit_width > _NARROW_BITS else NarrowTotal()
+    if kind.bit_width <= _NARROW_BITS:
+        return NarrowTotal()
+    return WideTotalAsDouble(call) if averaged else WideTotal(call)
 
 
 def _signed(ints: Column, weights: Column | None) -> Column:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.accumulators.base import (
     Call,
-    Column,
-    CombiningAccumulator,
-    Ids,
+    PlainAccumulator,
+    require_no_weights,
     unsupported,
 )
-from tidegate.operators.accumulators.kernels import Doubles, to_doubles, valid_mask
+from tidegate.operators.accumulators.kernels import Doubles, to_doubles
+from tidegate.operators.keys import Column, Ids, valid_mask
 
 # Up to so many states of a group are merged one after the other.
 _MOST_TURNS = 100
 
 
-class Variance(CombiningAccumulator):
+class _Spread(PlainAccumulator):
     """Keeps the number of values, their mean, and the squares of what they are off the mean.
 
     Means and squares are merged as Chan, Golub and LeVeque do it: no large squares are subtracted,
     so that values close together far from zero keep their digits.
     """
 
+    rounds = True
     fields = (pa.float64(), pa.float64(), pa.float64())
+    is_sample: ClassVar[bool]
+    is_root: ClassVar[bool]
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -35,11 +39,9 @@ class Variance(CombiningAccumulator):
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
             hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
             raise unsupported(call, f"is not supported over {kind}", hint)
-        self.is_sample = call.function.endswith("_samp")
-        self.is_root = call.function.startswith("stddev")
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        assert weights is None, "rows that are taken back need the bag of values"
+        require_no_weights(weights)
         values = to_doubles(arguments[0])
         counts = valid_mask(arguments[0]).astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -62,6 +64,34 @@ class Variance(CombiningAccumulator):
         freedom = counts - 1 if self.is_sample else counts
         result = squares / np.maximum(freedom, 1)
         return pa.array(np.sqrt(result) if self.is_root else result, mask=freedom <= 0)
+
+
+class StddevSample(_Spread):
+    """stddev: the root of the variance of a sample."""
+
+    names = ("stddev_samp", "stddev", "std")
+    is_sample, is_root = True, True
+
+
+class StddevPopulation(_Spread):
+    """stddev_pop: the root of the variance of all there is."""
+
+    names = ("stddev_pop",)
+    is_sample, is_root = False, True
+
+
+class VarianceSample(_Spread):
+    """variance: of a sample."""
+
+    names = ("var_samp", "variance")
+    is_sample, is_root = True, False
+
+
+class VariancePopulation(_Spread):
+    """var_pop: the variance of all there is."""
+
+    names = ("var_pop",)
+    is_sample, is_root = False, False
 
 
 def _turns(ids: Ids, groups: int) -> Ids:
