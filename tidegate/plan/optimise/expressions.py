@@ -128,7 +128,7 @@ def _safe(tree: exp.Expr, fields: Fields) -> bool:
         return all(_safe(part, fields) for part in tree.iter_expressions())
     if isinstance(tree, exp.Neg):
         return isinstance(tree.this, exp.Literal)
-    if isinstance(tree, exp.Cast) and not isinstance(tree, exp.TryCast):
+    if isinstance(tree, exp.Cast):
         return _safe_cast(tree, fields)
     if isinstance(tree, exp.Anonymous):
         return _safe_call(tree, fields)
@@ -151,10 +151,10 @@ def _comparable(parts: list[exp.Expr], fields: Fields) -> bool:
 
 
 def _safe_cast(tree: exp.Cast, fields: Fields) -> bool:
-    """To text always; from text only where it is a constant that can be read."""
+    """TRY_CAST and to text always; from text only where it is a constant that can be read."""
     target = _family(tree.to.sql(dialect="spark"))
     inner = tree.this.unnest()
-    if target == _TEXT:
+    if target == _TEXT or tree.args.get("safe"):
         return _safe(inner, fields)
     if target not in (_TIMESTAMP, "DATE") or not isinstance(inner, exp.Literal):
         return False
