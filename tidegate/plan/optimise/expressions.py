@@ -49,9 +49,10 @@ def is_deterministic(tree: exp.Expr) -> bool:
     """Whether it gives the same value for the same row, asked again or somewhere else."""
     if tree.find(exp.Query):
         return False
-    known = ex.spark_functions() | ex.UNIT_FUNCTIONS
     return all(
-        name in known and not ex.is_volatile_call(name, call) for name, call in ex.calls(tree)
+        (name in ex.spark_functions() or name in ex.UNIT_FUNCTIONS)
+        and not ex.is_volatile_call(name, call)
+        for name, call in ex.calls(tree)
     )
 
 
