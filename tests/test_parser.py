@@ -227,11 +227,15 @@ def test_other_statements() -> None:
     assert (setting.key, setting.value) == ("validator", "warn")
     by_name = parsed("EXPLAIN STREAM s")
     assert isinstance(by_name, st.Explain)
-    assert (by_name.stream, by_name.query) == ("s", None)
+    assert (by_name.stream, by_name.query, by_name.logical) == ("s", None, False)
     by_query = parsed("EXPLAIN SELECT a FROM t EMIT CHANGES")
     assert isinstance(by_query, st.Explain)
     assert by_query.query is not None
     assert by_query.query.emit is not None
+    for text in ("EXPLAIN LOGICAL STREAM s", "EXPLAIN LOGICAL SELECT a FROM t"):
+        logical = parsed(text)
+        assert isinstance(logical, st.Explain)
+        assert logical.logical
 
 
 def test_insert() -> None:

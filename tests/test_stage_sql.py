@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.compiling import TESTS, accepted, compile_text
-from tidegate.physical.stage_sql import SqlWriter, output_sql, window_bounds
+from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
 from tidegate.physical.stages import all_scans, all_stateful, is_stateless, plan_stages
 from tidegate.plan import nodes as n
+from tidegate.plan.optimise import optimise
 from tidegate.sql.dialect import DIALECT
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -138,6 +139,25 @@ def test_sources_are_numbered_as_the_query_has_them() -> None:
 )
 def test_what_spark_sql_alone_can_run(query: str, stateless: bool) -> None:
     assert all(is_stateless(node) for node in n.walk(accepted(query))) is stateless
+
+
+@pytest.mark.parametrize(
+    ("query", "may_lose_new_rows"),
+    [
+        ("SELECT currency, rate FROM rates EMIT ON UPDATE", False),
+        ("SELECT currency, rate FROM rates WHERE rate > 1 EMIT ON UPDATE", True),
+        ("SELECT * FROM TUMBLE(rates, ts, INTERVAL '1' MINUTE) EMIT ON UPDATE", True),
+        (
+            "WITH f AS (SELECT * FROM rates WHERE rate > 1) "
+            "SELECT * FROM TUMBLE(f, ts, INTERVAL '1' MINUTE) EMIT ON UPDATE",
+            True,
+        ),
+    ],
+)
+def test_old_rows_whose_new_rows_may_go_elsewhere(query: str, may_lose_new_rows: bool) -> None:
+    plan = accepted(query)
+    assert filters_changes(plan) is may_lose_new_rows
+    assert filters_changes(optimise(plan)) is may_lose_new_rows
 
 
 def test_every_plan_can_be_printed_for_its_types() -> None:

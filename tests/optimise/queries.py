@@ -29,7 +29,8 @@ COLUMNS = {
     "u": (("k", "int"), ("v", "int"), ("s", "text"), ("ts", "time")),
 }
 START = datetime(2024, 1, 1)
-OPERATORS = ("=", "<>", "<", "<=", ">", ">=")
+# Most of them let many rows pass: an empty answer tells nothing.
+OPERATORS = ("=", "<>", "<>", "<>", "<=", "<=", ">=", ">=", "<", ">")
 HOWS = ("", "LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI")
 WINDOWS = (
     "TUMBLE({0}ts, INTERVAL '3' MINUTE)",
@@ -59,16 +60,16 @@ def rows(random: Random) -> dict[str, list[Row]]:
     def tags() -> Any:
         return maybe([word() for _ in range(random.randrange(3))])
 
-    count = random.randrange(4, 16)
+    count = random.randrange(6, 20)
     return {
         "a": [(i, number(), number(), word(), tags(), time()) for i in range(count)],
         "b": [
             (i, number(), number(), word(), maybe(random.choice([0.0, 1.5, -0.0])), time())
-            for i in range(random.randrange(4, 16))
+            for i in range(random.randrange(6, 20))
         ],
         "u": [
             (random.randrange(-1, 4), number(), word(), time(), i)
-            for i in range(random.randrange(4, 16))
+            for i in range(random.randrange(6, 20))
         ],
         "z": [(k, random.choice(["p", "q"])) for k in random.sample(range(-1, 4), 3)],
     }
@@ -100,8 +101,10 @@ class Script:
             query = self.query(2)
             parts.append(f"CREATE STREAM s{number} AS {query.sql};")
             self.streams[f"s{number}"] = query
-        # Most are simple: in deep ones few rows are left to differ.
-        last = self.filtered(self.query(self.random.choice([0, 0, 0, 1, 1, 2, 3])))
+        # Most are simple: in deep ones few rows are left to differ. Joins have the most rules.
+        depth = self.random.choice([0, 0, 0, 1, 1, 2, 3])
+        shape = self.joined if self.random.random() < 0.4 else self.query
+        last = self.filtered(shape(depth))
         return "\n".join([*parts, f"CREATE STREAM s AS {last.sql};"])
 
     # Tables
@@ -172,17 +175,20 @@ class Script:
             return f"NOT ({self.condition(columns, 0)})"
         left, kind = self.scalar(columns)
         if roll < 0.4:
-            return f"{left} IS {self.random.choice(['', 'NOT '])}NULL"
+            return f"{left} IS {self.random.choice(['', 'NOT ', 'NOT '])}NULL"
         if roll < 0.5 and kind != "float":
-            return f"{left} IN ({self.literal(kind)}, {self.literal(kind)})"
+            return f"{left} IN ({', '.join(self.literal(kind) for _ in range(4))})"
         if roll < 0.6 and kind == "int":
-            return f"{left} BETWEEN {self.literal(kind)} AND {self.literal(kind)}"
-        same = columns.of(kind)
-        right = self.random.choice(same) if self.random.random() < 0.3 else self.literal(kind)
+            low = self.random.randrange(-1, 2)
+            return f"{left} BETWEEN {low} AND {low + 2}"
+        others = [name for name in columns.of(kind) if name not in left]
+        right = self.literal(kind)
+        if others and self.random.random() < 0.2:
+            right = self.random.choice(others)
         return f"{left} {self.random.choice(OPERATORS)} {right}"
 
     def conditions(self, columns: Query, word: str = "WHERE") -> str:
-        count = self.random.choice([0, 1, 1, 1, 2])
+        count = self.random.choice([0, 0, 1, 1, 2])
         parts = [self.condition(columns) for _ in range(count)]
         return f" {word} " + " AND ".join(parts) if parts else ""
 
@@ -223,9 +229,9 @@ class Script:
 
     def joined(self, depth: int) -> Query:
         roll = self.random.random()
-        if roll < 0.15:
+        if roll < 0.2:
             return self.temporal()
-        if roll < 0.22:
+        if roll < 0.26:
             return self.lookup(depth)
         if roll < 0.4:
             left, one = self.windowed(self.random.choice(["a", "b"]))

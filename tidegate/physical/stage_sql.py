@@ -47,8 +47,8 @@ def gives_upserts(node: n.Node) -> bool:
 
 
 def filters_changes(node: n.Node) -> bool:
-    """Whether a filter may let an old row pass and not the new one."""
-    if isinstance(node, n.Filter):
+    """Whether an old row may pass and its new one not, or in another window."""
+    if isinstance(node, n.Filter | n.Window | n.Hold | n.Over):
         return True
     through = isinstance(node, n.Emit | n.Project | n.Inlined | n.SetOperation | n.Explode)
     return through and any(filters_changes(child) for child in node.inputs)

@@ -49,9 +49,10 @@ def is_deterministic(tree: exp.Expr) -> bool:
     """Whether it gives the same value for the same row, asked again or somewhere else."""
     if tree.find(exp.Query):
         return False
-    known = ex.spark_functions() | ex.UNIT_FUNCTIONS
     return all(
-        name in known and not ex.is_volatile_call(name, call) for name, call in ex.calls(tree)
+        (name in ex.spark_functions() or name in ex.UNIT_FUNCTIONS)
+        and not ex.is_volatile_call(name, call)
+        for name, call in ex.calls(tree)
     )
 
 
@@ -128,7 +129,7 @@ def _safe(tree: exp.Expr, fields: Fields) -> bool:
         return all(_safe(part, fields) for part in tree.iter_expressions())
     if isinstance(tree, exp.Neg):
         return isinstance(tree.this, exp.Literal)
-    if isinstance(tree, exp.Cast) and not isinstance(tree, exp.TryCast):
+    if isinstance(tree, exp.Cast):
         return _safe_cast(tree, fields)
     if isinstance(tree, exp.Anonymous):
         return _safe_call(tree, fields)
@@ -151,10 +152,10 @@ def _comparable(parts: list[exp.Expr], fields: Fields) -> bool:
 
 
 def _safe_cast(tree: exp.Cast, fields: Fields) -> bool:
-    """To text always; from text only where it is a constant that can be read."""
+    """TRY_CAST and to text always; from text only where it is a constant that can be read."""
     target = _family(tree.to.sql(dialect="spark"))
     inner = tree.this.unnest()
-    if target == _TEXT:
+    if target == _TEXT or tree.args.get("safe"):
         return _safe(inner, fields)
     if target not in (_TIMESTAMP, "DATE") or not isinstance(inner, exp.Literal):
         return False
