@@ -225,7 +225,7 @@ class Drive:
         self.epochs: list[Epoch] = []
 
     def _runner(self) -> Runner:
-        return Runner(1, self.make(), (self.origins,))
+        return Runner(1, self.make(), (self.origins,), meaning=repr(self.make()))
 
     def restart(self) -> None:
         """Nothing but the stored bytes survives."""

@@ -55,7 +55,7 @@ class Shell:
     def __init__(self, running: WindowAggregate, entries: dict[int, Any] | None = None) -> None:
         self.running = running
         self.heard = Heard()
-        runner = Runner(1000, running, ((Origin(0),),))
+        runner = Runner(1000, running, ((Origin(0),),), meaning=repr(running))
         self.tester = TwsTester(Processor(runner, "sales", self.heard))  # type: ignore[arg-type]
         for key_group, stored in (entries or {}).items():
             self.tester.updateMapState("entries", key_group, stored)

@@ -57,7 +57,6 @@ class ChangeJoin:
     at_end: bool = False
     with_op: bool = True
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     name: str = "regular_join"
     late: pa.Schema | None = None
 
@@ -80,10 +79,8 @@ class ChangeJoin:
         fields = columns_of(output_kinds(self.columns, self.how))
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
 
-    def fingerprint(self) -> tuple[str, ...]:
-        schemas = [schema_text(self.stored(port)) for port in (0, 1)]
-        shape = (self.how, self.retracts, self.step_us, self.ttl_us is not None, self.at_end)
-        return (repr(shape), repr(self.matching), *schemas, *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return ("1", *(schema_text(self.stored(port)) for port in (0, 1)))
 
     # Where the rows are
 

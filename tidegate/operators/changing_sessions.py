@@ -54,9 +54,6 @@ class ChangingSessions(Grouped):
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
         return super().packed if self.late_rows is not None else (self.rows.schemas,)
 
-    def fingerprint(self) -> tuple[str, ...]:
-        return self.meaning(self.gap_us, self.lateness_us, self.early)
-
     # Where the rows are
 
     def partials(self, rows: pa.Table) -> Tables:

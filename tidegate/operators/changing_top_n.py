@@ -39,7 +39,6 @@ class ChangingTopN:
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     # The column with the start of the window of a row, for late rows.
     start: str | None = None
     name: str = "top_n"
@@ -82,9 +81,8 @@ class ChangingTopN:
             return None
         return TimeToLive(self.ttl_us, tuple(self.ranking.key_fields))
 
-    def fingerprint(self) -> tuple[str, ...]:
-        modes = (self.closes, self.at_end, self.time_to_live is not None)
-        return (repr((*self.ranking.facts(), modes)), schema_text(self._kept), *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return ("1", schema_text(self._kept))
 
     # Where the rows are
 

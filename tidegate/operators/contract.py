@@ -63,8 +63,8 @@ class Operator(Protocol):
     @property
     def late(self) -> pa.Schema | None: ...
 
-    def fingerprint(self) -> tuple[str, ...]:
-        """What the meaning of its state depends on."""
+    def stored_as(self) -> tuple[str, ...]:
+        """How its state is stored: a version that is raised by hand, and the columns."""
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         """Where the rows are: make them as small as they can be."""

@@ -40,7 +40,6 @@ class Deduplicate:
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     # The column with the start of the window of a row, for late rows.
     start: str | None = None
     name: str = "deduplicate"
@@ -88,10 +87,8 @@ class Deduplicate:
             return live.schema
         return pa.schema([pa.field(PANE, INT), pa.field(HASH, INT), *self.ranking.key_fields])
 
-    def fingerprint(self) -> tuple[str, ...]:
-        modes = (self.waits, self.closes, self.time_to_live is not None)
-        schemas = (schema_text(self._key), schema_text(self.ranking.kept))
-        return (repr((*self.ranking.facts(), modes)), FORMAT, *schemas, *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return (FORMAT, schema_text(self._key), schema_text(self.ranking.kept))
 
     # Where the rows are
 

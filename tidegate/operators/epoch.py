@@ -45,8 +45,8 @@ class Runner:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """What the operator means, in eight bytes."""
-        return codec.fingerprint(self.operator.name, self.meaning, *self.operator.fingerprint())
+        """What the state means and how it is stored, in eight bytes."""
+        return codec.fingerprint(self.operator.name, self.meaning, *self.operator.stored_as())
 
     def run(
         self,

@@ -11,6 +11,7 @@ from tidegate.operators.contract import Tables
 from tidegate.operators.group_kernels import Groups, GroupSpec, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
+from tidegate.operators.segments import FORMAT
 from tidegate.state.codec import schema_text
 
 
@@ -39,10 +40,8 @@ class Grouped:
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
-    def meaning(self, *facts: object) -> tuple[str, ...]:
-        """What the state depends on: the groups, and what else an operator names."""
-        schemas = [schema_text(schema) for schema in self.groups.schemas]
-        return (repr(self.spec), *map(repr, facts), *schemas)
+    def stored_as(self) -> tuple[str, ...]:
+        return (FORMAT, *(schema_text(schema) for schema in self.groups.schemas))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import RunError
+from tidegate.errors import not_built
 from tidegate.operators.accumulators import (
     Accumulator,
     BagAccumulator,
@@ -49,15 +49,12 @@ class GroupSpec:
     keys: tuple[pa.DataType, ...]
     calls: tuple[Call, ...]
     retracts: bool = False
-    # What the keys and the time of a row are, in the words of the query: state of other keys must
-    # not be taken for that of these.
-    meaning: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for kind in self.keys:
             if not groupable(kind):
                 hint = "group by its parts, or by to_json(…)."
-                raise RunError("TG-501", f"GROUP BY is not supported over {kind}", hint=hint)
+                raise not_built(f"GROUP BY is not supported over {kind}", hint)
 
 
 class Groups:

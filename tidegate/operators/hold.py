@@ -40,7 +40,6 @@ class Hold:
     start: str | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     name: str = "hold_until_close"
 
     @property
@@ -52,8 +51,8 @@ class Hold:
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
-    def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.output), FORMAT, *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return (FORMAT, schema_text(self.output))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]

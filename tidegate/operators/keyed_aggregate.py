@@ -82,10 +82,6 @@ class KeyedAggregate(Grouped):
     def merged(self, tables: Tables) -> Tables:
         return self.contents.combine(tables)
 
-    def fingerprint(self) -> tuple[str, ...]:
-        modes = (self.every_us is not None, self.at_end, self.time_to_live is not None)
-        return self.meaning(self.panes, modes)
-
     # Where the state is
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import RunError
+from tidegate.errors import not_built
 from tidegate.operators.keys import as_array, comparable, group_ids
 
 Ints = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Matching:
             if not comparable(kind):
                 message = f"a join by {kind} is not supported: maps cannot be compared"
                 hint = "join by the values of some of its keys, for example m['a']."
-                raise RunError("TG-501", message, hint=hint)
+                raise not_built(message, hint)
 
     @property
     def fields(self) -> list[pa.Field]:

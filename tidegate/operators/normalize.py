@@ -29,7 +29,6 @@ class Normalize:
     keys: tuple[pa.DataType, ...]
     columns: tuple[pa.DataType, ...]
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     name: str = "normalize_upserts"
     late: pa.Schema | None = None
 
@@ -52,8 +51,8 @@ class Normalize:
         arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
         return ((pa.schema([*self.stored, *arrival]),),)
 
-    def fingerprint(self) -> tuple[str, ...]:
-        return (schema_text(self.stored), *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return ("1", schema_text(self.stored))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT
-from tidegate.errors import RunError
+from tidegate.errors import not_built
 from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import OperatorState, with_op
@@ -59,11 +59,11 @@ class Ranking:
         for kind in self.keys:
             if not comparable(kind):
                 hint = "partition by the values of some of its keys, for example m['a']."
-                raise RunError("TG-501", f"PARTITION BY is not supported over {kind}", hint=hint)
+                raise not_built(f"PARTITION BY is not supported over {kind}", hint)
         for item in self.order:
             if not sortable(item.type):
                 hint = "order by its parts."
-                raise RunError("TG-501", f"ORDER BY is not supported over {item.type}", hint=hint)
+                raise not_built(f"ORDER BY is not supported over {item.type}", hint)
 
     # Shapes
 
@@ -108,11 +108,6 @@ class Ranking:
     def kept(self) -> pa.Schema:
         """A row that is stored, with its place among all that came."""
         return pa.schema([*self.content, pa.field(SEQ, INT)])
-
-    def facts(self) -> tuple[object, ...]:
-        """What the meaning of stored rows depends on, besides their columns."""
-        orders = [(item.descending, item.nulls_first) for item in self.order]
-        return (self.function, self.limit, str(self.rank), orders)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """The columns that count, with keys that are equal where SQL says so."""

@@ -30,7 +30,7 @@ _MOST_BUCKETS = 128
 _FANOUT = 8
 _MOST_SEGMENTS = 64
 _EARLIEST_US = -(2**63)
-# How the index is laid out, for the fingerprints of operators that keep a log.
+# How the index is laid out: part of how operators with a log store it.
 FORMAT = "segments 2"
 
 Combine = Callable[[Tables], Tables]

@@ -73,9 +73,6 @@ class SessionAggregate(Grouped):
     def _last_result(self) -> str:
         return f"r{len(self.spec.calls)}"
 
-    def fingerprint(self) -> tuple[str, ...]:
-        return self.meaning(self.gap_us, self.lateness_us, self.early)
-
     # Where the rows are
 
     def partials(self, rows: pa.Table) -> Tables:

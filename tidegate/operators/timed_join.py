@@ -45,7 +45,6 @@ class TimedJoin:
     step_us: int = 1
     at_close: bool = False
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     name: str = "interval_join"
     late_rows: tuple[LateRows, LateRows] | None = None
     starts: tuple[str | None, str | None] = (None, None)
@@ -74,10 +73,8 @@ class TimedJoin:
     def late(self) -> pa.Schema | None:
         return self.late_rows[0].schema if self.late_rows is not None else None
 
-    def fingerprint(self) -> tuple[str, ...]:
-        schemas = [schema_text(self.stored(port)) for port in (0, 1)]
-        shape = (self.how, self.step_us, self.at_close)
-        return (repr(shape), repr(self.matching), FORMAT, *schemas, *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return (FORMAT, *(schema_text(self.stored(port)) for port in (0, 1)))
 
     # Where the rows are
 

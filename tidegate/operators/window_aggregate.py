@@ -24,7 +24,7 @@ from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
-from tidegate.operators.segments import FORMAT, SegmentLog
+from tidegate.operators.segments import SegmentLog
 
 Ints = npt.NDArray[np.int64]
 # So many panes are remembered to count the open windows.
@@ -48,9 +48,6 @@ class WindowAggregate(Grouped):
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "window_aggregate"
-
-    def fingerprint(self) -> tuple[str, ...]:
-        return self.meaning(self.panes, self.lateness_us, FORMAT)
 
     # Where the state is
 

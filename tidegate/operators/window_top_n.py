@@ -31,7 +31,6 @@ class WindowTopN:
     with_op: bool = False
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
-    meaning: tuple[str, ...] = ()
     start: str | None = None
     name: str = "window_top_n"
 
@@ -55,8 +54,8 @@ class WindowTopN:
         late = self.late_rows
         return ((late.packed if late is not None else self._lifted,),)
 
-    def fingerprint(self) -> tuple[str, ...]:
-        return (repr(self.ranking.facts()), FORMAT, schema_text(self.ranking.kept), *self.meaning)
+    def stored_as(self) -> tuple[str, ...]:
+        return (FORMAT, schema_text(self.ranking.kept))
 
     # Where the rows are
 

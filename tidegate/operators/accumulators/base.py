@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tidegate.errors import RunError
+from tidegate.errors import RunError, not_built
 from tidegate.operators.keys import Column, Ids, groupable
 
 
@@ -154,7 +154,7 @@ def overflow(call: Call) -> RunError:
 
 def unsupported(call: Call, reason: str, hint: str | None = None) -> RunError:
     """A call that is refused when the query is built, not when the first row comes."""
-    return RunError("TG-501", f"{call.text} {reason}", hint=hint)
+    return not_built(f"{call.text} {reason}", hint)
 
 
 def require_groupable(call: Call, why: str) -> None:
