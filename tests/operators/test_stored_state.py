@@ -1,0 +1,160 @@
+"""A stored state of each operator, as an earlier version left it: a change that breaks it is seen.
+
+If one of these must change, raise the version in the operator's `stored_as`, write the files anew
+with `pytest --regenerate`, and say in the changelog that saved state becomes invalid.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.operators.driving import D, L, Query, S, rows_of
+from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
+from tidegate.operators.accumulators import Call
+from tidegate.operators.change_join import ChangeJoin
+from tidegate.operators.changing_top_n import ChangingTopN
+from tidegate.operators.clock import END_US, Origin, Tick
+from tidegate.operators.contract import Operator
+from tidegate.operators.deduplicate import Deduplicate
+from tidegate.operators.epoch import Runner
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
+from tidegate.operators.hashing import hash_of
+from tidegate.operators.hold import Hold
+from tidegate.operators.matching import Matching
+from tidegate.operators.normalize import Normalize
+from tidegate.operators.ordering import Ordering
+from tidegate.operators.panes import Panes
+from tidegate.operators.ranking import Ranking
+from tidegate.operators.timed_join import TimedJoin
+from tidegate.operators.window_top_n import WindowTopN
+from tidegate.state.memory import MemoryStore
+
+STORED = Path(__file__).parent / "stored"
+CALLS = (
+    Call("count", "count(*)", (), L),
+    Call("sum", "sum(v)", (D,), D),
+    Call("min", "min(v)", (D,), D),
+    Call("collect_list", "collect_list(v)", (D,), pa.list_(D)),
+)
+GROUPS: dict[str, Any] = {
+    "keys": (S,),
+    "calls": CALLS,
+    "arguments": ((), (0,), (0,), (0,)),
+    "filters": (None,) * 4,
+}
+RANKING = Ranking((S,), (Ordering(D, descending=True, nulls_first=False),), (S, D), 2)
+FIRST = Ranking((S,), (), (S, D), 1)
+MATCHING = Matching((S,), (False,), -5, 5)
+COLUMNS = ((S, D), (S, D))
+OPERATORS: dict[str, tuple[Operator, int]] = {
+    "tumbling": (Query(**GROUPS, panes=Panes("TUMBLE", 10, 10)).operator(), 1),
+    "hopping_with_lateness": (
+        Query(**GROUPS, panes=Panes("HOP", 10, 5), lateness_us=5).operator(),
+        1,
+    ),
+    "sessions": (Query(**GROUPS, gap_us=4).operator(), 1),
+    "sessions_of_changes": (
+        Query(**GROUPS, gap_us=4, mode="early", retracts=True).operator(),
+        1,
+    ),
+    "groups": (Query(**GROUPS, mode="early").operator(), 1),
+    "groups_of_changes_with_ttl": (
+        Query(**GROUPS, mode="early", retracts=True, ttl_us=100).operator(),
+        1,
+    ),
+    "groups_every_interval": (Query(**GROUPS, mode="early", every_us=50).operator(), 1),
+    "hold": (Hold(pa.schema([("c0", S), ("c1", D)])), 1),
+    "normalize": (Normalize((S,), (S, D)), 1),
+    "interval_join": (TimedJoin(MATCHING, COLUMNS, "LEFT"), 2),
+    "regular_join_with_ttl": (
+        ChangeJoin(Matching((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
+        2,
+    ),
+    "window_top_n": (WindowTopN(RANKING), 1),
+    "changing_top_n": (ChangingTopN(RANKING), 1),
+    "deduplicate": (Deduplicate(FIRST, ttl_us=100), 1),
+}
+
+
+def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
+    """(key, value, time) with everything that some operator asks for."""
+    keys, values = [key for key, _, _ in listed], [value for _, value, _ in listed]
+    count = len(listed)
+    columns: dict[str, Any] = {
+        PANE: pa.array([at for _, _, at in listed], L),
+        HASH: pa.array(hash_of([pa.array(keys, S)], count)),
+        "k0": pa.array(keys, S),
+        "c0": pa.array(keys, S),
+        WEIGHT: pa.array([1] * count, L),
+        ARRIVAL_FILE: pa.array([""] * count, S),
+        ARRIVAL_ROW: pa.array(range(first, first + count), L),
+    }
+    for name in ("c1", "o0", "a1_0", "a2_0", "a3_0"):
+        columns[name] = pa.array(values, D)
+    return pa.table(columns)
+
+
+BEFORE = (rows(("a", 1.5, 12), ("b", 2.0, 14), ("a", -0.0, 17)), rows(("a", 3.0, 18), first=3))
+SINCE = rows(("a", 9.0, 19), ("c", 4.0, 21), first=4)
+
+
+def step(
+    store: MemoryStore, operator: Operator, ports: int, table: pa.Table | None, mark: int, now: int
+) -> list[tuple[Any, ...]]:
+    origins = tuple((Origin(port),) for port in range(ports))
+    runner = Runner(1, operator, origins, meaning="as it was")
+    inputs: list[Any] = [[] for _ in range(ports)]
+    if table is not None:
+        op = AFTER if isinstance(operator, Normalize) else INSERT
+        full = table.append_column(OP, pa.repeat(pa.scalar(op), table.num_rows))
+        inputs = [[operator.lift(port, full)] for port in range(ports)]
+    ticks = [Tick(port, 0, mark) for port in range(ports)]
+    result = runner.run(store.backend(1, 0), inputs, ticks, now, key_group=0)
+    assert not result.report["discarded"], "another version wrote this state"
+    return [row for out in result.output.main for row in rows_of(out)]
+
+
+def later(store: MemoryStore, operator: Operator, ports: int) -> list[list[tuple[Any, ...]]]:
+    """What comes out after the state was stored: with more rows, and at the end."""
+    return [
+        step(store, operator, ports, SINCE, 16, 60),
+        step(store, operator, ports, None, END_US, 70),
+    ]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_stored_state_can_be_read(name: str, request: pytest.FixtureRequest) -> None:
+    operator, ports = OPERATORS[name]
+    path = STORED / f"{name}.state"
+    store = MemoryStore()
+    for number, table in enumerate(BEFORE):
+        step(store, operator, ports, table, 10 + number, 10 + number)
+    stored = store.snapshot()
+    if request.config.getoption("--regenerate"):
+        path.write_bytes(stored)
+    assert path.exists(), f"{path.name} is missing: pytest --regenerate writes it"
+    found = later(MemoryStore.restore(path.read_bytes()), operator, ports)
+    assert repr(found) == repr(later(store, operator, ports))
+    assert any(found), "the state says something"
+
+
+def test_every_operator_has_a_stored_state() -> None:
+    assert {path.stem for path in STORED.iterdir()} == set(OPERATORS)
+    kinds = {type(operator).__name__ for operator, _ in OPERATORS.values()}
+    assert kinds == {
+        "ChangeJoin",
+        "ChangingSessions",
+        "ChangingTopN",
+        "Deduplicate",
+        "Hold",
+        "KeyedAggregate",
+        "Normalize",
+        "SessionAggregate",
+        "TimedJoin",
+        "WindowAggregate",
+        "WindowTopN",
+    }
