@@ -13,7 +13,7 @@ import pytest
 
 from tests.operators.driving import MINUTE, SECOND, D, Drive, L, Query, Row, S, call, drive, hash_of
 from tidegate.errors import RunError
-from tidegate.operators.contract import Operator
+from tidegate.operators.contract import Operator, OperatorState
 from tidegate.operators.group_kernels import HASH, PANE
 from tidegate.operators.hold import Hold
 from tidegate.operators.late import TIMESTAMP
@@ -229,3 +229,29 @@ def test_a_cap_on_groups_is_an_error_that_says_what_to_do() -> None:
     ) as caught:
         run.rows([Row(1, ("one more",), (1,))], 0)
     assert (caught.value.code, "max_groups" in str(caught.value.hint)) == ("TG-508", True)
+
+
+@pytest.mark.parametrize(
+    "panes",
+    [Panes("TUMBLE", 60, 60), Panes("HOP", 60, 20), Panes("HOP", 60, 25), Panes("DUE", 60, 60)],
+    ids=str,
+)
+def test_an_open_window_is_not_read_while_time_passes(
+    panes: Panes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = drive(summing(panes), key_groups=1)
+    run.rows([Row(at, ("a",), (1,)) for at in range(180, 240)], 180)
+    get, read = OperatorState.get, []
+
+    def counted(state: OperatorState, name: str, key: bytes, schemas: Any) -> Any:
+        read.append(name)
+        return get(state, name, key, schemas)
+
+    monkeypatch.setattr(OperatorState, "get", counted)
+    ends = set(range(181, 300)) & set(panes.ends(np.arange(180, 240, panes.width_us)).tolist())
+    if panes.kind == "DUE":
+        ends = {240}
+    for mark in range(181, 300):
+        read.clear()
+        closed = {row[2] for row in run.rows([], mark).main}
+        assert (closed, bool(read)) == ({mark} & ends, mark in ends), mark

@@ -91,6 +91,17 @@ class Panes:
             return self._scalar_floor(mark_us, self.size_us)
         return self._scalar_floor(mark_us, self.size_us)
 
+    def closing(self, before_us: int | None, after_us: int) -> tuple[int | None, int] | None:
+        """The panes [first, limit) of windows with before < end ≤ after; None if none can end."""
+        first = None if before_us is None else self.floor_after(before_us)
+        if not self.shared:
+            limit = self.floor_after(after_us)
+            return None if limit == first else (first, limit)
+        into = self.size_us if self.kind == "HOP" else 0
+        last_end = self._scalar_floor(after_us - into, self.slide_us) + into
+        passed = before_us is not None and last_end <= before_us
+        return None if passed else (first, last_end)
+
     def _floor(self, us: Ints, grid: int) -> Ints:
         return us - np.mod(us - self.offset_us, grid)
 

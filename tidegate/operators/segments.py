@@ -222,7 +222,7 @@ class SegmentLog:
                 continue
             tables = self._read(segment)
             inside = segment.first_us >= low and segment.last_us < limit_us
-            parts.append(tables if inside else filter_all(tables, _between(low, limit_us)))
+            parts.append(tables if inside else filter_all(tables, between(low, limit_us)))
         return parts
 
     def _segments(self) -> Iterator[_Segment]:
@@ -313,5 +313,7 @@ def _key(segment: int) -> bytes:
     return struct.pack(">Q", segment)
 
 
-def _between(first_us: int, limit_us: int) -> Callable[[Ints], npt.NDArray[np.bool_]]:
-    return lambda pane: (pane >= first_us) & (pane < limit_us)
+def between(first_us: int | None, limit_us: int) -> Callable[[Ints], npt.NDArray[np.bool_]]:
+    """Whether first ≤ pane < limit, for `filter_all`."""
+    first = _EARLIEST_US if first_us is None else first_us
+    return lambda pane: (pane >= first) & (pane < limit_us)

@@ -24,7 +24,7 @@ from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
-from tidegate.operators.segments import SegmentLog
+from tidegate.operators.segments import SegmentLog, between, panes_of
 
 Ints = npt.NDArray[np.int64]
 # So many panes are remembered to count the open windows.
@@ -108,23 +108,24 @@ class WindowAggregate(Grouped):
 
     def _fire(self, log: SegmentLog, new: Tables, before: int | None, after: int) -> list[pa.Table]:
         """The windows with before < end ≤ after, put together and evaluated."""
-        first = None if before is None else self.panes.floor_after(before)
-        limit = after + 1 if self.panes.kind == "DUE" else after
-        parts = log.load(first, limit)
-        if new[0].num_rows:
-            parts.append(filter_all(new, lambda pane: pane < limit))
-        if not parts:
+        span = self.panes.closing(before, after)
+        if span is None:
             return []
-        tables = concat(parts) if len(parts) > 1 else parts[0]
-        if self.panes.shared:
+        parts = log.load(*span)
+        if new[0].num_rows:
+            parts.append(filter_all(new, between(*span)))
+        tables = concat(parts) if len(parts) > 1 else parts[0] if parts else self.groups.empty()
+        if not self.panes.shared:
+            # These panes are all of the windows that close, so none of their rows stays behind.
+            results = self._results(tables, combined=len(parts) == 1)
+        else:
             ends = self.panes.ends(distinct(tables[0]))
             ends = ends[_passed(ends, before, after)]
-            found = tuple(spread(table, self.panes, ends) for table in tables)
-        else:
-            found = tuple(self._closed(table, before, after) for table in tables)
-        results = self._results(found, combined=len(parts) == 1 and not self.panes.shared)
+            results = self._results(tuple(spread(table, self.panes, ends) for table in tables))
         if results is None:
             return []
+        if not self.panes.shared:
+            results = with_pane(results, self.panes.last_end(panes_of(results)))
         if self.layout.with_op:
             results = with_op(results, INSERT)
         return [self.layout.rows(results)]
@@ -145,16 +146,8 @@ class WindowAggregate(Grouped):
         result = changes(was or nothing, now or nothing, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _closed(self, table: pa.Table, before: int | None, after: int) -> pa.Table:
-        """The rows whose only window has before < end ≤ after, with the end as their pane."""
-        ends = self.panes.last_end(table.column(PANE).to_numpy())
-        inside = _passed(ends, before, after)
-        if inside.all():
-            return with_pane(table, ends)
-        return with_pane(table.filter(pa.array(inside)), ends[inside])
-
     def _results(self, windows: Tables, combined: bool = False) -> pa.Table | None:
-        """The evaluated groups of windows; their pane is the end."""
+        """The evaluated groups of windows."""
         if not windows[0].num_rows:
             return None
         found = windows if combined else self.groups.combine(windows)
