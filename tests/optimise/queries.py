@@ -196,7 +196,7 @@ class Script:
 
     def query(self, depth: int) -> Query:
         shapes = (self.selected, self.grouped, self.grouped, self.joined, self.joined, self.joined)
-        shapes += (self.distinct, self.top, self.union, self.exploded, self.over)  # type: ignore[operator]
+        shapes += (self.distinct, self.top, self.union, self.exploded, self.over, self.asked)  # type: ignore[operator]
         return self.random.choice(shapes)(depth)
 
     def items(self, columns: Query, at_most: int = 4) -> Query:
@@ -215,6 +215,24 @@ class Script:
         table, columns = self.table(depth)
         items = self.items(columns)
         return Query(f"SELECT {items.sql} FROM {table}{self.conditions(columns)}", items.columns)
+
+    def asked(self, depth: int) -> Query:
+        """IN, EXISTS and NOT EXISTS: semi and anti joins by other words."""
+        table, columns = self.table(depth)
+        numbers = columns.of("int")
+        if not numbers:
+            return self.selected(depth)
+        key = self.random.choice(numbers)
+        inner = self.named("q", COLUMNS["b"])
+        where = f"q.k = {key}" + self.conditions(inner, "AND")
+        tests = [
+            f"{key} IN (SELECT q.k FROM b AS q{self.conditions(inner)})",
+            f"EXISTS (SELECT 1 FROM b AS q WHERE {where})",
+            f"NOT EXISTS (SELECT 1 FROM b AS q WHERE {where})",
+        ]
+        items = self.items(columns)
+        text = f"SELECT {items.sql} FROM {table} WHERE {self.random.choice(tests)}"
+        return Query(text + self.conditions(columns, "AND"), items.columns)
 
     def filtered(self, inner: Query) -> Query:
         """The query in parentheses, with a condition on it."""
@@ -359,7 +377,7 @@ class Script:
         kinds = [tuple(kind for _, kind in member.columns) for member in members]
         if kinds[0] != kinds[1]:
             members[1] = Query(members[0].sql, members[0].columns)
-        word = self.random.choice(["UNION ALL", "UNION ALL", "UNION"])
+        word = self.random.choice(["UNION ALL", "UNION ALL", "UNION", "INTERSECT", "EXCEPT"])
         return Query(f" {word} ".join(member.sql for member in members), members[0].columns)
 
     def exploded(self, depth: int) -> Query:
