@@ -246,7 +246,7 @@ class Session:
             shutil.rmtree(self.directory.source(dropped.name), ignore_errors=True)
         elif isinstance(dropped, Sink):
             # The pipeline starts again without it, or not at all.
-            self._pipelines.stop_one(dropped.source)
+            self._pipelines.stop_owner(self.catalog, dropped.source)
 
     # Rows in
 

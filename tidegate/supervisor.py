@@ -206,11 +206,22 @@ class Supervisor:
         return done
 
     def stop(self) -> None:
+        """Stop every pipeline, also when one of them fails to; the first failure is told."""
+        failures: list[BaseException] = []
         for name, pipeline in self._pipelines.items():
-            pipeline.stop()
+            try:
+                pipeline.stop()
+            except Exception as error:
+                failures.append(error)
             self._ended.add(name)
         self._pipelines.clear()
         self.until_end = None
+        if failures:
+            raise failures[0]
+
+    def stop_owner(self, catalog: Catalog, stream: str) -> None:
+        """Stop the pipeline that hands out the rows of a stream."""
+        self.stop_one(self._owner(catalog, stream))
 
     def stop_one(self, name: str) -> None:
         pipeline = self._pipelines.pop(name.lower(), None)
@@ -219,7 +230,7 @@ class Supervisor:
 
     def forget(self, catalog: Catalog, stream: str) -> None:
         """Stop a stream that was dropped, and its subscribers with it."""
-        self.stop_one(self._owner(catalog, stream))
+        self.stop_owner(catalog, stream)
         self._subscribed = {
             key: sink
             for key, sink in self._subscribed.items()
