@@ -51,6 +51,21 @@ def test_an_upsert_tells_what_was_there() -> None:
     assert run.rows([Row(6, ("a",), (9, "+U"))]).main == [("a", 9, "+I")]
 
 
+def test_the_last_row_is_the_one_that_stood_last_in_whatever_epoch_it_came() -> None:
+    """Files of the same moment may come in any order."""
+    run = upserts()
+    assert run.rows([Row(4, ("a",), (5, "+U")), Row(9, ("b",), (1, "+U"))]).main == [
+        ("a", 5, "+I"),
+        ("b", 1, "+I"),
+    ]
+    assert run.rows([Row(3, ("a",), (4, "+U")), Row(8, ("b",), (0, "-D"))]).main == []
+    run.restart()
+    assert run.rows([Row(0, ("a",), (1, "+U")), Row(7, ("a",), (7, "+U"))]).main == [
+        ("a", 5, "-U"),
+        ("a", 7, "+U"),
+    ]
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(UPSERTS, max_size=6), max_size=25), st.integers(0, 5))
 def test_what_stands_is_the_last_row_of_every_key(
@@ -71,7 +86,7 @@ def test_what_stands_is_the_last_row_of_every_key(
                     expected[key] = value
             for key, value, op in run.epoch(tasks).main:
                 if op in ("-U", "-D"):
-                    assert key in found and found.pop(key) == value, "what is taken back was there"
+                    assert key in found and found.pop(key) == value, "what is retracted was there"
                 else:
                     assert key not in found
                     found[key] = value

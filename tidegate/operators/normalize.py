@@ -23,7 +23,9 @@ from tidegate.state.codec import schema_text
 class Normalize:
     """`keys` are the types of the key, `columns` those of the whole row.
 
-    A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored.
+    A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored. The
+    last row of a key is the one that stood last, also if an earlier one comes in a later epoch: so
+    it is the same however the files were cut into epochs.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -44,15 +46,15 @@ class Normalize:
     @property
     def stored(self) -> pa.Schema:
         keys = [pa.field(*pair) for pair in zip(self._names, self.keys, strict=True)]
-        return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output])
+        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+        return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output, *arrival])
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
-        return ((pa.schema([*self.stored, *arrival]),),)
+        return ((self.stored,),)
 
     def stored_as(self) -> tuple[str, ...]:
-        return ("1", schema_text(self.stored))
+        return ("2", schema_text(self.stored))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]
@@ -69,29 +71,38 @@ class Normalize:
         """The last row of each key, by the place where it stood; Arrow's sort is stable."""
         if rows.num_rows <= 1:
             return rows
-        return self._keep_last(
-            rows.sort_by([(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")])
-        )
-
-    def _keep_last(self, rows: pa.Table) -> pa.Table:
-        if rows.num_rows <= 1:
-            return rows
+        rows = rows.sort_by([(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")])
         ids, count = group_ids(rows, self._names)
         last = np.zeros(count, np.int64)
         last[ids] = np.arange(rows.num_rows)
         return rows if count == rows.num_rows else rows.take(pa.array(np.sort(last)))
 
+    def _not_before(self, new: pa.Table, stored: pa.Table) -> pa.Table:
+        """Without the rows that stood before what is known of their key."""
+        places = places_of(stored, new, self._names)
+        met = np.flatnonzero(places >= 0)
+        if not len(met):
+            return new
+        known, rows = stored.take(pa.array(places[met])), new.take(pa.array(met))
+        files = known.column(ARRIVAL_FILE), rows.column(ARRIVAL_FILE)
+        later_row = pc.greater(known.column(ARRIVAL_ROW), rows.column(ARRIVAL_ROW))
+        before = pc.or_(pc.greater(*files), pc.and_(pc.equal(*files), later_row))
+        kept = np.ones(new.num_rows, np.bool_)
+        kept[met[before.to_numpy(zero_copy_only=False)]] = False
+        return new.filter(pa.array(kept))
+
     def _standing(self, tables: Tables) -> Tables:
-        rows = self._keep_last(tables[0])
+        rows = self._last(tables[0])
         return (rows.filter(pc.not_equal(rows.column(OP), DELETE)),)
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output = Output()
         log = PartLog(state, (self.stored,), self._standing)
         if inputs[0]:
-            new = self._last(concat(inputs[0])[0]).select(self.stored.names)
+            new = self._last(concat(inputs[0])[0])
             hashes = np.asarray(new.column(HASH).to_numpy(), np.int64)
             stored = log.load(log.touched_by(hashes))[0]
+            new = self._not_before(new, stored)
             known = places_of(new, stored, self._names) >= 0
             result = changes(
                 _rows(stored.filter(pa.array(known))),
@@ -106,5 +117,5 @@ class Normalize:
 
 
 def _rows(table: pa.Table) -> pa.Table:
-    """What a row is, without where it lies and what it did."""
-    return table.drop_columns([HASH, OP])
+    """What a row is, without where it lies and stood and what it did."""
+    return table.drop_columns([HASH, OP, ARRIVAL_FILE, ARRIVAL_ROW])
