@@ -27,8 +27,8 @@ test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
 test-fast: $(READY) ## The tests that need no Spark
 	$(BIN)/python -m pytest -m 'not spark' -n auto
 
-test-spark: $(READY) ## The tests on a local Spark
-	$(BIN)/python -m pytest -m spark
+test-spark: $(READY) ## The tests on a local Spark, two at a time
+	$(BIN)/python -m pytest -m spark -n 2 --dist loadfile
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .

@@ -13,15 +13,12 @@ from typing import cast
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import Connectors, secret_options
-from tidegate.catalog.declare import LATE_COLUMNS, STREAM_OPTIONS, Declarer
+from tidegate.catalog.declare import STREAM_OPTIONS, Declarer, unbuilt_role
 from tidegate.catalog.declared_names import side_names, unsafe_names
 from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
-    Column,
     Declared,
-    LookupTable,
     Origin,
-    SideKind,
     SideStream,
     Sink,
     Source,
@@ -42,7 +39,7 @@ from tidegate.errors import (
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
-from tidegate.plan.late import late_stream
+from tidegate.plan.late import late_side
 from tidegate.plan.optimise import plan_to_run
 from tidegate.plan.rules import rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
@@ -236,22 +233,10 @@ class _Run:
         self.declared.append(item)
 
     def _require_connector(self, item: Declared) -> None:
-        """A connector whose options are known and that nobody can read or write yet."""
-        roles = {Source: "source", LookupTable: "lookup", Sink: "sink"}
-        role = roles.get(type(item))
-        if role is None:
-            return
-        connector = getattr(item, "connector", "")
-        if getattr(self.compiler.connectors[connector], role).built:
-            return
-        known = [
-            name
-            for name, spec in self.compiler.connectors.items()
-            if getattr(spec, role) is not None and getattr(spec, role).built
-        ]
-        message = f"the connector {connector} cannot be used as a {role} yet"
-        hint = f"connectors that can: {', '.join(sorted(known)) or 'none'}."
-        self.not_built.append(not_built(message, hint, self._place(item.statement.name_span)))
+        reason = unbuilt_role(item, self.compiler.connectors)
+        if reason is not None:
+            place = self._place(item.statement.name_span)
+            self.not_built.append(not_built(*reason, place))
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
@@ -349,30 +334,7 @@ class _Run:
         if plan is None or not self._validate(plan, statement, options):
             return None
         stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
-        return [stream, *self._late_stream(stream)]
-
-    def _late_stream(self, stream: Stream) -> list[SideStream]:
-        """LATE DATA TO name: the rows that the windows of this stream no longer take."""
-        emit = stream.query.emit
-        if emit is None or emit.late_to is None:
-            return []
-        late = late_stream(stream.plan)
-        if not late.inputs or late.clashes:
-            # The validator says why; where it is turned off, there is no late stream.
-            return []
-        columns = tuple(Column(item.name, item.type) for item in late.columns)
-        columns += LATE_COLUMNS
-        none = Options({}, {}, set())
-        side = SideStream(
-            emit.late_to,
-            none,
-            stream.statement,
-            self.origin,
-            columns,
-            stream.name,
-            SideKind.LATE_ROWS,
-        )
-        return [side]
+        return [stream, *late_side(stream)]
 
     def _mode(self, options: Options | None) -> Mode:
         own = options["validator"] if options is not None else None

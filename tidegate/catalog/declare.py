@@ -17,6 +17,7 @@ from tidegate.catalog.connector import (
 )
 from tidegate.catalog.objects import (
     Column,
+    Declared,
     LookupTable,
     Origin,
     SideKind,
@@ -351,3 +352,17 @@ class Declarer:
             return None, problems
         sink = Sink(statement.name, options, statement, self.origin, spec.name, statement.source)
         return sink, []
+
+
+def unbuilt_role(item: Declared, connectors: Connectors) -> tuple[str, str] | None:
+    """Why nobody can read or write a connector whose options are known, and which can be."""
+    role = {Source: "source", LookupTable: "lookup", Sink: "sink"}.get(type(item))
+    if role is None:
+        return None
+    connector = getattr(item, "connector", "")
+    if getattr(connectors[connector], role).built:
+        return None
+    specs = ((name, getattr(spec, role)) for name, spec in connectors.items())
+    known = sorted(name for name, spec in specs if spec is not None and spec.built)
+    message = f"the connector {connector} cannot be used as a {role} yet"
+    return message, f"connectors that can: {', '.join(known) or 'none'}."

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.catalog.declare import LATE_COLUMNS
+from tidegate.catalog.objects import Column, SideKind, SideStream, Stream
+from tidegate.catalog.options import Options
 from tidegate.plan import nodes as n
 from tidegate.plan.properties import deduplicates
 
@@ -70,6 +73,29 @@ def late_stream(plan: n.Node) -> LateStream:
             if differ or (known is not item and known in own):
                 clashes.append((known, item))
     return LateStream(tuple(inputs), tuple(columns.values()), tuple(clashes))
+
+
+def late_side(stream: Stream) -> list[SideStream]:
+    """LATE DATA TO name: the stream of the rows that came too late for a query."""
+    emit = stream.query.emit
+    if emit is None or emit.late_to is None:
+        return []
+    late = late_stream(stream.plan)
+    if not late.inputs or late.clashes:
+        # The validator says why; where it is turned off, there is no late stream.
+        return []
+    columns = tuple(Column(item.name, item.type) for item in late.columns)
+    return [
+        SideStream(
+            emit.late_to,
+            Options({}, {}, set()),
+            stream.statement,
+            stream.origin,
+            (*columns, *LATE_COLUMNS),
+            stream.name,
+            SideKind.LATE_ROWS,
+        )
+    ]
 
 
 def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
