@@ -181,7 +181,10 @@ class Session:
         from tidegate.spark.analysis import analyse_plan
 
         plan = plan_to_run(stream.plan, settings)
-        typed = analyse_plan(self.spark, stream, plan, catalog)
+        typed = analyse_plan(self.spark, stream, stream.plan, catalog)
+        if plan is not stream.plan:
+            # What the optimiser drops had to be right all the same.
+            typed = analyse_plan(self.spark, stream, plan, catalog)
         try:
             emit = stream.query.emit
             keeps_late = emit is not None and emit.late_to is not None

@@ -276,15 +276,18 @@ def test_a_stream_and_a_sink_added_after_the_start(spark: Any, data: Path, tmp_p
 def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
     script = (
         "CREATE STREAM x AS\nSELECT id,\n  symbol + ARRAY(1) AS broken\nFROM trades;\n"
-        "CREATE STREAM y AS\nSELECT id FROM trades WHERE upper(symbol, 1) = 'A';"
+        "CREATE STREAM y AS\nSELECT id FROM trades WHERE upper(symbol, 1) = 'A';\n"
+        # That the optimiser drops a column does not make it right.
+        "CREATE STREAM z AS\nSELECT id FROM (SELECT id, symbol + ARRAY(1) AS broken FROM trades);"
     )
     with open_with(data, spark, TRADES) as session:
         with pytest.raises(ScriptError) as caught:
             session.execute(script)
-        first, second = caught.value.errors
+        first, second, third = caught.value.errors
         assert (first.code, first.place.line, first.place.column) == ("TG-307", 3, 3)
         assert first.place.text[first.place.start : first.place.end] == "symbol + ARRAY(1)"
         assert (second.code, second.place.line) == ("TG-307", 6)
+        assert (third.code, third.place.line) == ("TG-307", 8)
         assert session.catalog.get("x") is None
         with pytest.raises(ScriptError) as caught:
             session.execute(
