@@ -26,7 +26,9 @@ pytestmark = pytest.mark.spark
 # Generous: the machines that run this are small and busy.
 PATIENCE_SECONDS = 180
 ROOT = Path(tidegate.__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "xterm"}
+# The size of the screen is that of the terminal that a test makes, whatever runs the tests says.
+_INHERITED = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+ENVIRONMENT = {**_INHERITED, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "xterm"}
 COMMAND = [sys.executable, "-m", "tidegate.cli.main"]
 
 BIDS = """
@@ -149,7 +151,7 @@ def test_a_failing_stream_is_one_clear_error() -> None:
 def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
     Path("endless.sql").write_text(ENDLESS)
     first = terminal("run", "endless.sql")
-    text = first.read_until(lambda text: "even · epoch 1" in text)
+    text = first.read_until(lambda text: "even · epoch 1" in text and "lag" in text)
     for column in ("rows/s in", "rows/s out", "watermark", "lag", "state size"):
         assert column in text
 

@@ -27,7 +27,8 @@ INNER = (
 def stream(function: str) -> str:
     """Two operators, of which only the first one changes."""
     return SOURCE + (
-        f"CREATE STREAM t WITH (on_change = 'continue') AS SELECT window_start, count(*) AS n FROM "
+        f"CREATE STREAM t WITH (on_change = 'continue') AS SELECT window_start, count(*) AS n, "
+        f"max(r) AS top FROM "
         f"({INNER.format(function)}) GROUP BY TUMBLE(window_end, INTERVAL '1' MINUTE);"
     )
 
