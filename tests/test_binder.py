@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sqlglot import exp
 
 from tests.compiling import accepted, compile_with_sources, find, plan_of, refused
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
+from tidegate.plan.optimise import optimise
 from tidegate.plan.scope import referenced
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import to_sql
 from tidegate.types import ChangelogKind
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -371,15 +374,34 @@ def test_the_kind_of_a_join(tables: str, kind: n.JoinKind) -> None:
     assert join.kind is kind
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT price FROM bids WHERE rand() BETWEEN 0.25 AND 0.75",
+        "SELECT price FROM bids WHERE price > 1 AND (rand() * price) BETWEEN 1 AND auction",
+        "SELECT price FROM bids WHERE rand() BETWEEN price AND auction AND channel = 'web'",
+    ],
+)
+def test_a_random_value_between_two_is_drawn_once(query: str) -> None:
+    plan = accepted(query)
+    for shown in (plan, optimise(plan)):
+        (condition,) = [node.condition for node in n.walk(shown) if isinstance(node, n.Filter)]
+        assert [name for name, _ in ex.calls(condition)] == ["RAND"]
+
+
+def test_a_value_between_two_is_a_bound_of_each_side() -> None:
+    pieces = ex.conjuncts(exp.column("price").between(exp.column("low"), exp.column("high")))
+    assert [to_sql(piece) for piece in pieces] == ["price >= low", "price <= high"]
+
+
 # Properties
 
 
 def promise(query: str, options: str = "") -> tuple[str, list[str] | None]:
     """The changelog kind of a stream, and the names of its key."""
     plan = accepted(query, options)
-    found = properties(plan)
-    key = None if found.key is None else [plan.field(column).name for column in found.key]
-    return found.changelog.value, key
+    key = None if plan.key is None else [plan.field(column).name for column in plan.key]
+    return plan.changelog.value, key
 
 
 @pytest.mark.parametrize(
@@ -487,8 +509,8 @@ def test_regular_outer_joins_take_rows_back() -> None:
     ],
 )
 def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -> None:
-    found = properties(accepted(query))
-    assert (found.bounded, found.has_watermark) == (bounded, watermark)
+    plan = accepted(query)
+    assert (plan.bounded, plan.has_watermark) == (bounded, watermark)
 
 
 @pytest.mark.parametrize(
@@ -535,11 +557,23 @@ def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -
             n.TopN,
             "the rows of each partition for 1 h (state_ttl)",
         ),
+        (
+            "SELECT o.id FROM orders AS o LEFT JOIN asks AS a ON o.id = a.auction AND o.ts BETWEEN "
+            "a.ts - INTERVAL '2' MINUTE AND a.ts + INTERVAL '1' MINUTE",
+            n.Join,
+            "left rows for 2 min, right rows for 3 min of event time",
+        ),
+        (
+            "SELECT b.price FROM bids AS b LEFT JOIN asks AS a ON b.auction = a.auction AND b.ts "
+            "BETWEEN a.ts - INTERVAL '2' MINUTE AND a.ts + INTERVAL '1' MINUTE",
+            n.Join,
+            "left rows for 2 min, right rows for 1 min of event time",
+        ),
     ],
 )
 def test_what_bounds_the_state(query: str, kind: type[n.Node], state: str) -> None:
     plan = accepted(query, "state_ttl = '1 hour'")
-    assert properties(find(plan, kind)).state == state
+    assert find(plan, kind).state_bound == state
 
 
 def test_stateless_plans_keep_nothing() -> None:
@@ -547,7 +581,7 @@ def test_stateless_plans_keep_nothing() -> None:
         f"SELECT price + 1 AS p FROM TUMBLE(bids, ts, {MINUTE}) LATERAL VIEW explode(tags) t AS x "
         "WHERE price > 1 UNION ALL SELECT price FROM asks"
     )
-    assert {properties(node).state for node in n.walk(plan)} == {None}
+    assert {node.state_bound for node in n.walk(plan)} == {None}
 
 
 def test_upserts_become_changelogs_except_as_versions() -> None:

@@ -68,7 +68,7 @@ class FakeSession:
         self._say("console")
         return ["dear"]
 
-    def start(self, until_end: bool = False) -> None:
+    def start(self, until_end: bool = False, available_now: bool = False) -> None:
         self._say(f"start {until_end}")
         self.opened["show"]("dear", 0, pa.table({"price": [11, None]}))
 

@@ -33,11 +33,15 @@ print(json.dumps(loaded))
 FOR_CHECK = ("pyarrow", "numpy")
 
 
-@pytest.mark.parametrize("command", ["check FILE", "explain FILE", "--help", "--version"])
+@pytest.mark.parametrize(
+    "command",
+    ["check FILE", "explain FILE", "checkpoints DATA", "inspect DATA", "--help", "--version"],
+)
 def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
     script = tmp_path / "demo.sql"
     script.write_text(SQL)
-    arguments = command.replace("FILE", str(script)).split()
+    (tmp_path / "tidegate.lock").touch()
+    arguments = command.replace("FILE", str(script)).replace("DATA", str(tmp_path)).split()
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)],
         capture_output=True,
@@ -45,7 +49,7 @@ def test_command_loads_nothing_heavy(command: str, tmp_path: Path) -> None:
         check=True,
     )
     loaded = json.loads(done.stdout.splitlines()[-1])
-    allowed = FOR_CHECK if command.startswith("check") else ()
+    allowed = FOR_CHECK if command.startswith("check ") else ()
     assert [name for name in loaded if name not in allowed] == []
 
 
@@ -63,6 +67,9 @@ def test_the_probe_sees_what_is_loaded() -> None:
 
 def test_python_workers_do_not_load_the_parser() -> None:
     """Spark starts a process for each operator of a stream that starts."""
-    probe = "import sys, tidegate.spark.processor, tidegate.operators.window_top_n; print('sqlglot' in sys.modules)"
+    tasks = ["spark.leaf", "spark.fused", "spark.staging", "operators.window_top_n"]
+    tasks += [f"connectors.{name}" for name in ("memory_tasks", "files_tasks", "text_lines")]
+    tasks += [f"connectors.{name}" for name in ("parquet_rows", "generator", "console_tasks")]
+    probe = f"import sys; {'; '.join(f'import tidegate.{name}' for name in tasks)}; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,57 +1,115 @@
-"""What the progress reports of a stream add up to."""
+"""What the notes of epochs add up to, and what a stream shows of itself."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from datetime import UTC, datetime
 from typing import Any
 
-from tidegate.runtime.counters import Counters
+from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
+from tidegate.observe.status import State
+from tidegate.operators.clock import END_US
+from tidegate.runtime.counters import Counters, moment
+from tidegate.runtime.notes import Notes, StreamNotes
+
+SECOND = 1_000_000
 
 
-def progress(epoch: int, rows: int, good: int, durations: dict[str, int]) -> dict[str, Any]:
+def of(*notes: dict[str, Any]) -> Notes:
+    return Notes.of(json.dumps(note).encode() for note in notes)
+
+
+def manifest(
+    epoch: int, *operators: OperatorState, marks: dict[str, int] | None = None
+) -> Manifest:
+    streams = {"s": StreamState("1234", marks=marks or {})}
+    return Manifest(0, epoch, 2, 0, streams, {str(n): o for n, o in enumerate(operators)})
+
+
+def step(key_group: int, **report: Any) -> dict[str, Any]:
+    head = [f"file{key_group}", 0, 1, 2]
+    files = ["old"] if key_group else []
     return {
-        "batchId": epoch,
-        "batchDuration": 500,
-        "durationMs": durations,
-        "sources": [{"description": "files", "numInputRows": rows}],
-        "stateOperators": [{"memoryUsedBytes": 2_000_000}],
-        "observedMetrics": {"source_0": {"good": good}, "out": {"rows": good}} if rows else {},
+        "operator": "s.1",
+        "key_group": key_group,
+        "head": head,
+        "files": files,
+        "size": 100,
+        "report": report,
     }
 
 
-def test_an_idle_report_does_not_stand_for_the_epoch_that_comes() -> None:
-    counters = Counters("s")
-    idle, busy = {"latestOffset": 1, "triggerExecution": 2}, {"addBatch": 3, "triggerExecution": 4}
-    for report in (
-        progress(0, 0, 0, idle),
-        progress(0, 5, 4, busy),
-        progress(0, 5, 4, busy),
-        progress(1, 0, 0, idle),
-        progress(1, 7, 7, busy),
-    ):
-        counters.add(report)
+def test_the_notes_of_all_tasks_add_up() -> None:
+    notes = of(
+        {"stream": "S", "source": "x", "rows": 5},
+        {"stream": "s", "out": 3, "bad": 1, "marks": {"0": 7}},
+        {"stream": "s", "out": 1, "marks": {"0": 5, "1": 9}},
+        {"stream": "other", "rows": 100},
+        {"sink": "out", "tokens": ["a"]},
+        {"sink": "out", "tokens": []},
+        {"sink": "out", "tokens": ["b"]},
+    )
+    assert notes.stream("s") == StreamNotes(5, 4, 1, {"0": 7, "1": 9})
+    assert notes.tokens == {"out": ["a", "b"]}
+
+
+def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
+    before = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
+    notes = of(
+        step(0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, wake_us=None),
+        step(1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, wake_us=900),
+    )
+    after = notes.operator("s.1", before)
+    assert after.heads == {"0": ["file0", 0, 1, 2], "1": ["file1", 0, 1, 2]}
+    assert after.files == {"file0": 100, "file1": 100, "old": 7}
+    assert after.report == {
+        "late_rows": 3,
+        "groups": 7,
+        "bytes": 30,
+        "open_windows": 3,
+        "watermark_us": 50,
+        "wake_us": 900,
+    }
+    assert notes.operator("another", before) is before
+
+
+def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
+    counters = Counters("S", state=State.RUNNING)
+    counters.add(manifest(0), StreamNotes(5, 4, 1), 0.5)
+    counters.add(manifest(1), StreamNotes(7, 7, 0), 0.5)
     status = counters.status()
     assert (status.epoch, status.rows_in, status.rows_out, status.dead_letters) == (1, 12, 11, 1)
+    assert status.rows_in_per_second == 14.0
 
 
-def test_state_is_what_the_operators_hold_not_the_memory_of_spark() -> None:
+def test_state_and_late_rows_are_those_of_the_operators_of_the_stream() -> None:
+    own = OperatorState("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
+    other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
     counters = Counters("s")
-    counters.add(progress(0, 1, 1, {"addBatch": 1}))
-    assert counters.status().state_bytes == 2_000_000
-    report = {"operator": "group_aggregate", "bytes": 0}
-    counters.reports = lambda: {(1000, 0): report}
     assert counters.status().state_bytes == 0
-    report["bytes"] = 300
-    assert counters.status().state_bytes == 300
+    counters.restore(manifest(3, own, other))
+    status = counters.status()
+    assert (status.state_bytes, status.late_rows, status.operators[0].groups) == (300, 2, 4)
 
 
-def test_only_the_control_stream_of_the_pipeline_is_no_input(tmp_path: Path) -> None:
-    """A directory of the user's may be named like it."""
-    counters = Counters("s", control=tmp_path / "_control")
-    report = progress(0, 5, 4, {"addBatch": 1})
-    report["sources"] = [
-        {"description": f"FileStreamSource[file:{tmp_path}/_control]", "numInputRows": 1},
-        {"description": "FileStreamSource[file:/in/_control/files]", "numInputRows": 5},
-    ]
-    counters.add(report)
-    assert (counters.rows_in, counters.dead_letters) == (5, 1)
+def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:
+    stateless = Counters("s", {"0": 2 * SECOND, "1": 0})
+    stateless.add(manifest(0, marks={"0": 10 * SECOND}), StreamNotes(), 1)
+    assert stateless.status().watermark is None
+    stateless.add(manifest(1, marks={"0": 10 * SECOND, "1": 9 * SECOND}), StreamNotes(), 1)
+    assert stateless.status().watermark == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
+    fast, slow = (
+        OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)
+    )
+    chain = Counters("s")
+    chain.restore(manifest(0, fast, slow))
+    assert chain.status().watermark == datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+
+
+def test_the_end_of_all_times_is_no_time() -> None:
+    assert moment(END_US) is None
+    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    ended = OperatorState("s", "w", "f", report={"watermark_us": END_US})
+    counters = Counters("s")
+    counters.restore(manifest(0, ended))
+    assert counters.status().watermark is None

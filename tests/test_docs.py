@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.catalog.checkpoints import RESTORE_OPTIONS
 from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from tidegate.catalog.declare import STREAM_OPTIONS
 from tidegate.catalog.options import OptionSpec
@@ -66,6 +67,7 @@ def options_page() -> str:
         ("Every lookup table", LOOKUP_OPTIONS),
         ("Every sink", SINK_OPTIONS),
         ("Streams: CREATE STREAM … WITH (…)", STREAM_OPTIONS),
+        ("RESTORE FROM CHECKPOINT … WITH (…)", RESTORE_OPTIONS),
         ("Settings: SET name = value", SETTINGS),
     ):
         lines += [f"## {title}", "", *_table(specs)]

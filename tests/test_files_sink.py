@@ -1,86 +1,203 @@
-"""A files sink never deletes what it has committed, and names its files for good."""
+"""A files sink: nothing is seen before its commit, nothing twice, nothing is ever deleted."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from tests.compiling import compile_text
-from tidegate.catalog.objects import Sink
-from tidegate.connectors.files import FilesWriter, _short_name
+from tests.sinks import decided, files_sink, run, stage
+from tidegate.connectors.protocols import Decided, EpochId
 from tidegate.errors import RunError
-from tidegate.runtime.connector import SinkContext
+from tidegate.storage.local import LocalStore
 
-UUID = "0b5b1c7e-7b1c-4d3e-9a51-2f6a9f0c1d2e"
-
-
-def writer(path: Path) -> FilesWriter:
-    compiled = compile_text(
-        "CREATE SOURCE s (a INT) WITH (connector = 'memory'); CREATE STREAM t AS SELECT a FROM s;"
-        f"CREATE SINK out FROM t WITH (connector = 'files', path = '{path}');"
-    )
-    sink = compiled.catalog.get("out")
-    assert isinstance(sink, Sink)
-    return FilesWriter(cast(Any, None), SinkContext(sink, path, "1234", lambda *_: None))
-
-
-def put(path: Path, *epochs: int) -> list[str]:
-    for epoch in epochs:
-        (path / f"1234-out-{epoch:012d}-00000-c000.parquet").write_bytes(b"rows")
-    return names(path)
+FRESH = Decided(None)
 
 
 def names(path: Path) -> list[str]:
-    return sorted(item.name for item in path.glob("*.parquet"))
+    return sorted(item.name for item in path.rglob("*.parquet") if "_tidegate" not in item.parts)
+
+
+def rows(path: Path) -> list[int]:
+    files = [item for item in path.rglob("*.parquet") if "_tidegate" not in item.parts]
+    return sorted(n for file in files for n in pq.read_table(file).column("a").to_pylist())
+
+
+def marker(path: Path) -> Path:
+    return path / "_tidegate" / "1234-out-" / "committed.json"
+
+
+def staged(path: Path) -> list[Path]:
+    return list((path / "_tidegate").rglob("*.parquet"))
+
+
+def test_staged_rows_are_seen_by_nobody_before_the_commit(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    tokens = stage(sink, EpochId(0, 0), [1, 2, 3], tasks=2)
+    assert names(tmp_path) == [] and len(staged(tmp_path)) == 2
+    sink.commit(EpochId(0, 0), tokens)
+    assert rows(tmp_path) == [1, 2, 3] and staged(tmp_path) == []
+    assert json.loads(marker(tmp_path).read_text()) == {"generation": 0, "epoch": 0}
+
+
+def test_no_rows_no_file(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0, tasks=0)
+    assert names(tmp_path) == [] and sink.last == EpochId(0, -1)
+
+
+def test_names_are_made_of_pipeline_sink_generation_epoch_and_task(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 3, tasks=2)
+    assert names(tmp_path) == [
+        f"1234-out-000-000000000003-0000{task}-000.parquet" for task in range(2)
+    ]
+
+
+def test_a_commit_can_be_repeated_at_any_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after each of its moves, and before its marker."""
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    tokens = stage(sink, EpochId(0, 0), list(range(9)), tasks=3)
+    move, left = LocalStore.move_new, [0]
+
+    def dies(self: LocalStore, source: str, goal: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        move(self, source, goal)
+
+    monkeypatch.setattr(LocalStore, "move_new", dies)
+    for moves in range(3):
+        left[0] = moves
+        with pytest.raises(KeyboardInterrupt):
+            files_sink(tmp_path).recover(decided(0, tokens))
+    monkeypatch.undo()
+    for _ in range(2):
+        files_sink(tmp_path).recover(decided(0, tokens))
+        assert rows(tmp_path) == list(range(9)) and len(names(tmp_path)) == 3
+
+
+def test_what_was_only_staged_is_removed_once_its_epoch_is_decided(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    stage(sink, EpochId(0, 0), [666])
+    run(sink, 0)
+    assert len(staged(tmp_path)) == 1
+    files_sink(tmp_path).recover(decided(0))
+    assert staged(tmp_path) == [] and rows(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
+    tmp_path: Path, epoch: int
+) -> None:
+    """It may still decide that epoch, and then its rows must be there."""
+    zombie = files_sink(tmp_path)
+    zombie.recover(Decided(None))
+    run(zombie, *range(epoch))
+    tokens = stage(zombie, EpochId(0, epoch), [77])
+    files_sink(tmp_path).recover(decided(0) if epoch else Decided(None))
+    zombie.commit(EpochId(0, epoch), tokens)
+    assert rows(tmp_path) == [*range(epoch), 77]
+
+
+def refused(path: Path, *args: Any) -> str:
+    """The refusal of a recovery, which leaves everything as it is."""
+    before = {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
+    with pytest.raises(RunError) as caught:
+        files_sink(path).recover(*args)
+    assert caught.value.code == "TG-504" and caught.value.hint
+    assert {item: item.read_bytes() for item in path.rglob("*") if item.is_file()} == before
+    return caught.value.message
 
 
 def test_a_lost_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
-    writer(tmp_path).prepare()
-    there = put(tmp_path, 0, 1)
-    marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
-    assert json.loads(marker.read_text()) == {"epoch": -1}
-    marker.unlink()
-    with pytest.raises(RunError, match="is gone") as caught:
-        writer(tmp_path).prepare()
-    assert caught.value.code == "TG-504" and caught.value.hint
-    assert names(tmp_path) == there
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0, 1)
+    marker(tmp_path).unlink()
+    assert "is gone" in refused(tmp_path, decided(1))
+    assert "is gone" in refused(tmp_path, FRESH)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"epoch": "x"}', '{"epoch": null}', "5"])
+def test_a_damaged_marker_is_an_error(tmp_path: Path, text: str) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0)
+    marker(tmp_path).write_text(text)
+    assert "is damaged" in refused(tmp_path, decided(0))
+
+
+def test_a_marker_that_is_ahead_is_refused(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0, 1, 2)
+    assert "at epoch 1" in refused(tmp_path, decided(1))
+    assert "ahead of the pipeline" in refused(tmp_path, FRESH)
+
+
+def test_a_marker_of_another_generation_is_refused(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 5, generation=1)
+    assert "generation 1" in refused(tmp_path, decided(5))
+    assert "generation 1" in refused(tmp_path, decided(9, generation=2))
+
+
+def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0)
+    tokens = stage(sink, EpochId(0, 1), [11])
+    again = files_sink(tmp_path)
+    again.recover(decided(1, tokens))
+    assert rows(tmp_path) == [0, 11] and again.last == EpochId(0, 1)
+
+
+def test_files_beyond_the_marker_are_refused(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0, 1, 2)
+    marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
+    assert "holds epochs up to 2" in refused(tmp_path, decided(0))
+
+
+def test_tokens_whose_files_are_gone_are_an_error(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    tokens = stage(sink, EpochId(0, 0), [1])
+    staged(tmp_path)[0].unlink()
+    with pytest.raises(RunError) as caught:
+        files_sink(tmp_path).recover(decided(0, tokens))
+    assert caught.value.code == "TG-504" and "is not there" in caught.value.message
 
 
 def test_a_pipeline_that_wrote_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
-    first = writer(tmp_path)
-    first.prepare()
-    other = writer(tmp_path)
-    other.prefix, other.aside = "5678-out-", f"{tmp_path}/_tidegate/5678-out-"
-    other.prepare()
-    first._mark(0)
+    first = files_sink(tmp_path)
+    first.recover(FRESH)
+    other = files_sink(tmp_path, "5678")
+    other.recover(FRESH)
+    run(first, 0)
     with pytest.raises(RunError, match="an earlier pipeline"):
-        other.prepare()
+        files_sink(tmp_path, "9999").recover(FRESH)
+    appending = files_sink(tmp_path, "9999", ", existing = 'append'")
+    appending.recover(FRESH)
+    run(appending, 0)
+    assert rows(tmp_path) == [0, 0]
 
 
-def test_an_older_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
-    writer(tmp_path).prepare()
-    there = put(tmp_path, 0, 1, 2)
-    with pytest.raises(RunError, match="says -1"):
-        writer(tmp_path).prepare()
-    assert names(tmp_path) == there
-
-
-def test_an_epoch_that_died_while_it_was_renamed_is_removed(tmp_path: Path) -> None:
-    made = writer(tmp_path)
-    made.prepare()
-    made._mark(4)
-    put(tmp_path, 3, 4, 5)
-    again = writer(tmp_path)
-    again.prepare()
-    assert again.committed() == 4
-    assert [name.split("-")[2] for name in names(tmp_path)] == ["000000000003", "000000000004"]
-
-
-@pytest.mark.parametrize("between", ["-", "."])
-def test_names_are_made_of_task_and_number_only(between: str) -> None:
-    """With partition_by Spark puts a dot where it puts a dash otherwise."""
-    name = f"part-00003-{UUID}{between}c000.snappy.parquet"
-    assert _short_name(name) == "00003-c000.snappy.parquet"
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError) as caught:
+        files_sink(tmp_path / "file" / "out").recover(FRESH)
+    assert caught.value.code == "TG-504" and "cannot write to" in caught.value.message

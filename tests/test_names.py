@@ -35,9 +35,12 @@ def test_a_name_that_is_a_safe_folder(name: str) -> None:
 def test_a_safe_name_is_a_folder_inside_the_data_directory(name: str) -> None:
     directory = DataDirectory("somewhere")
     if unsafe(name) is None:
-        assert directory.pipeline(name).resolve().parent == directory.path
-        assert directory.source(name).resolve().parent.parent == directory.path
+        assert directory.stream(name).local_path().resolve().parent == directory.path
+        assert directory.pipeline(name).local_path().resolve().parent.parent == directory.path
+        assert directory.source(name).local_path().resolve().parent.parent == directory.path
     else:
+        with pytest.raises(AssertionError):
+            directory.stream(name)
         with pytest.raises(AssertionError):
             directory.pipeline(name)
         with pytest.raises(AssertionError):
@@ -51,6 +54,6 @@ def test_letters_and_digits_are_safe_unless_too_long(name: str) -> None:
 
 
 def test_a_safe_name_can_be_a_folder(tmp_path: Path) -> None:
-    folder = DataDirectory(tmp_path).pipeline("Größe 1")
+    folder = DataDirectory(tmp_path).stream("Größe 1").local_path()
     folder.mkdir()
     assert folder.parent == tmp_path

@@ -221,7 +221,19 @@ def test_other_statements() -> None:
     assert isinstance(parsed("CHECKPOINT"), st.Checkpoint)
     restore = parsed("RESTORE FROM CHECKPOINT 17")
     assert isinstance(restore, st.Restore)
-    assert restore.epoch == 17
+    assert (restore.epoch, restore.name) == (17, None)
+
+
+def test_names_of_checkpoints_are_texts() -> None:
+    kept = parsed("CHECKPOINT 'before upgrade'")
+    assert isinstance(kept, st.Checkpoint) and kept.name == "before upgrade"
+    dropped = parsed("DROP CHECKPOINT IF EXISTS 'x'")
+    assert isinstance(dropped, st.DropCheckpoint)
+    assert (dropped.name, dropped.if_exists) == ("x", True)
+    restore = parsed("RESTORE FROM CHECKPOINT '17' WITH (sinks = 'keep')")
+    assert isinstance(restore, st.Restore)
+    assert (restore.epoch, restore.name) == (None, "17")
+    assert [(option.name, option.value) for option in restore.options] == [("sinks", "keep")]
     setting = parsed("SET validator = 'warn'")
     assert isinstance(setting, st.Set)
     assert (setting.key, setting.value) == ("validator", "warn")

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from tests.compiling import TESTS, accepted, compile_text
 from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
-from tidegate.physical.stages import all_scans, all_stateful, is_stateless, plan_stages
+from tidegate.physical.stages import all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise import optimise
 from tidegate.sql.dialect import DIALECT
@@ -138,7 +138,7 @@ def test_sources_are_numbered_as_the_query_has_them() -> None:
     ],
 )
 def test_what_spark_sql_alone_can_run(query: str, stateless: bool) -> None:
-    assert all(is_stateless(node) for node in n.walk(accepted(query))) is stateless
+    assert all(node.stateless for node in n.walk(accepted(query))) is stateless
 
 
 @pytest.mark.parametrize(

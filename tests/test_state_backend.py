@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tidegate.state.backend import StateBackend
+from tidegate.state.files import FileBackend
 from tidegate.state.memory import MemoryStore
 
 
-def on_spark() -> StateBackend:
-    """Spark's map state as pyspark's tester has it, in a processor that only opens it."""
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-    from pyspark.sql.streaming.tws_tester import TwsTester
+def in_files() -> StateBackend:
+    """State files that nobody has saved yet."""
 
-    from tidegate.spark.processor import SparkBackend
+    def missing(file: str) -> memoryview:
+        raise AssertionError(f"{file} was never written")
 
-    class Opens(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.entries = handle.getMapState("entries", "key BINARY", "value BINARY")
-
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
-            return iter(())
-
-        def close(self) -> None: ...
-
-    processor = Opens()
-    TwsTester(processor).handle.setGroupingKey(3)
-    return SparkBackend(processor.entries)
+    return FileBackend(None, missing, "the state of a test")
 
 
 BACKENDS: dict[str, Callable[[], StateBackend]] = {
     "memory": lambda: MemoryStore().backend(operator_id=7, key_group=3),
-    "spark": on_spark,
+    "files": in_files,
 }
 KEYS = some.lists(some.sampled_from([0, 1, 97, 255]), max_size=3).map(bytes)
 NAMES = some.sampled_from(["a", "ab", "b", "a\x00b", ""])

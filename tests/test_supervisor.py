@@ -1,4 +1,4 @@
-"""Which pipelines are stopped, and that none is forgotten."""
+"""Which pipelines run what, which are stopped, and that none is forgotten."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import Any, cast
 import pytest
 
 from tests.compiling import compile_with_sources
+from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.manifest import Manifest, StreamState
+from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.supervisor import Supervisor
+
+LATE = (
+    "CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "
+    "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE) EMIT ON WINDOW CLOSE LATE DATA TO late_bids;"
+    "CREATE STREAM apart WITH (pipeline = 'Own') AS SELECT k FROM plain;"
+)
 
 
 class Running:
@@ -19,11 +28,15 @@ class Running:
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
         self.stopped = 0
+        self.forgotten: list[str] = []
 
     def stop(self) -> None:
         self.stopped += 1
         if self.fails:
             raise RunError("TG-503", "it does not stop")
+
+    def forget(self, stream: str) -> None:
+        self.forgotten.append(stream)
 
 
 def supervising(path: Path, **running: Running) -> Supervisor:
@@ -41,11 +54,41 @@ def test_a_pipeline_that_fails_to_stop_does_not_keep_the_others_running(tmp_path
     assert not supervisor.running
 
 
-def test_a_sink_of_late_rows_belongs_to_the_pipeline_that_finds_them(tmp_path: Path) -> None:
+def test_a_sink_of_late_rows_belongs_to_the_stream_that_finds_them(tmp_path: Path) -> None:
     catalog = compile_with_sources(
-        "CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "
-        "GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE) EMIT ON WINDOW CLOSE LATE DATA TO late_bids;"
+        LATE + "CREATE SINK kept FROM late_bids WITH (connector = 'memory');"
     ).catalog
-    running = {"s": Running(), "other": Running()}
-    supervising(tmp_path, **running).stop_owner(catalog, "late_bids")
-    assert [item.stopped for item in running.values()] == [1, 0]
+    supervisor = supervising(tmp_path)
+    assert supervisor.wanted(catalog) == ["s"]
+    assert [sink.name for sink in supervisor._sinks_of(catalog, "S")] == ["kept"]
+
+
+def test_a_pipeline_without_streams_is_stopped_and_the_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = compile_with_sources(
+        LATE + "CREATE SINK kept FROM s WITH (connector = 'memory');"
+    ).catalog
+    running = {"main": Running(), "own": Running()}
+    supervisor = supervising(tmp_path, **running)
+    supervisor.until_end = False
+    monkeypatch.setattr(supervisor, "start_missing", lambda *_: None)
+    supervisor.restart_without(catalog, Settings())
+    assert [item.stopped for item in running.values()] == [0, 1]
+
+
+def test_a_dropped_stream_is_forgotten_by_pipelines_that_run_and_by_those_that_do_not(
+    tmp_path: Path,
+) -> None:
+    running = {"main": Running()}
+    supervisor = supervising(tmp_path, **running)
+    streams = {"s": StreamState("1"), "t": StreamState("2")}
+    for name in ("main", "own"):
+        store = supervisor.directory.pipeline(name)
+        Manifests(store).create(Manifest(0, 4, 16, 0, streams=streams))
+    supervisor.forget(compile_with_sources("").catalog, Settings(), "S")
+    assert running["main"].forgotten == ["S"]
+    found = Manifests(supervisor.directory.pipeline("own")).newest().manifest
+    assert found is not None and (found.epoch, found.streams.keys()) == (5, {"t"})
+    untouched = Manifests(supervisor.directory.pipeline("main")).newest().manifest
+    assert untouched is not None and untouched.epoch == 4

@@ -3,13 +3,18 @@ a worker does not load the parser."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 # What a row of a changelog does, and the four things it can do.
 OP = "_op"
 INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 OPS = (INSERT, BEFORE, AFTER, DELETE)
-# Where a row came from, its event time, whether it is still a row, and late rows that pass by.
-ORIGIN, MARK, LIVE, LATE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_late"
-# The processing time of an epoch, where operators ask for it.
+# Where a row came from, its event time, whether it is still a row, and what passes by on its side:
+# notes for the driver, and rows that came too late.
+ORIGIN, MARK, LIVE, SIDE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_side"
+# The event time of a record that cannot be used: it is counted, and that is all.
+BAD_MARK = -(2**63)
+# The processing time of an epoch, where windows are made of it.
 NOW = "_tg_now"
 # Where a row stood: rows sort by file, then row, in the order in which they arrived. Only
 # operators for which the order of rows counts read them.
@@ -19,3 +24,12 @@ ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
 # the column to blame, and of every record its file and its line (or row) there.
 BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"
 RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
+
+
+@dataclass(frozen=True)
+class Renames:
+    """What a stage does that only renames: its columns, as (name, column of the leaf)."""
+
+    columns: tuple[tuple[str, str], ...]
+    # Whether rows that are about to be replaced are left out.
+    drops_before: bool = False

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import cast
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.checkpoints import CheckpointStatement, checkpoint_errors
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import STREAM_OPTIONS, Declarer, unbuilt_role
 from tidegate.catalog.declared_names import side_names, unsafe_names
@@ -63,7 +64,7 @@ class Compiled:
     declared: tuple[Declared, ...]
     explained: tuple[tuple[st.Explain, n.Emit], ...]
     errors: tuple[TidegateError, ...]
-    # What is declared right with a connector, or said by a statement, that is not built.
+    # What is declared right with a connector that is not built.
     not_built: tuple[TidegateError, ...]
     warnings: tuple[TidegateError, ...]
 
@@ -163,13 +164,10 @@ class _Run:
             ok = self._explain(statement)
         elif isinstance(statement, st.Describe | st.ShowCreate):
             ok = self._known(statement.name, statement.name_span) is not None
-        elif isinstance(statement, st.Checkpoint | st.Restore) or (
-            isinstance(statement, st.Show) and statement.what == "CHECKPOINTS"
-        ):
-            hint = "stop, and start again on the same data directory: it goes on where it was."
-            what = " ".join(statement.text.split()[:2]).rstrip(";").upper()
-            message = f"{what} cannot run yet: every epoch is a checkpoint"
-            self.not_built.append(not_built(message, hint, self._place(statement.span)))
+        elif isinstance(statement, CheckpointStatement):
+            found = list(checkpoint_errors(statement, self.origin))
+            self.errors += found
+            ok = not found
         if ok:
             self.done.append(statement)
 

@@ -81,6 +81,10 @@ TITLES: dict[str, str] = {
     "TG-605": "saved state cannot be read",
     "TG-606": "state that no longer fits",
     "TG-607": "stream that was run to its end",
+    "TG-608": "stored bytes cannot be read or written",
+    "TG-609": "checkpoint that does not exist",
+    "TG-610": "sink that cannot forget what came after a checkpoint",
+    "TG-611": "stream that went back to a checkpoint",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, SideStream, Sink, Source, Stream
-from tidegate.plan.properties import properties
+from tidegate.checkpoint.inspect import COLUMNS, Checkpoint
 from tidegate.sql.statements import ObjectKind
 
 
@@ -34,12 +35,17 @@ def listing(catalog: Catalog, what: str) -> Result:
 
 def _summary(item: Declared) -> str:
     if isinstance(item, Stream):
-        return f"{properties(item.plan).changelog.value} stream"
+        return f"{item.plan.changelog.value} stream"
     if isinstance(item, SideStream):
         return f"{item.holds.value} of {item.parent}"
     if isinstance(item, Sink):
         return f"{item.connector}, from {item.source}"
     return str(getattr(item, "connector", ""))
+
+
+def checkpoint_listing(checkpoints: Iterable[Checkpoint]) -> Result:
+    """SHOW CHECKPOINTS."""
+    return Result("checkpoints", COLUMNS, [astuple(item) for item in checkpoints])
 
 
 def describe(item: Declared) -> Result:

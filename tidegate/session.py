@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -10,14 +9,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.checkpoints import (
+    CheckpointStatement,
+    restore_options,
+    unsafe_checkpoint_name,
+)
 from tidegate.catalog.objects import (
     Declared,
+    Origin,
     SideStream,
     Sink,
     Source,
     Stream,
 )
 from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.checkpoints import Restored, Wanted
+from tidegate.checkpoint.inspect import Checkpoint
+from tidegate.checkpoint.names import Name
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS
@@ -34,7 +42,7 @@ from tidegate.physical.explain import explain
 from tidegate.physical.refusal import Unrunnable
 from tidegate.physical.refusals import refused
 from tidegate.plan.optimise import plan_to_run
-from tidegate.results import Result, describe, listing
+from tidegate.results import Result, checkpoint_listing, describe, listing
 from tidegate.runtime.directory import DataDirectory
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
@@ -69,7 +77,6 @@ class Session:
         self._given_spark = spark
         self._master = master
         self._spark: SparkSession | None = None
-        self._listener: Any = None
         self._pipelines = Supervisor(self.directory, lambda: self.spark, show or _print_rows)
 
     def __enter__(self) -> Session:
@@ -87,11 +94,9 @@ class Session:
         """Stop everything and let go of the data directory; a Spark of the user's goes on."""
         try:
             self.stop()
-            if self._spark is not None and self._listener is not None:
-                self._spark.streams.removeListener(self._listener)
         finally:
             self._spark = None
-            self._listener = None
+            memory.forget_inserts(self.directory.store.uri)
             self.directory.close()
 
     def _require_open(self) -> None:
@@ -103,15 +108,12 @@ class Session:
         """The SparkSession, started when it is first needed."""
         self._require_open()
         if self._spark is None:
-            from tidegate.spark.listener import ProgressListener
             from tidegate.spark.spark_session import borrowed_session, own_session
 
             if self._given_spark is not None:
                 self._spark = borrowed_session(self._given_spark)
             else:
                 self._spark = own_session(self._master, self.directory.log_file)
-            self._listener = ProgressListener()
-            self._spark.streams.addListener(self._listener)
         return self._spark
 
     # Statements
@@ -219,6 +221,10 @@ class Session:
             return [self._insert_statement(statement, compiled.script)]
         if isinstance(statement, st.Drop):
             self._drop(before.get(statement.name))
+        if isinstance(statement, CheckpointStatement):
+            return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
+        if isinstance(statement, st.Show) and statement.what == "CHECKPOINTS":
+            return [checkpoint_listing(self.checkpoints())]
         if isinstance(statement, st.Show):
             return [listing(self.catalog, statement.what)]
         if isinstance(statement, st.Describe):
@@ -243,13 +249,14 @@ class Session:
         if dropped is None:
             return
         if isinstance(dropped, Stream):
-            self._pipelines.forget(self.catalog, dropped.name)
-            shutil.rmtree(self.directory.pipeline(dropped.name), ignore_errors=True)
+            self._pipelines.forget(self.catalog, self.settings, dropped.name)
+            self.directory.remove_stream(dropped.name)
         elif isinstance(dropped, Source):
-            shutil.rmtree(self.directory.source(dropped.name), ignore_errors=True)
+            self.directory.remove_source(dropped.name)
+            memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
-            # The pipeline starts again without it, or not at all.
-            self._pipelines.stop_owner(self.catalog, dropped.source)
+            # The pipeline goes on without it, or not at all.
+            self._pipelines.restart_without(self.catalog, self.settings)
 
     # Rows in
 
@@ -261,8 +268,12 @@ class Session:
         target = self._insertable(source)
         table = to_table(target, rows)
         if table.num_rows:
-            memory.append(self.directory.source(target.name), table)
+            self._append(target, table)
         return int(table.num_rows)
+
+    def _append(self, target: Source, table: Any) -> None:
+        memory.inserts(self.directory.source(target.name).uri).append(table)
+        self._pipelines.nudge()
 
     def _insertable(self, name: str) -> Source:
         target = self._declared(name)
@@ -279,7 +290,7 @@ class Session:
 
         target = self._insertable(statement.target)
         table = rows_of_insert(self.spark, target, statement, script)
-        memory.append(self.directory.source(target.name), table)
+        self._append(target, table)
         reasons = dead_letters_of(self.spark, target, table)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         are = "is a dead letter" if len(reasons) == 1 else "are dead letters"
@@ -288,8 +299,14 @@ class Session:
 
     # Running
 
-    def start(self, until_end: bool = False) -> None:
-        """Run every stream that has a sink or a subscriber; `until_end` ends after the last row."""
+    def start(self, until_end: bool = False, available_now: bool = False) -> None:
+        """Run every stream that has a sink or a subscriber.
+
+        `until_end` ends after the last row, with everything closed; `available_now` ends when all
+        that is there has been read, and what is open stays open for the next run.
+        """
+        if until_end and available_now:
+            raise RunError("TG-506", "until_end and available_now are two ways to end: choose one")
         self._require_open()
         if self._pipelines.running:
             raise RunError("TG-506", "the session is running already", hint="stop it first.")
@@ -299,12 +316,9 @@ class Session:
                 "there is nothing to run: no stream has a sink or a subscriber",
                 hint="CREATE SINK out FROM my_stream WITH (connector = 'console');",
             )
-        self._pipelines.check_runnable(self.catalog, until_end)
-        # Spark starts here at the latest, and with it the listener.
-        _ = self.spark
-        self._pipelines.start(self.catalog, self.settings, until_end, self._listener)
-        self.warnings += self._pipelines.warnings
-        self._pipelines.warnings = []
+        self._pipelines.check_runnable(self.catalog, until_end, available_now)
+        self._pipelines.start(self.catalog, self.settings, until_end, available_now)
+        self._take_warnings()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""
@@ -315,6 +329,73 @@ class Session:
     def stop(self) -> None:
         """Stop every stream. Nothing is flushed; the next start goes on from here."""
         self._pipelines.stop()
+
+    # Checkpoints
+
+    def checkpoint(self, name: str | None = None) -> str:
+        """Keep where every pipeline is now, until the checkpoint is dropped; returns its name."""
+        kept = self._keep(name)
+        return next(iter(kept.values())).name
+
+    def _keep(self, name: str | None, place: Place | None = None) -> dict[str, Name]:
+        self._require_open()
+        wrong = unsafe_checkpoint_name(name) if name is not None else None
+        if wrong is not None:
+            raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {wrong}")
+        return self._pipelines.checkpoints(self.settings).keep(name, place)
+
+    def drop_checkpoint(self, name: str) -> None:
+        """What only it kept is removed with one of the next epochs."""
+        self._require_open()
+        self._pipelines.checkpoints(self.settings).drop(name)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that can be restored, newest first: those with a name, and the last few epochs."""
+        self._require_open()
+        return self._pipelines.checkpoints(self.settings).listed()
+
+    def restore(
+        self, checkpoint: str | int, *, sinks: str | None = None, pipeline: str | None = None
+    ) -> None:
+        """Go back to a checkpoint by its name, or to an epoch that is still kept.
+
+        Streams that run are stopped for it and started again. `sinks='keep'` leaves rows from after
+        the checkpoint in sinks that cannot forget them; without it they refuse.
+        """
+        if sinks not in (None, "keep"):
+            raise RunError("TG-207", f"sinks is 'keep' or nothing, not {sinks!r}")
+        self.warnings = []
+        self._restore(Wanted(checkpoint, sinks == "keep", pipeline))
+
+    def _restore(self, wanted: Wanted) -> list[Restored]:
+        self._require_open()
+        done = self._pipelines.restore(self.catalog, self.settings, wanted)
+        self.warnings += [warning for item in done for warning in item.warnings]
+        self._take_warnings()
+        return done
+
+    def _take_warnings(self) -> None:
+        self.warnings += self._pipelines.warnings
+        self._pipelines.warnings = []
+
+    def _checkpoint_statement(self, statement: CheckpointStatement, script: st.Script) -> str:
+        span = statement.name_span or statement.span
+        place = Place(script.text, span.start, span.end, script.file)
+        if isinstance(statement, st.Checkpoint):
+            kept = self._keep(statement.name, place)
+            where = ", ".join(f"{name} at epoch {item.epoch}" for name, item in kept.items())
+            return f"checkpoint '{next(iter(kept.values())).name}': {where}"
+        if isinstance(statement, st.DropCheckpoint):
+            checkpoints = self._pipelines.checkpoints(self.settings)
+            if statement.if_exists and not checkpoints.has(statement.name):
+                return f"there is no checkpoint '{statement.name}'"
+            checkpoints.drop(statement.name, place)
+            return f"checkpoint '{statement.name}' dropped"
+        options, _ = restore_options(statement, Origin(script.text, script.file))
+        target = statement.name if statement.name is not None else statement.epoch
+        assert target is not None, "RESTORE has a name or an epoch"
+        wanted = Wanted(target, options["sinks"] == "keep", options["pipeline"], place)
+        return "\n".join(_restored_text(item) for item in self._restore(wanted))
 
     # Rows out
 
@@ -328,10 +409,11 @@ class Session:
             assert self._pipelines.until_end is not None, "it runs"
             self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
             self._pipelines.start_missing(self.catalog, self.settings)
-        folder = self.directory.pipeline(declared.name) / "out"
         name = declared.name
         return Subscription(
-            folder, from_epoch, lambda: self._pipelines.may_come(self.catalog, name)
+            self.directory.stream(name),
+            from_epoch,
+            lambda: self._pipelines.may_come(self.catalog, name),
         )
 
     def add_console_sinks(self) -> list[str]:
@@ -351,6 +433,13 @@ class Session:
             raise RunError("TG-506", f"{stream} is not a stream with a query")
         plan = declared.plan if logical else plan_to_run(declared.plan, self.settings)
         return explain(plan, declared.name)
+
+
+def _restored_text(item: Restored) -> str:
+    return (
+        f"{item.pipeline} is back at epoch {item.chosen.epoch}, and goes on with epoch "
+        f"{item.begun.epoch + 1} in generation {item.begun.generation}"
+    )
 
 
 def _print_rows(stream: str, epoch: int, rows: Any) -> None:

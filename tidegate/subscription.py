@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tidegate.connectors import memory
+from tidegate.errors import RunError
+from tidegate.storage import Store
 
 _POLL_SECONDS = 0.02
 _COARSE_NS = 2_000_000_000
@@ -26,47 +27,71 @@ class Subscription:
     """Iterate to get every epoch, old and new.
 
     It waits for the next one and ends when the stream has ended or was stopped; if the stream
-    failed, it raises that error.
+    failed, it raises that error; if the stream went back to a checkpoint, it says so, and iterating
+    again goes on from there.
     """
 
     def __init__(
         self,
-        directory: Path,
+        store: Store,
         from_epoch: int | None = None,
         may_come: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._directory = directory
+        self._store = store
         self._may_come = may_come
         self._next = from_epoch or 0
         # Whether it is known which epoch comes next, so that none may be missing.
         self._placed = from_epoch is not None
+        # The last epoch that was taken; whoever asks for later ones has those before.
+        self._taken = self._next - 1
         self._closed = False
         self._listed_ns = -1
 
     def take_all(self) -> list[Batch]:
         """Every epoch that is there and was not taken yet, without waiting."""
-        epochs = self._new_epochs()
-        if self._placed and epochs and memory.last_expired(self._directory) >= self._next:
+        if not self._changed():
+            return []
+        self._require_same_line()
+        epochs = [e for e in memory.stored_epochs(self._store) if e >= self._next]
+        if self._placed and epochs and memory.last_expired(self._store) >= self._next:
             # It says which epoch is gone, and what to do.
-            memory.read_epoch(self._directory, self._next)
-        batches = [Batch(epoch, memory.read_epoch(self._directory, epoch)) for epoch in epochs]
+            memory.read_epoch(self._store, self._next)
+        batches = [Batch(epoch, memory.read_epoch(self._store, epoch)) for epoch in epochs]
         if epochs:
-            self._next = epochs[-1] + 1
+            self._taken = epochs[-1]
+            self._next = self._taken + 1
             self._placed = True
         return batches
 
-    def _new_epochs(self) -> list[int]:
+    def _require_same_line(self) -> None:
+        """Epochs that were taken may have been given up since; that is said once."""
+        for last, first in memory.gone_back(self._store):
+            if not last < self._taken < first:
+                continue
+            taken, self._taken, self._next = self._taken, last, first
+            self._listed_ns = -1
+            raise RunError(
+                "TG-611",
+                f"the stream went back to epoch {last}: what was taken after it, up to epoch "
+                f"{taken}, never was, and comes again from epoch {first} on",
+                hint=f"forget what you made of epochs after {last}, and read on: this subscription "
+                "goes on with what comes now.",
+            )
+
+    def _changed(self) -> bool:
         """Listing costs as much as is kept: it is done when something has changed."""
+        if not self._store.local:
+            return True
         try:
-            changed_ns = self._directory.stat().st_mtime_ns
+            changed_ns = self._store.local_path("out").stat().st_mtime_ns
         except FileNotFoundError:
-            return []
+            return False
         if changed_ns == self._listed_ns:
-            return []
+            return False
         # A file system's clock is coarse: what changed just now may change again unseen.
         settled = time.time_ns() - changed_ns > _COARSE_NS
         self._listed_ns = changed_ns if settled else -1
-        return [e for e in memory.stored_epochs(self._directory) if e >= self._next]
+        return True
 
     def __iter__(self) -> Iterator[Batch]:
         while not self._closed:

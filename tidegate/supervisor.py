@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Declared, SideStream, Sink, Source, Stream, tables_in
+from tidegate.catalog.objects import Declared, SideStream, Sink, Stream, tables_in
 from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.checkpoints import Checkpoints, Restored, Wanted
+from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import memory
-from tidegate.connectors.registry import CONNECTORS, READERS, WRITERS
+from tidegate.connectors.protocols import SinkContext, SourceContext
+from tidegate.connectors.registry import CONNECTORS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.refusals import require_end
 from tidegate.physical.stages import all_scans, plan_stages
-from tidegate.plan.tables import side_plan
-from tidegate.runtime.connector import SinkContext
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.record import OperatorIdentity, Pipeline, SourceIdentity, open_record
+from tidegate.runtime.members import Member
+from tidegate.runtime.planning import Planning, pipeline_of
 
 if TYPE_CHECKING:
-    from tidegate.physical.typed import TypedPlan
-    from tidegate.spark.pipeline import PipelineContext, SparkPipeline
+    from tidegate.runtime.pipeline import Pipeline, PipelineContext
 
 Show = Callable[[str, int, Any], None]
 
@@ -36,14 +36,17 @@ class Supervisor:
         self.directory = directory
         self._spark = spark
         self._show = show
-        self._listener: Any = None
-        self._pipelines: dict[str, SparkPipeline] = {}
+        self._pipelines: dict[str, Pipeline] = {}
         self._subscribed: dict[str, Sink] = {}
         self._ended: set[str] = set()
+        # Streams that stop to go back to a checkpoint have not ended.
+        self._restoring = False
         # What starting on old data means; whoever shows warnings takes them from here.
         self.warnings: list[TidegateError] = []
         # None while the session is stopped, else whether it runs to the end of its input.
         self.until_end: bool | None = None
+        # Whether it ends when there is nothing new, with windows still open.
+        self.available_now = False
 
     @property
     def running(self) -> bool:
@@ -72,21 +75,21 @@ class Supervisor:
         name = stream.lower()
         return [s for s in self.sinks(catalog) if self._owner(catalog, s.source).lower() == name]
 
-    def check_runnable(self, catalog: Catalog, until_end: bool) -> None:
+    def check_runnable(
+        self, catalog: Catalog, until_end: bool, available_now: bool = False
+    ) -> None:
         """Refuse what would say nothing, or never end, before anything is started."""
         for name in self.wanted(catalog):
             declared = catalog.get(name)
-            if isinstance(declared, Stream) and name.lower() not in self._pipelines:
-                self._require_end(declared, until_end)
+            if isinstance(declared, Stream):
+                if not until_end:
+                    require_end(declared, declared.typed.plan)
+                if until_end or available_now:
+                    self._require_end(declared)
 
-    def _require_end(self, declared: Stream, until_end: bool) -> None:
-        """Running to the end of what never ends would hang, and so would waiting for the end of
-        what is not run to it: say so instead."""
-        plan = declared.typed.plan
-        if not until_end:
-            require_end(declared, plan)
-            return
-        for scan in all_scans(plan_stages(plan)):
+    def _require_end(self, declared: Stream) -> None:
+        """Running to the end of what never ends would hang: say so instead."""
+        for scan in all_scans(plan_stages(declared.typed.plan)):
             source = getattr(scan, "source", None)
             spec = CONNECTORS[source.connector].source if source is not None else None
             if source is not None and spec is not None and spec.endless(source.options):
@@ -94,14 +97,15 @@ class Supervisor:
                     "TG-505",
                     f"the source {source.name} never ends, so there is no end to run to",
                     hint=f"give {source.name} an end, for example rows = 1000000, or run without "
-                    "--until-end.",
+                    "--until-end and --available-now.",
                 )
 
     # Starting
 
-    def start(self, catalog: Catalog, settings: Settings, until_end: bool, listener: Any) -> None:
-        self._listener = listener
-        self.until_end = until_end
+    def start(
+        self, catalog: Catalog, settings: Settings, until_end: bool, available_now: bool = False
+    ) -> None:
+        self.until_end, self.available_now = until_end, available_now
         try:
             self.start_missing(catalog, settings)
         except BaseException:
@@ -109,91 +113,56 @@ class Supervisor:
             raise
 
     def start_missing(self, catalog: Catalog, settings: Settings) -> None:
-        """Start what does not run yet, and let new sinks join what does."""
+        """Start what does not run yet, and let new streams and sinks join what does."""
+        assert self.until_end is not None, "pipelines start with the session"
+        planning = Planning(self._spark(), catalog, settings)
+        wanted: dict[str, list[Member]] = {}
         for name in self.wanted(catalog):
-            pipeline = self._pipelines.get(name.lower())
-            if pipeline is None:
-                self._start(name, catalog, settings)
-                continue
-            missing = [s for s in self._sinks_of(catalog, name) if s.name not in pipeline.sinks]
-            if any(not pipeline.takes_writers(self._is_late(s, name)) for s in missing):
-                self.stop_one(name)
-                self._start(name, catalog, settings)
-                continue
-            for sink in missing:
-                self._add_sink(pipeline, sink, name)
+            declared = catalog.get(name)
+            assert isinstance(declared, Stream | SideStream), f"{name} cannot run"
+            member = planning.member(declared, self._sinks_of(catalog, name))
+            wanted.setdefault(pipeline_of(declared), []).append(member)
+        for name, members in wanted.items():
+            running = self._pipelines.get(name)
+            trigger = min(planning.trigger_us(member.name) for member in members)
+            if running is None:
+                self._start(name, members, planning, trigger)
+            elif _differ(running, members):
+                running.change(members, trigger)
+                self._take_warnings(running)
 
-    def _is_late(self, sink: Sink, stream: str) -> bool:
-        return sink.source.lower() != stream.lower()
-
-    def _add_sink(self, pipeline: SparkPipeline, sink: Sink, stream: str) -> None:
-        late = self._is_late(sink, stream)
-        pipeline.add_writer(sink.name, self._writer(sink, pipeline), late)
-
-    def _start(self, name: str, catalog: Catalog, settings: Settings) -> None:
-        from tidegate.spark.pipeline import PipelineContext
+    def _start(self, name: str, members: list[Member], planning: Planning, trigger_us: int) -> None:
+        from tidegate.runtime.pipeline import Pipeline
 
         assert self.until_end is not None, "pipelines start with the session"
-        spark = self._spark()
-        context = PipelineContext(
-            spark, catalog, settings, self.directory, CONNECTORS, READERS, self._listener
-        )
-        pipeline, trigger = self._opened(name, context)
-        for sink in self._sinks_of(catalog, name):
-            self._add_sink(pipeline, sink, name)
-        interval = trigger if trigger is not None else settings["trigger_interval"]
-        pipeline.start(self.until_end, interval)
+        pipeline = Pipeline(self._context(name, planning), name)
+        pipeline.start(members, self.until_end, trigger_us, self.available_now)
+        self._take_warnings(pipeline)
+        self._pipelines[name] = pipeline
+        self._ended.discard(name)
+
+    def _take_warnings(self, pipeline: Pipeline) -> None:
         self.warnings += pipeline.warnings
-        self._pipelines[name.lower()] = pipeline
-        self._ended.discard(name.lower())
+        pipeline.warnings = []
 
-    def _opened(self, name: str, context: PipelineContext) -> tuple[SparkPipeline, int | None]:
-        """The pipeline of a stream, with what it remembers of earlier runs."""
-        from tidegate.spark.lowering import runner_of
-        from tidegate.spark.pipeline import SparkPipeline
+    def _context(self, name: str, planning: Planning) -> PipelineContext:
+        from tidegate.runtime.pipeline import PipelineContext
 
-        catalog = context.catalog
-        declared = catalog.get(name)
-        assert isinstance(declared, Stream | SideStream), f"{name} cannot run"
-        trigger, discards = None, False
-        if isinstance(declared, Stream):
-            typed, trigger = declared.typed, declared.options["trigger_interval"]
-            discards = declared.options["on_change"] == "continue"
-        else:
-            typed = self._side_plan(declared, context)
-        late = next((s for s in catalog.of(SideStream) if _is_late_of(s, declared.name)), None)
-        pipeline = SparkPipeline(context, declared.name, typed, late)
-        operators = [
-            OperatorIdentity(item.name, runner_of(item).fingerprint.hex())
-            for item in pipeline.plan.operators
-        ]
-        identities = [self._identity(scan.node, catalog) for scan in pipeline.plan.scans]
-        key_groups = context.settings["key_groups"] or _default_key_groups(context.spark)
-        folder = self.directory.pipeline(declared.name)
-        record = open_record(
-            folder, Pipeline(declared.name, identities, operators, discards, key_groups)
+        settings = planning.settings
+        return PipelineContext(
+            planning.spark,
+            settings,
+            self.directory.pipeline(name),
+            self.directory.orders.uri,
+            lambda source, offsets: SOURCES[source.connector](
+                SourceContext(source, self.directory.source(source.name).uri, offsets, settings)
+            ),
+            lambda sink, stream: SINKS[sink.connector](
+                SinkContext(sink, self.directory.stream(sink.source).uri, stream, self._show)
+            ),
+            planning.source_of,
+            settings["key_groups"] or _default_key_groups(planning.spark),
         )
-        pipeline.id, pipeline.key_groups = record.id, record.key_groups
-        self.warnings += [_discarded(declared.name, item, folder) for item in record.changed]
-        return pipeline, trigger
-
-    def _side_plan(self, side: SideStream, context: PipelineContext) -> TypedPlan:
-        from tidegate.spark.analysis import analyse_plan
-
-        return analyse_plan(context.spark, side, side_plan(side), context.catalog)
-
-    def _identity(self, scan: Any, catalog: Catalog) -> SourceIdentity:
-        source = getattr(scan, "source", None) or catalog.get(scan.side.parent)
-        assert isinstance(source, Source), "what is scanned is a source"
-        spec = CONNECTORS[source.connector].source
-        names = spec.identity if spec is not None else ()
-        options = tuple((name, str(source.options[name])) for name in names)
-        return SourceIdentity(source.name, source.connector, options)
-
-    def _writer(self, sink: Sink, pipeline: SparkPipeline) -> Any:
-        factory = WRITERS[sink.connector]
-        folder = self.directory.pipeline(sink.source)
-        return factory(self._spark(), SinkContext(sink, folder, pipeline.id, self._show))
 
     # Waiting and ending
 
@@ -219,26 +188,66 @@ class Supervisor:
         if failures:
             raise failures[0]
 
-    def stop_owner(self, catalog: Catalog, stream: str) -> None:
-        """Stop the pipeline that hands out the rows of a stream."""
-        self.stop_one(self._owner(catalog, stream))
+    def restart_without(self, catalog: Catalog, settings: Settings) -> None:
+        """A stream or sink was dropped: what is left goes on."""
+        if not self.running:
+            return
+        left = {pipeline_of(catalog.get(name)) for name in self.wanted(catalog)}
+        for name in [name for name in self._pipelines if name not in left]:
+            self._pipelines.pop(name).stop()
+        self.start_missing(catalog, settings)
 
-    def stop_one(self, name: str) -> None:
-        pipeline = self._pipelines.pop(name.lower(), None)
-        if pipeline is not None:
-            pipeline.stop()
-
-    def forget(self, catalog: Catalog, stream: str) -> None:
-        """Stop a stream that was dropped, and its subscribers with it."""
-        self.stop_owner(catalog, stream)
+    def forget(self, catalog: Catalog, settings: Settings, stream: str) -> None:
+        """Forget a stream that was dropped, and its subscribers with it."""
         self._subscribed = {
             key: sink
             for key, sink in self._subscribed.items()
             if sink.source.lower() != stream.lower()
         }
+        from tidegate.checkpoint.forget import forget_stream
+
+        self.restart_without(catalog, settings)
+        for name in self.directory.pipelines():
+            running = self._pipelines.get(name)
+            if running is not None:
+                running.forget(stream)
+            else:
+                forget_stream(self.directory.pipeline(name), stream)
+
+    # Checkpoints
+
+    def checkpoints(self, settings: Settings) -> Checkpoints:
+        """Those of all pipelines that were ever started here, whether they run or not."""
+        found = {}
+        for name in self.directory.pipelines():
+            running = self._pipelines.get(name)
+            store, most = self.directory.pipeline(name), settings["max_retained"]
+            found[name] = Manifests(store, most) if running is None else running.manifests
+        return Checkpoints(found, _forgets)
+
+    def restore(self, catalog: Catalog, settings: Settings, wanted: Wanted) -> list[Restored]:
+        """Go back to a checkpoint; what runs is stopped for it, and started again."""
+        self.checkpoints(settings).check(wanted)
+        until_end, available_now = self.until_end, self.available_now
+        if until_end is None:
+            return self.checkpoints(settings).restore(wanted)
+        self._restoring = True
+        try:
+            self.stop()
+            try:
+                return self.checkpoints(settings).restore(wanted)
+            finally:
+                self.start(catalog, settings, until_end, available_now)
+        finally:
+            self._restoring = False
+
+    def nudge(self) -> None:
+        """Rows were inserted."""
+        for pipeline in self._pipelines.values():
+            pipeline.nudge()
 
     def status(self) -> tuple[StreamStatus, ...]:
-        return tuple(pipeline.status() for pipeline in self._pipelines.values())
+        return tuple(item for pipeline in self._pipelines.values() for item in pipeline.status())
 
     # Subscribers and consoles
 
@@ -257,8 +266,13 @@ class Supervisor:
 
     def may_come(self, catalog: Catalog, name: str) -> bool:
         """Whether a stream may still give out epochs; raises the error of one that failed."""
-        owner = self._owner(catalog, name).lower()
-        if not self.directory.is_open or owner in self._ended:
+        declared = catalog.get(self._owner(catalog, name))
+        owner = pipeline_of(declared)
+        if declared is None or not self.directory.is_open:
+            return False
+        if self._restoring:
+            return True
+        if owner in self._ended:
             return False
         pipeline = self._pipelines.get(owner)
         return pipeline is None or pipeline.is_alive()
@@ -281,17 +295,16 @@ class Supervisor:
         return added
 
 
-def _is_late_of(side: SideStream, stream: str) -> bool:
-    return side.is_late and side.parent.lower() == stream.lower()
+def _differ(pipeline: Pipeline, members: list[Member]) -> bool:
+    """Whether a pipeline runs other streams or sinks than these."""
+    running = {key: member.sinks for key, member in pipeline.members.items()}
+    return running != {member.key: member.sinks for member in members}
 
 
-def _discarded(stream: str, operator: str, folder: Path) -> RunError:
-    return RunError(
-        "TG-606",
-        f"the operator {operator} of the stream {stream} changed: its state is discarded, and it "
-        "goes on from the committed offsets",
-        hint=f"to start from the beginning, remove its data: rm -r {folder}",
-    )
+def _forgets(connector: str) -> bool:
+    """Whether sinks of a connector can forget rows; one that is unknown cannot."""
+    spec = CONNECTORS.get(connector)
+    return spec is not None and spec.sink is not None and spec.sink.forgets
 
 
 def _default_key_groups(spark: Any) -> int:

@@ -181,6 +181,16 @@ def same_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(_same(key) for key in keys)
 
 
+def identical(cells: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cells of which a retraction of one retracts the other: zeros keep their sign."""
+    return tuple(
+        (_same(cell), math.copysign(1, 0 if math.isnan(cell) else cell))
+        if isinstance(cell, float)
+        else cell
+        for cell in cells
+    )
+
+
 def _same(key: Any) -> Any:
     if isinstance(key, float):
         return "NaN" if math.isnan(key) else key + 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
@@ -135,6 +136,16 @@ def test_a_row_that_can_match_no_more_can_still_be_retracted() -> None:
     assert len(run.epoch([[(one, 1)], []], 5)) == 1
     assert run.epoch([[(one, -1)], []], 5) == [("a", 5, 1, None, None, None, "-D")]
     run.epoch([[], []], 6)
+    assert sum(report["rows"] for report in run.reports) == 0
+
+
+@pytest.mark.parametrize("how", ["LEFT", "FULL", "SEMI", "ANTI"])
+def test_a_row_whose_match_is_past_has_still_had_one(how: str) -> None:
+    run = Drive(make(how, retracts=True, bounds=(-2, 1), step_us=1))
+    run.epoch([[(("b", 1, 0), 1)], [(("b", 0, 0), 1)]], 2)
+    later = run.epoch([[], [(("b", 3, 0), 1)]], 5)
+    assert later == ([("b", 1, 0, "b", 3, 0, "+I")] if how in ("LEFT", "FULL") else [])
+    run.epoch([[], []], 9)
     assert sum(report["rows"] for report in run.reports) == 0
 
 

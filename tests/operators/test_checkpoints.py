@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import D, Drive, L, Query, Row, S, call, drive
-from tidegate.errors import DataDirectoryError
-from tidegate.operators import contract
 from tidegate.operators.panes import Panes
 from tidegate.state.memory import MemoryStore
 
@@ -72,20 +70,6 @@ def test_restore_fingerprint_mismatch_skips_query() -> None:
     epoch = run.rows([Row(2, (), (2,)), Row(3, (), (4,))])
     assert (epoch.watermark, {report["discarded"] for report in epoch.reports}) == (5, {1})
     assert run.end().main == [(0, 20, 6)]
-
-
-@pytest.mark.parametrize("name", ["head", "segment"])
-def test_restore_corrupt_bytes_returns_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "segment":
-        monkeypatch.setattr(contract, "INLINE_BYTES", 0)
-    run = drive(WINDOWS, key_groups=1)
-    run.rows([Row(1, (), (1,))], 0)
-    backend = run.store.backend(1, 0)
-    ((key, value),) = backend.scan(name)
-    backend.put(name, key, value[:-1] + bytes([value[-1] ^ 1]))
-    with pytest.raises(DataDirectoryError, match="cannot be read") as caught:
-        run.end()
-    assert caught.value.code == "TG-605"
 
 
 def test_checkpoint_empty_state_returns_none() -> None:

@@ -16,12 +16,21 @@ from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.batch import Results, assert_same, expected
-from tests.operators.driving import Drive, Epoch, Row, hash_of, same_keys
+from tests.operators.driving import D, Drive, Epoch, Row, S, hash_of, identical, same_keys
 from tests.operators.joined import joined
 from tests.operators.model import NO_WINDOW, Key, Memory
 from tests.operators.scenarios import Scenario, scenarios
 from tests.operators.test_change_join import HOWS, Item, changes, make
 from tests.operators.test_change_join import Drive as JoinDrive
+from tests.operators.test_top_n import FUNCTIONS, NAN, Query
+from tests.operators.test_top_n_duckdb import (
+    Case,
+    apply,
+    arrived,
+    content_of,
+    in_batch,
+    standing,
+)
 from tests.operators.test_windows_duckdb import exactly, keyed, limits_of_state
 from tidegate.columns import BEFORE, DELETE, INSERT
 from tidegate.operators.clock import END_US, Origin, Tick
@@ -183,3 +192,75 @@ def leave(run: JoinDrive, keys: set[str | None]) -> Counter[tuple[Any, ...]]:
     stay = Counter({row: count for row, count in run.stands.items() if key_of(row) in keys})
     run.standing -= stay
     return stay
+
+
+@st.composite
+def forgetful_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
+    """A ranking that forgets, and the processing time of each epoch.
+
+    Few partitions and few values: rows lose, and what is retracted was often there.
+    """
+    keys = draw(st.sampled_from([(S, ["a", "b", None]), (D, [0.0, -0.0, NAN]), (None, [])]))
+    query = Query(
+        () if keys[0] is None else (keys[0],),
+        order=draw(
+            st.sampled_from([((0, False, True),), ((0, True, False), (1, False, True)), ()])
+        ),
+        limit=draw(st.sampled_from([1, 1, 2])),
+        function=draw(st.sampled_from(FUNCTIONS)),
+        ranked=draw(st.booleans()),
+        mode=draw(st.sampled_from(["changes", "changes", "end"])),
+        retracts=draw(st.booleans()),
+        ttl_us=draw(st.integers(2, 5)),
+        shown=draw(st.sampled_from([None, (1,)])),
+    )
+    cells = st.tuples(st.integers(0, 2), st.sampled_from(["x", "y"]))
+    key = st.sampled_from([(value,) for value in keys[1]] or [()])
+    row = st.tuples(key, cells, st.sampled_from([1, -1] if query.retracts else [1]))
+    epochs, times, now_us = [], [], 100
+    for epoch in draw(st.lists(st.lists(row, max_size=4), min_size=3, max_size=10)):
+        made = [Row(0, key, cells, weight, id) for id, (key, cells, weight) in enumerate(epoch)]
+        cut = draw(st.integers(0, len(made)))
+        epochs.append(([[made[cut:]], [made[:cut]]], 0, draw(st.booleans())))
+        now_us += draw(st.integers(0, 3))
+        times.append(now_us)
+    return Case(query, tuple(epochs), draw(st.booleans())), times
+
+
+@seed(SEED)
+@LIMITS
+@given(forgetful_top_n())
+def test_top_n_forgets_as_the_model_does(given: tuple[Case, list[int]]) -> None:
+    case, times = given
+    query, memory = case.query, Memory(case.query.ttl_us)
+    run, there = query.drive(), list[Row]()
+    found: Counter[tuple[Any, ...]] = Counter()
+    with limits_of_state(case.small):
+        for (tasks, _, restarts), now_us in zip(case.epochs, times, strict=True):
+            gone = memory.forget(now_us)
+            there = [row for row in there if same_keys(row.keys) not in gone]
+            # What came out of forgotten partitions stays with the reader.
+            found = Counter({r: c for r, c in found.items() if partition_of(query, r) not in gone})
+            came = arrived(query, tasks)
+            there, _ = standing(query, there, came)
+            memory.add(
+                [(same_keys(row.keys), content_of(query, row), row.weight) for row in came], now_us
+            )
+            epoch = run.epoch(tasks, now_us=now_us)
+            if query.mode == "end":
+                assert epoch.main == []
+            else:
+                apply(found, epoch)
+                assert +found == in_batch(query, there)
+            if query.retracts:
+                assert sum(report["unknown"] for report in epoch.reports) == memory.unknown
+            if restarts:
+                run.restart()
+        if query.mode == "end":
+            last = run.epoch((), [Tick(0, 0, END_US)], times[-1])
+            assert Counter(map(identical, last.main)) == in_batch(query, there)
+
+
+def partition_of(query: Query, row: tuple[Any, ...]) -> Key:
+    """The partition of a row that came out, whatever the sign of its zeros."""
+    return tuple(cell[0] if isinstance(cell, tuple) else cell for cell in row[: len(query.keys)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, S, hash_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators import parts
 from tidegate.operators.group_kernels import HASH
 from tidegate.operators.normalize import Normalize
 
@@ -74,22 +72,21 @@ def test_what_stands_is_the_last_row_of_every_key(
     run, place = upserts(), 0
     expected: dict[str | None, int | None] = {}
     found: dict[str | None, int | None] = {}
-    with patch.multiple(parts, _ROWS_A_PART=2):
-        for number, epoch in enumerate(epochs):
-            tasks: list[list[list[Row]]] = [[[], []], [[]]]
-            for key, value, op in epoch:
-                tasks[place % 2][0].append(Row(place, (key,), (value, op)))
-                place += 1
-                if op == "-D":
-                    expected.pop(key, None)
-                elif op != "-U":
-                    expected[key] = value
-            for key, value, op in run.epoch(tasks).main:
-                if op in ("-U", "-D"):
-                    assert key in found and found.pop(key) == value, "what is retracted was there"
-                else:
-                    assert key not in found
-                    found[key] = value
-            assert found == expected
-            if restart_every and number % restart_every == 0:
-                run.restart()
+    for number, epoch in enumerate(epochs):
+        tasks: list[list[list[Row]]] = [[[], []], [[]]]
+        for key, value, op in epoch:
+            tasks[place % 2][0].append(Row(place, (key,), (value, op)))
+            place += 1
+            if op == "-D":
+                expected.pop(key, None)
+            elif op != "-U":
+                expected[key] = value
+        for key, value, op in run.epoch(tasks).main:
+            if op in ("-U", "-D"):
+                assert key in found and found.pop(key) == value, "what is retracted was there"
+            else:
+                assert key not in found
+                found[key] = value
+        assert found == expected
+        if restart_every and number % restart_every == 0:
+            run.restart()

@@ -7,9 +7,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tests.operators.driving import L, Query, Row, S, call, drive
+from tests.operators.driving import D, L, Query, Row, S, call, drive
 from tests.operators.test_change_join import Drive as JoinDrive
 from tests.operators.test_change_join import make
+from tidegate.columns import BEFORE
+from tidegate.operators import runs
 from tidegate.operators.contract import OperatorState, Tables
 
 A, B = Row(0, ("a",)), Row(0, ("b",))
@@ -101,3 +103,21 @@ def test_emit_every_moves_what_an_epoch_brings_and_not_all_that_waits() -> None:
             assert run.rows([Row(0, (number,))], now_us=2 + number).main == []
     assert moved < 20_000, "all that waits was written once in sixty epochs, at most"
     assert len(run.rows([], now_us=1_000).main) == 20_000
+
+
+def test_a_sum_is_retracted_as_it_was_told_whatever_order_rows_are_stored_in() -> None:
+    """1e16 + 1 + 1 and 1 + 1 + 1e16 are not the same double."""
+    calls = (call("sum", D, D), call("var_pop", D, D))
+    given = {"values": (D,), "calls": calls, "arguments": ((0,), (0,)), "filters": (None, None)}
+    query = Query((S,), **given, mode="early", ttl_us=10, retracts=True)
+    run, told = drive(query, key_groups=1), []
+    with patch.multiple(runs, _FANOUT=100, _FEW_ROWS=0):
+        for values in ([(1e16, 1), (1.0, 1), (1.0, 1)], [(1e16, -1)], [(1e16, 1)], [(5.0, 1)]):
+            rows = [Row(0, ("a",), (value,), weight) for value, weight in values]
+            told += run.rows(rows, now_us=1).main
+    stands: list[tuple[float, ...]] = []
+    for _, *results, op in told:
+        if op == BEFORE:
+            assert results == stands
+        stands = results
+    assert len(told) == 7

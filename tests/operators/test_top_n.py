@@ -339,7 +339,7 @@ def test_partitions_that_are_not_touched_are_forgotten() -> None:
     run.rows(rows(("a", 5, "x"), ("b", 5, "x")), now_us=100)
     assert run.rows(rows(("a", 9, "loses, and keeps it alive")), now_us=105).main == []
     run.restart()
-    assert run.epoch(now_us=111).reports[0]["groups"] == 1
+    run.epoch(now_us=111)
     late = run.rows(rows(("a", 6, "y"), ("b", 6, "y")), now_us=112).main
     assert late == [("b", 6, "y", "+I")], "b is new again"
     run.epoch(now_us=130)

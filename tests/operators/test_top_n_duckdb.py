@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import B, D, Epoch, L, Row, S, same_keys
+from tests.operators.driving import B, D, Epoch, L, Row, S, identical
 from tests.operators.test_top_n import BIN, DEC, FUNCTIONS, NAN, Query
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.clock import END_US, Tick
@@ -103,11 +103,14 @@ def arrived(query: Query, tasks: list[list[list[Row]]]) -> list[Row]:
     return sorted(found, key=lambda row: row.id) if query.places else found
 
 
+def shown_of(query: Query) -> tuple[int, ...]:
+    return tuple(range(len(query.values))) if query.shown is None else query.shown
+
+
 def content_of(query: Query, row: Row) -> tuple[Any, ...]:
     """What of a row the operator gets to see."""
-    shown = range(len(query.values)) if query.shown is None else query.shown
-    places = {*shown, *(place for place, *_ in query.order)}
-    return same_keys((*row.keys, *(row.values[place] for place in sorted(places))))
+    places = {*shown_of(query), *(place for place, *_ in query.order)}
+    return identical((*row.keys, *(row.values[place] for place in sorted(places))))
 
 
 def standing(query: Query, known: list[Row], epoch: list[Row]) -> tuple[list[Row], int]:
@@ -140,11 +143,14 @@ def in_batch(query: Query, there: list[Row]) -> Counter[Any]:
     ]
     order += ["arrival"] if query.function == "ROW_NUMBER" else []
     over = f"PARTITION BY {by}" + (f" ORDER BY {', '.join(order)}" if order else "")
-    shown = range(len(query.values)) if query.shown is None else query.shown
-    columns = [*names[:cut], *(f"x{cut + place}" for place in shown)]
-    columns += ["r"] if query.ranked else []
-    sql = f"SELECT {', '.join(columns)} FROM (SELECT *, {query.function}() OVER ({over}) AS r FROM there) WHERE r <= {query.limit}"
-    return Counter(same_keys(row) for row in _connection.execute(sql).fetchall())
+    ranks = f"SELECT arrival, {query.function}() OVER ({over}) AS r FROM there"
+    sql = f"SELECT arrival, r FROM ({ranks}) WHERE r <= {query.limit}"
+    found: Counter[Any] = Counter()
+    for place, rank in _connection.execute(sql).fetchall():
+        row = there[place]
+        cells = (*row.keys, *(row.values[index] for index in shown_of(query)))
+        found[identical((*cells, *([rank] if query.ranked else [])))] += 1
+    return found
 
 
 def same_zero(cells: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -161,18 +167,23 @@ def examples(mode: str) -> Any:
     return lambda test: seed(SEED)(limits(given(cases(mode))(test)))
 
 
-def apply(found: Counter[Any], epoch: Epoch) -> None:
-    """Take in changes; what is retracted was there, and pairs follow each other."""
+def apply(found: Counter[Any], epoch: Epoch, by_window: bool = False) -> None:
+    """Take in changes; what is retracted was there, and pairs follow each other.
+
+    A row that leaves a window may look like one that comes into another.
+    """
     ops = [row[-1] for row in epoch.main]
     for place, (*content, op) in enumerate(epoch.main):
-        row = same_keys(tuple(content))
+        row = identical(tuple(content))
         assert (op == "+U") == (place > 0 and ops[place - 1] == "-U")
         if op in ("-U", "-D"):
             assert found[row] > 0, f"{row} was not there"
             found[row] -= 1
         else:
             found[row] += 1
-    rows_out = Counter((same_keys(row[:-1]), row[-1][0]) for row in epoch.main)
+    if by_window:
+        return
+    rows_out = Counter((identical(row[:-1]), row[-1][0]) for row in epoch.main)
     assert not any(rows_out[(row, "-")] for row, sign in rows_out if sign == "+"), "for nothing"
 
 
@@ -205,7 +216,7 @@ def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
             late += len(new) - len(on_time)
             there, unknown = standing(case.query, there, on_time)
             missing += unknown
-            apply(found, epoch)
+            apply(found, epoch, by_window=True)
             assert +found == in_batch(case.query, there)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
@@ -228,7 +239,7 @@ def test_the_end_says_what_batch_says(case: Case) -> None:
             there, _ = standing(case.query, there, arrived(case.query, tasks))
             if restarts:
                 run.restart()
-        assert Counter(map(same_keys, run.end().main)) == in_batch(case.query, there)
+        assert Counter(map(identical, run.end().main)) == in_batch(case.query, there)
 
 
 @examples("windows")
@@ -244,7 +255,7 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
             there += on_time
             closed = [row for row in there if row.ts <= after]
             there = [row for row in there if row.ts > after]
-            assert Counter(map(same_keys, epoch.main)) == in_batch(case.query, closed)
+            assert Counter(map(identical, epoch.main)) == in_batch(case.query, closed)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
             before = after

@@ -23,7 +23,7 @@ from tests.operators.driving import Drive, Query, Row, same_keys
 from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
 from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
-from tidegate.operators import contract, parts, segments
+from tidegate.operators import contract, segments
 from tidegate.operators.clock import Origin, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
@@ -55,7 +55,7 @@ def examples(strategy: st.SearchStrategy[Scenario]) -> Callable[[Any], Any]:
 
 @contextmanager
 def limits_of_state(small: bool) -> Iterator[None]:
-    """Small ones make compaction, cuts of buckets and more parts happen within a few epochs."""
+    """Small ones make compaction and cuts of buckets happen within a few epochs."""
     if not small:
         yield
         return
@@ -64,10 +64,8 @@ def limits_of_state(small: bool) -> Iterator[None]:
         patch.object(segments, "_BUCKET_ROWS", 2),
         patch.object(segments, "_MOST_SEGMENTS", 3),
         patch.object(segments, "_FANOUT", 2),
-        patch.object(parts, "_MOST_SEGMENTS", 2),
         patch.object(contract, "INLINE_BYTES", 600),
         patch.object(contract, "HEAD_BYTES", 1_500),
-        patch.object(parts, "_ROWS_A_PART", 2),
     ):
         yield
 

@@ -6,6 +6,7 @@ python -m tests.spark.kill_campaign --kills 50 --seed 1
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -23,20 +24,35 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from tests.spark.helpers import bag, rows_of
+from tests.spark.kill_program import STREAMS
+from tidegate.storage import open_store
 from tidegate.subscription import Subscription
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FILE_SECONDS = 10
-ROWS_PER_FILE = 400
-AUCTIONS = 300
-BATCH = """
-SELECT auction, us - us % 15000000 AS window_start, us - us % 15000000 + 15000000 AS window_end,
-       count(*) AS n, sum(price)::BIGINT AS total, max(price) AS top,
-       count(DISTINCT price % 7) AS kinds
-FROM bids GROUP BY ALL
-"""
+ROWS_PER_FILE = 200
+AUCTIONS = 30
 TIME = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("ts", TIME)]
+)
+# The same queries over all rows at once; times are microseconds.
+BATCH = {
+    "sales": """SELECT auction, us - us % 15000000 AS window_start,
+        us - us % 15000000 + 15000000 AS window_end, count(*) AS n, sum(price)::BIGINT AS total,
+        max(price) AS top, count(DISTINCT price % 7) AS kinds FROM bids GROUP BY ALL""",
+    "visits": """SELECT auction, min(us) AS window_start, count(*) AS n FROM (
+        SELECT *, sum(fresh) OVER (PARTITION BY auction ORDER BY us, id) AS visit FROM (
+        SELECT *, CASE WHEN us - lag(us) OVER (PARTITION BY auction ORDER BY us, id) <= 5000000
+        THEN 0 ELSE 1 END AS fresh FROM bids)) GROUP BY auction, visit""",
+    "pairs": """SELECT b.id AS bid, a.id AS ask, a.price - b.price AS spread FROM bids b JOIN asks a
+        ON a.auction = b.auction AND a.us BETWEEN b.us - 2000000 AND b.us + 2000000""",
+    "best": """SELECT us - us % 15000000 + 15000000 AS window_end, id, price FROM bids QUALIFY
+        row_number() OVER (PARTITION BY us - us % 15000000 ORDER BY price DESC, id) <= 3""",
+    "cheap": "SELECT id, price FROM bids WHERE price < 500",
+}
+TIMES = ("window_start", "window_end")
 
 
 class Campaign:
@@ -45,36 +61,46 @@ class Campaign:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.data, self.given, self.written = (folder / name for name in ("data", "in", "out"))
-        self.given.mkdir(parents=True)
+        for name in ("bids", "asks"):
+            (self.given / name).mkdir(parents=True)
         self.files = 0
+        self.ids = 0
 
     def add_file(self) -> None:
-        """Ten seconds of rows in random order; some stray into the files before and after."""
-        first = START + timedelta(seconds=FILE_SECONDS * self.files)
-        rows = [
-            {
-                "auction": self.random.randrange(AUCTIONS),
-                "price": self.random.randrange(1000),
-                "ts": first + timedelta(seconds=self.random.uniform(-8, FILE_SECONDS + 8)),
-            }
-            for _ in range(ROWS_PER_FILE)
-        ]
-        schema = pa.schema([("auction", pa.int64()), ("price", pa.int64()), ("ts", TIME)])
-        table = pa.Table.from_pylist(rows, schema)
-        aside = self.given / f".{self.files:06d}.tmp"
-        pa.parquet.write_table(table, aside)
-        aside.rename(self.given / f"{self.files:06d}.parquet")
+        """Ten seconds of rows of each source in random order; some stray into other files."""
+        for source in ("bids", "asks"):
+            first = START + timedelta(seconds=FILE_SECONDS * self.files)
+            rows = []
+            for _ in range(ROWS_PER_FILE):
+                self.ids += 1
+                stray = timedelta(seconds=self.random.uniform(-8, FILE_SECONDS + 8))
+                rows.append(
+                    {
+                        "id": self.ids,
+                        "auction": self.random.randrange(AUCTIONS),
+                        "price": self.random.randrange(1000),
+                        "ts": first + stray,
+                    }
+                )
+            aside = self.given / source / f".{self.files:06d}.tmp"
+            if source == "bids":
+                pa.parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), aside)
+                aside.rename(aside.with_name(f"{self.files:06d}.parquet"))
+            else:
+                lines = [json.dumps({**row, "ts": row["ts"].isoformat()}) for row in rows]
+                aside.write_text("\n".join(lines))
+                aside.rename(aside.with_name(f"{self.files:06d}.json"))
         self.files += 1
 
-    def run_and_kill(self) -> str:
+    def run_and_kill(self, files: int = 6) -> str:
         """One life of the pipeline; returns how it ended."""
-        for _ in range(6):
+        for _ in range(files):
             self.add_file()
         process = self._start()
         assert process.stdout is not None, "its output is a pipe"
         assert process.stdout.readline().strip() == "running", process.communicate()
-        self._let_pass(self.random.randrange(4))
-        time.sleep(self.random.uniform(0, 1))
+        self._let_pass(self.random.randrange(files))
+        time.sleep(self.random.uniform(0, 0.5))
         whole = self.random.random() < 0.5
         if whole:
             os.killpg(process.pid, signal.SIGKILL)
@@ -86,17 +112,23 @@ class Campaign:
         return f"killed {'with its JVM' if whole else 'alone'} after {self._epochs()} epochs"
 
     def _epochs(self) -> int:
-        commits = self.data / "sales" / "spark" / "0" / "commits"
-        return sum(1 for path in commits.glob("*") if path.name.isdigit())
+        names = (self.data / "_pipelines" / "main" / "manifests").glob("*.json")
+        return max((int(name.stem.split("-")[1]) + 1 for name in names), default=0)
 
     def _let_pass(self, epochs: int) -> None:
         goal, deadline = self._epochs() + epochs, time.monotonic() + 60
         while self._epochs() < goal and time.monotonic() < deadline:
             time.sleep(0.02)
 
+    def run_until_killed(self, step: str, times: int) -> int:
+        """A life that ends when a step is reached for so many times; the code of its end."""
+        process = self._start("--kill", step, str(times))
+        process.communicate(timeout=600)
+        return process.returncode
+
     def run_to_end(self) -> str:
-        process = self._start("--until-end")
-        shown, _ = process.communicate(timeout=600)
+        """Its last words."""
+        shown, _ = self._start("--until-end").communicate(timeout=600)
         return shown.splitlines()[-1] if shown else "nothing"
 
     def _start(self, *more: str) -> subprocess.Popen[str]:
@@ -111,34 +143,58 @@ class Campaign:
         )
 
     def differences(self) -> dict[str, tuple[int, int]]:
-        """For files and subscribers: rows that are missing, and rows that are too many."""
-        expected = bag(self.expected())
-        found = {
-            "files": self._in_files(),
-            "subscriber": bag(rows_of(Subscription(self.data / "sales" / "out").take_all())),
+        """Of every sink: rows that are missing, and rows that are too many; nothing if all fit."""
+        expected = {name: bag(rows) for name, rows in self.expected().items()}
+        found = {}
+        for name in STREAMS:
+            kept = Subscription(open_store(str(self.data / name))).take_all()
+            found[name, "files"] = self._in_files(name)
+            found[name, "subscriber"] = bag(_without_dice(rows_of(kept)))
+        compared = {
+            f"{name} {sink}": ((expected[name] - rows).total(), (rows - expected[name]).total())
+            for (name, sink), rows in found.items()
         }
-        return {
-            name: ((expected - rows).total(), (rows - expected).total())
-            for name, rows in found.items()
-        }
+        # Rows with a random number: whoever computes them again gives another one.
+        one, two = self._in_files("cheap", dice=True), self._in_files("cheap_again", dice=True)
+        three = bag(rows_of(Subscription(open_store(str(self.data / "cheap"))).take_all()))
+        compared["cheap again"] = ((one - two).total(), (two - one).total())
+        compared["cheap to the subscriber"] = ((one - three).total(), (three - one).total())
+        return {name: pair for name, pair in compared.items() if any(pair)}
 
-    def _in_files(self) -> Counter[str]:
-        schema = pa.Table.from_pylist(self.expected()).schema
-        paths = [str(path) for path in sorted(self.written.glob("*.parquet"))]
-        tables = [pa.parquet.read_table(path).cast(schema) for path in paths]
-        return bag(row for table in tables for row in table.to_pylist())
+    def _in_files(self, name: str, dice: bool = False) -> Counter[str]:
+        paths = sorted((self.written / name).glob("*.parquet"))
+        rows = [row for path in paths for row in pa.parquet.read_table(path).to_pylist()]
+        return bag(rows if dice else _without_dice(rows))
 
-    def expected(self) -> list[dict[str, Any]]:
-        bids = pa.parquet.read_table(self.given)
-        bids = bids.append_column("us", bids.column("ts").cast(pa.int64())).drop_columns(["ts"])
+    def expected(self) -> dict[str, list[dict[str, Any]]]:
+        """What a batch makes of all rows."""
+        bids = pa.parquet.read_table(self.given / "bids")
+        lines = [
+            json.loads(line)
+            for path in (self.given / "asks").glob("*.json")
+            for line in path.read_text().splitlines()
+        ]
+        parsed = [{**line, "ts": datetime.fromisoformat(line["ts"])} for line in lines]
         with duckdb.connect() as connection:
-            connection.register("bids", bids)
-            table = connection.sql(BATCH).to_arrow_table()
-        for name in ("window_start", "window_end"):
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, table.column(name).cast(TIME))
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
+            connection.register("bids", _with_micros(bids))
+            connection.register("asks", _with_micros(pa.Table.from_pylist(parsed, SCHEMA)))
+            tables = {name: connection.sql(sql).to_arrow_table() for name, sql in BATCH.items()}
+        return {name: _with_times(table).to_pylist() for name, table in tables.items()}
+
+
+def _without_dice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "dice"} for row in rows]
+
+
+def _with_micros(table: pa.Table) -> pa.Table:
+    return table.append_column("us", table.column("ts").cast(pa.int64())).drop_columns(["ts"])
+
+
+def _with_times(table: pa.Table) -> pa.Table:
+    for name in (name for name in TIMES if name in table.column_names):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(name).cast(TIME))
+    return table
 
 
 def main() -> int:
@@ -153,12 +209,13 @@ def main() -> int:
             print(f"{number}: {campaign.run_and_kill()}", flush=True)
         print(f"to the end: {campaign.run_to_end()}")
         differences = campaign.differences()
-        print(f"{campaign.files} files, {campaign.files * ROWS_PER_FILE:,} rows in")
-        print(f"{len(campaign.expected()):,} rows expected")
+        print(f"{campaign.files} files of each source, {campaign.ids:,} rows in")
+        for name, rows in campaign.expected().items():
+            print(f"{name}: {len(rows):,} rows expected")
         for name, (missing, too_many) in differences.items():
             print(f"{name}: {missing} missing, {too_many} too many")
         print(f"{arguments.kills} kills in {time.monotonic() - began:.0f} s")
-        return int(any(map(any, differences.values())))
+        return int(bool(differences))
 
 
 if __name__ == "__main__":

@@ -1,41 +1,90 @@
-"""A windowed pipeline that runs until it is killed, or to its end.
+"""Five streams over two sources that run until they are killed, or to their end.
 
-python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end]
+python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end] [--kill STEP TIMES]
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import tidegate
+from tidegate.runtime import pipeline
+from tidegate.runtime.steps import Step
 
 SCRIPT = """
 CREATE SOURCE bids (
-    auction BIGINT, price BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '40' SECOND
-) WITH (connector = 'files', path = '{input}', files_per_epoch = 1);
+    id BIGINT, auction BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '40' SECOND
+) WITH (connector = 'files', path = '{given}/bids', files_per_epoch = 1);
+CREATE SOURCE asks (
+    id BIGINT, auction BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '40' SECOND
+) WITH (connector = 'files', path = '{given}/asks', format = 'json', files_per_epoch = 1);
+
 CREATE STREAM sales AS
 SELECT auction, window_start, window_end, count(*) AS n, sum(price) AS total, max(price) AS top,
        count(DISTINCT price % 7) AS kinds
 FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '15' SECOND);
-CREATE SINK written FROM sales WITH (connector = 'files', path = '{output}');
+
+CREATE STREAM visits AS
+SELECT auction, window_start, count(*) AS n FROM bids GROUP BY auction, SESSION(ts, INTERVAL '5' SECOND);
+
+CREATE STREAM pairs AS
+SELECT b.id AS bid, a.id AS ask, a.price - b.price AS spread
+FROM bids AS b JOIN asks AS a ON a.auction = b.auction
+AND a.ts BETWEEN b.ts - INTERVAL '2' SECOND AND b.ts + INTERVAL '2' SECOND;
+
+CREATE STREAM best AS
+SELECT window_end, id, price FROM TUMBLE(bids, ts, INTERVAL '15' SECOND)
+QUALIFY row_number() OVER (PARTITION BY window_start, window_end ORDER BY price DESC, id) <= 3
+EMIT ON WINDOW CLOSE;
+
+CREATE STREAM cheap AS SELECT id, price, rand() AS dice FROM bids WHERE price < 500;
+
+CREATE SINK sales_out FROM sales WITH (connector = 'files', path = '{out}/sales');
+CREATE SINK visits_out FROM visits WITH (connector = 'files', path = '{out}/visits');
+CREATE SINK pairs_out FROM pairs WITH (connector = 'files', path = '{out}/pairs');
+CREATE SINK best_out FROM best WITH (connector = 'files', path = '{out}/best');
+CREATE SINK cheap_out FROM cheap WITH (connector = 'files', path = '{out}/cheap');
+CREATE SINK cheap_again FROM cheap WITH (connector = 'files', path = '{out}/cheap_again');
 """
+STREAMS = ("sales", "visits", "pairs", "best", "cheap")
+
+
+def kill_at(step: str, times: int) -> None:
+    """Die when a step is reached for so many times."""
+    left = [times]
+
+    def reached(here: Step) -> None:
+        if here.value == step:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    pipeline.reached = reached
 
 
 def main() -> None:
-    data, given, written = sys.argv[1:4]
+    data, given, out = sys.argv[1:4]
     until_end = "--until-end" in sys.argv
-    with tidegate.open(data, master="local[2]") as session:
-        session.execute(SCRIPT.format(input=given, output=written))
-        subscription = session.subscribe("sales")
+    if "--kill" in sys.argv:
+        at = sys.argv.index("--kill")
+        kill_at(sys.argv[at + 1], int(sys.argv[at + 2]))
+    with tidegate.open(data, master="local[2]", config={"key_groups": 4}) as session:
+        session.execute(SCRIPT.format(given=given, out=out))
+        for stream in STREAMS:
+            session.subscribe(stream)
         session.start(until_end=until_end)
         print("running", flush=True)
         if until_end:
             session.wait()
-            (status,) = session.status()
-            print(f"done, {status.late_rows} late rows", flush=True)
+            late = sum(status.late_rows for status in session.status())
+            print(f"done, {late} late rows", flush=True)
             return
-        for _ in subscription:
-            pass
+        while True:
+            session.wait(1)
 
 
 if __name__ == "__main__":

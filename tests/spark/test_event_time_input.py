@@ -60,7 +60,7 @@ def test_limits_stop_with_one_clear_error_and_a_restart_goes_on(spark: Any, data
         "WITH (connector = 'memory');"
         "CREATE STREAM sums AS SELECT sum(v) AS total FROM s WHERE k < 2 "
         "GROUP BY TUMBLE(ts, INTERVAL '1' HOUR);"
-        "CREATE STREAM many AS SELECT k, count(*) AS n FROM s GROUP BY k EMIT ON UPDATE;"
+        "CREATE STREAM many WITH (pipeline = 'other') AS SELECT k, count(*) AS n FROM s GROUP BY k EMIT ON UPDATE;"
     )
     most = Decimal("9" * 38)
     with open_with(data, spark, "SET max_groups = 10;" + script, key_groups=4) as session:

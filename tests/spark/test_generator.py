@@ -1,19 +1,20 @@
 """The generator source on Spark: the same rows in batch, in epochs, and across a restart."""
 
-import json
-import time
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.helpers import open_with, rows_of
+from tests.spark.helpers import bag, open_with, rows_of
+from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import generator
+from tidegate.errors import RunError
+from tidegate.runtime import pipeline
+from tidegate.runtime.steps import Step
+from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +22,7 @@ Options = dict[str, Any]
 
 EVENTS = 20_011  # neither a multiple of the cycle nor of the epochs below
 TABLES = ("person", "auction", "bid")
-SERIES: Options = {"kind": "series", "keys": 7, "rows": EVENTS, "out_of_order_ms": 250}
+SERIES: Options = {"kind": "series", "keys": 7, "rows": EVENTS, "seed": 7, "out_of_order_ms": 250}
 
 
 def nexmark(table: str, **options: Any) -> Options:
@@ -40,10 +41,21 @@ def batch(spark: SparkSession, *sources: Options) -> list[Row]:
     return sorted(union([*sources], lambda options: generator.read_batch(spark, options)).collect())
 
 
-def offsets(checkpoint: Path, epoch: int) -> list[int]:
-    """The offsets of all sources that Spark has logged for an epoch."""
-    lines = (checkpoint / "offsets" / str(epoch)).read_text().splitlines()
-    return [json.loads(line)["event"] for line in lines[2:]]
+def declared(name: str, options: Options) -> str:
+    given = ", ".join(f"{key} = '{value}'" for key, value in options.items())
+    return (
+        f"CREATE SOURCE {name}_source WITH (connector = 'generator', {given});"
+        f"CREATE STREAM {name} AS SELECT * FROM {name}_source;"
+    )
+
+
+def offsets(data: Path) -> list[dict[str, int]]:
+    """The event that each stream has come to, epoch by epoch."""
+    kept = Manifests(open_store(str(data / "_pipelines" / "main"))).kept()
+    return [
+        {name: offset["event"] for name, s in m.streams.items() for offset in s.offsets.values()}
+        for m in reversed(kept)
+    ]
 
 
 def first_row(rows: DataFrame) -> Row:
@@ -54,84 +66,75 @@ def first_row(rows: DataFrame) -> Row:
 
 def test_columns_are_as_declared(spark: SparkSession) -> None:
     for options in (SERIES, *map(nexmark, TABLES)):
-        declared = [(name, sql_type.lower()) for name, sql_type in generator.columns(options)]
-        assert generator.read_batch(spark, options).dtypes == declared
-        assert generator.read(spark, options, 1).dtypes == declared
+        columns = [(name, sql_type.lower()) for name, sql_type in generator.columns(options)]
+        assert generator.read_batch(spark, options).dtypes == columns
 
 
 def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = [nexmark("auction"), SERIES]
-    epochs: dict[int, list[Row]] = {}
-    tasks: set[int] = set()
-    crash_at = 2
+    sources = {"auctions": nexmark("auction"), "series": SERIES}
+    script = "".join(declared(name, options) for name, options in sources.items())
+    config = {"max_retained": 100}
+    epochs: list[Step] = []
 
-    def keep(rows: DataFrame, epoch: int) -> None:
-        tasks.add(rows.rdd.getNumPartitions())
-        if epoch == crash_at:
-            raise RuntimeError("scripted crash")
-        epochs[epoch] = rows.collect()
+    def crash(step: Step) -> None:
+        epochs.extend([step] if step is Step.RAN else [])
+        if len(epochs) == 3:
+            raise KeyboardInterrupt("scripted crash")
 
-    def start(rows_per_epoch: int) -> StreamingQuery:
-        stream = union(sources, lambda options: generator.read(spark, options, rows_per_epoch))
-        writer = stream.writeStream.foreachBatch(keep).trigger(availableNow=True)
-        return writer.option("checkpointLocation", str(tmp_path)).start()
+    monkeypatch.setattr(pipeline, "reached", crash)
+    with open_with(data, spark, script, rows_per_epoch=3000, **config) as session:
+        for name in sources:
+            session.subscribe(name)
+        session.start(until_end=True)
+        with pytest.raises(RunError, match="scripted crash"):
+            session.wait()
+    monkeypatch.undo()
+    # The epoch that crashed was never decided, so it has the new size already.
+    with open_with(data, spark, script, rows_per_epoch=7000, **config) as session:
+        found = {name: session.subscribe(name) for name in sources}
+        session.start(until_end=True)
+        session.wait()
+        rows = {name: rows_of(out.take_all()) for name, out in found.items()}
+    ends = (3000, 6000, 13_000, 20_000, EVENTS)
+    assert offsets(data) == [{"auctions": end, "series": end} for end in ends]
+    for name, options in sources.items():
+        whole = generator.read_batch(spark, options).toArrow().to_pylist()
+        assert bag(rows[name]) == bag(whole), name
 
-    with pytest.raises(StreamingQueryException, match="scripted crash"):
-        start(rows_per_epoch=3000).awaitTermination()
-    assert sorted(epochs) == [0, 1]
-    crash_at = -1
-    # The epoch that crashed is replayed as it was logged; only those after it have the new size.
-    start(rows_per_epoch=7000).awaitTermination()
 
-    assert [offsets(tmp_path, epoch) for epoch in sorted(epochs)] == [
-        [end, end] for end in (3000, 6000, 9000, 16_000, EVENTS)
-    ]
-    assert sorted(row for rows in epochs.values() for row in rows) == batch(spark, *sources)
-    assert tasks == {len(sources) * spark.sparkContext.defaultParallelism}
-
-
-def test_a_bounded_stream_rests_at_its_end(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_bounded_stream_rests_at_its_end(spark: SparkSession, data: Path) -> None:
     options = nexmark("bid", out_of_order_ms=250)
-    epochs: list[list[Row]] = []
-    writer = as_json(generator.read(spark, options, 10_000)).writeStream
-    writer = writer.foreachBatch(lambda rows, _: epochs.append(rows.collect()))
-    writer = writer.trigger(processingTime="50 milliseconds")
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
-    try:
+    script = declared("bids", options)
+    with open_with(data, spark, script, rows_per_epoch=10_000) as session:
+        out = session.subscribe("bids")
+        session.start()
         # Each call waits for a look at the source that finds nothing new.
         for _ in range(3):
-            query.processAllAvailable()
-        assert query.exception() is None
-    finally:
-        query.stop()
-    assert len(epochs) == 3
-    assert offsets(tmp_path, 2) == [EVENTS]
-    assert sorted(row for rows in epochs for row in rows) == batch(spark, options)
+            session.wait()
+        batches = out.take_all()
+    assert [batch.epoch for batch in batches] == [0, 1, 2]
+    assert offsets(data)[-1] == {"bids": EVENTS}
+    assert bag(rows_of(batches)) == bag(generator.read_batch(spark, options).toArrow().to_pylist())
 
 
-def test_an_unbounded_stream_runs_on_but_not_to_an_end(spark: SparkSession, tmp_path: Path) -> None:
-    options = nexmark("person", rows=None)
-    epochs: list[list[Row]] = []
-    stream = generator.read(spark, options, 100).select("id")
-    writer = stream.writeStream.option("checkpointLocation", str(tmp_path))
-    query = writer.foreachBatch(lambda rows, _: epochs.append(rows.collect())).start()
-    try:
-        while query.isActive and len(epochs) < 3:
-            time.sleep(0.05)
-    finally:
-        query.stop()
-    assert [sorted(row.id for row in rows) for rows in epochs[:3]] == [
-        [1000, 1001],
-        [1002, 1003],
-        [1004, 1005],
-    ]
-    to_the_end = writer.foreachBatch(lambda rows, _: None).trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match="give it the option rows"):
-        to_the_end.awaitTermination()
+def test_an_unbounded_stream_runs_on_but_not_to_an_end(spark: SparkSession, data: Path) -> None:
+    script = declared("persons", {"kind": "nexmark", "table": "person"})
+    with open_with(data, spark, script, rows_per_epoch=100) as session:
+        found: list[list[int]] = []
+        out = session.subscribe("persons")
+        session.start()
+        for batch in out:
+            found.append(sorted(batch.table.column("id").to_pylist()))
+            if len(found) == 3:
+                out.close()
+        assert found == [[1000, 1001], [1002, 1003], [1004, 1005]]
+        session.stop()
+        with pytest.raises(RunError, match="never ends"):
+            session.start(until_end=True)
     with pytest.raises(ValueError, match="give it the option rows"):
-        generator.read_batch(spark, options)
+        generator.read_batch(spark, nexmark("person", rows=None))
 
 
 @pytest.mark.parametrize("rows", [0, 2, EVENTS])

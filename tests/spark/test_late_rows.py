@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
-from tidegate.connectors.memory import MemoryWriter
+from tidegate.connectors.memory import MemorySink
+from tidegate.connectors.protocols import EpochId
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark
@@ -93,7 +94,7 @@ def test_windows_fire_again_within_lateness_and_late_rows_are_kept_beyond(
         session.insert("s", [row("d", 1, 27)])
         session.start(until_end=True)
         session.wait()
-        assert told(windows) == {6: [(k, at(30), 1, 1, "+I") for k in "cdz"]}
+        assert told(windows) == {5: [(k, at(30), 1, 1, "+I") for k in "cdz"]}
         assert told(late) == {}
         status = {item.name: item for item in session.status()}
         assert (status["w"].late_rows, status["visits"].late_rows) == (1, 3)
@@ -164,19 +165,19 @@ def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twic
         "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
         "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late;"
     )
-    commit = MemoryWriter.commit
+    commit = MemorySink.commit
 
-    def dies(writer: MemoryWriter, epoch: int) -> None:
-        if epoch == 2 and writer.directory.parent.name == "late":
+    def dies(sink: MemorySink, epoch: EpochId, tokens: Any) -> None:
+        if epoch.epoch == 2 and sink.store.uri.endswith("/late"):
             raise OSError("the disk is gone")
-        commit(writer, epoch)
+        commit(sink, epoch, tokens)
 
     with open_with(data, spark, script, key_groups=2) as session:
         session.subscribe("w")
         session.subscribe("late")
         session.start()
         play(session, {"s": [row("a", 1, 1)]}, {"s": [row("b", 2, 30)]})
-        monkeypatch.setattr(MemoryWriter, "commit", dies)
+        monkeypatch.setattr(MemorySink, "commit", dies)
         with pytest.raises(RunError, match="the disk is gone"):
             play(session, {"s": [row("a", 5, 2), row("c", 7, 60)]})
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -480,3 +480,20 @@ def test_a_subscriber_joins_a_stream_that_spark_writes_directly(spark: Any, data
         session.insert("trades", [{"id": 2, "ms": 2}])
         session.wait()
         assert [row["id"] for row in rows_of(joined.take_all())] == [2]
+
+
+def test_what_is_available_now_is_read_and_windows_stay_open(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (k STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', inserts_per_epoch = 1);"
+        "CREATE STREAM w AS SELECT k, count(*) AS n FROM s GROUP BY k, TUMBLE(ts, INTERVAL '1' MINUTE);"
+    )
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    for run, given in enumerate((0, 30, 70)):
+        with open_with(data, spark, script) as session:
+            out = session.subscribe("w")
+            session.insert("s", [{"k": "a", "ts": at + timedelta(seconds=given)}])
+            session.start(available_now=True)
+            assert session.wait(120)
+            assert session.status()[0].state is State.FINISHED
+            assert rows_of(out.take_all()) == ([{"k": "a", "n": 2}] if run == 2 else [])

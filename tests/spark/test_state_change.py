@@ -93,22 +93,71 @@ def test_a_changed_condition_below_an_operator_is_refused(spark: Any, data: Path
         assert [(r["n"], r["p"]) for r in rows_of(out.take_all())] == [(4, 120)]
 
 
-def test_an_epoch_that_all_sinks_have_is_repeated_for_its_state(spark: Any, data: Path) -> None:
-    """A crash between the commit of the sinks and that of Spark."""
+@pytest.mark.parametrize("on_change", ["restart", "continue"])
+def test_a_changed_query_restarts_or_continues_as_it_says(
+    spark: Any, data: Path, on_change: str
+) -> None:
     script = SOURCE + (
-        "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
-        "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND);"
+        "CREATE STREAM w WITH (on_change = '{1}') AS SELECT window_start, sum(v) AS p FROM s "
+        "WHERE v > {0} GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE);"
     )
-    with open_with(data, spark, script, key_groups=2) as session:
+    with open_with(data, spark, script.format(0, on_change), key_groups=2) as session:
         session.subscribe("w")
         session.start()
-        play(session, {"s": [row("a", 1, 1)]}, {"s": [row("b", 2, 12), row("a", 4, 13)]})
-    commits = data / "w" / "spark" / "0" / "commits"
-    for name in ("1", ".1.crc"):
-        (commits / name).unlink()
-    with open_with(data, spark, script, key_groups=2) as session:
+        play(session, {"s": [row("a", 5, 1), row("a", 50, 2)]})
+    with open_with(data, spark, script.format(10, on_change), key_groups=2) as session:
         out = session.subscribe("w")
+        session.insert("s", [row("a", 6, 3), row("a", 60, 4)])
+        session.start(until_end=True)
+        codes = [warning.code for warning in session.warnings]
+        session.wait()
+        totals = [r["p"] for r in rows_of(out.take_all())]
+    # From the beginning, by the new query; or from the rows of now, and that is said.
+    assert (totals, codes) == (([110], []) if on_change == "restart" else ([60], ["TG-606"]))
+
+
+def test_a_source_without_rows_is_no_reason_to_refuse_a_restart(spark: Any, data: Path) -> None:
+    script = (
+        SOURCE
+        + SOURCE.replace("SOURCE s ", "SOURCE other ")
+        + (
+            "CREATE STREAM j AS SELECT s.k, s.v, o.v AS w FROM s JOIN other AS o ON s.k = o.k "
+            "AND o.ts BETWEEN s.ts AND s.ts + INTERVAL '5' SECOND;"
+        )
+    )
+    with open_with(data, spark, script, key_groups=2) as session:
+        session.subscribe("j")
         session.start()
-        play(session, {"s": [row("a", 8, 30)]})
-        found = sorted((r["k"], r["total"]) for r in rows_of(out.take_all()))
-        assert found == [("a", 1), ("a", 4), ("b", 2)]
+        play(session, {"s": [row("a", 1, 1)]})
+    with open_with(data, spark, script, key_groups=2) as session:
+        out = session.subscribe("j")
+        session.insert("other", [row("a", 2, 3)])
+        session.start(until_end=True)
+        session.wait()
+        assert rows_of(out.take_all()) == [{"k": "a", "v": 1, "w": 2}]
+
+
+def test_a_stream_that_joins_later_reads_files_from_the_beginning_and_nothing_twice(
+    spark: Any, data: Path, tmp_path: Path
+) -> None:
+    """Both streams read the same source, one of them being behind."""
+    given = tmp_path / "in"
+    given.mkdir()
+    source = (
+        f"CREATE SOURCE f (a BIGINT) WITH (connector = 'files', path = '{given}', "
+        "format = 'json', files_per_epoch = 1);"
+    )
+    one, two = (f"CREATE STREAM {name} AS SELECT a FROM f;" for name in ("one", "two"))
+    for number in range(4):
+        (given / f"{number}.json").write_text(f'{{"a": {number}}}\n')
+    with open_with(data, spark, source + one) as session:
+        first = session.subscribe("one")
+        session.start()
+        session.wait()
+        session.execute(two)
+        second = session.subscribe("two")
+        for number in range(4, 8):
+            (given / f"{number}.json").write_text(f'{{"a": {number}}}\n')
+        session.wait()
+        for out in (first, second):
+            assert sorted(r["a"] for r in rows_of(out.take_all())) == list(range(8))

@@ -61,10 +61,6 @@ def _never(_: Values) -> bool:
     return False
 
 
-def _always(_: Values) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class SourceSpec:
     """A connector as a source."""
@@ -75,8 +71,6 @@ class SourceSpec:
     endless: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
-    # Whether what Spark counts as its input rows are the rows of the source.
-    counted_by_spark: Callable[[Values], bool] = _always
     check: Callable[[Values], Complaint | None] | None = None
     # The options that say which rows it has: with other values, old offsets mean nothing.
     identity: tuple[str, ...] = ()
@@ -95,6 +89,8 @@ class SinkSpec:
     exclusive: tuple[str, ...] = ()
     # What is wrong with writing columns of these names and types, once Spark has told them.
     check_columns: Callable[[Values, Columns], str | None] | None = None
+    # Whether rows that were given to it can be as if they had never been.
+    forgets: bool = False
     built: bool = True
 
 

@@ -29,6 +29,7 @@ from tidegate.catalog.objects import (
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
+from tidegate.names import unsafe
 from tidegate.sql import statements as st
 from tidegate.sql.expressions import calls, is_volatile_call
 from tidegate.types import Span
@@ -49,14 +50,23 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
-        "trigger_interval", OptionType.DURATION, "the least time between two epochs", minimum=0
+        "trigger_interval",
+        OptionType.DURATION,
+        "the least time between two epochs; of the streams of a pipeline the shortest counts",
+        minimum=0,
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens when the query changed in or below an operator since the last epoch",
+        "what happens when its sources, or the query in or below an operator, have changed",
         default="refuse",
-        choices=("refuse", "continue"),
+        choices=("refuse", "continue", "restart"),
+    ),
+    OptionSpec(
+        "pipeline",
+        OptionType.TEXT,
+        "the pipeline it runs in, main if left out; streams of one pipeline share their epochs",
+        check=unsafe,
     ),
 )
 

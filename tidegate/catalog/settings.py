@@ -28,7 +28,7 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
-        "the least time between two epochs of a stream",
+        "the least time between two epochs of a pipeline",
         default=0,
         minimum=0,
     ),
@@ -47,9 +47,16 @@ SETTINGS: tuple[OptionSpec, ...] = (
         minimum=1,
     ),
     OptionSpec(
+        "max_retained",
+        OptionType.INTEGER,
+        "manifests kept of each pipeline, besides checkpoints with a name",
+        default=3,
+        minimum=1,
+    ),
+    OptionSpec(
         "key_groups",
         OptionType.INTEGER,
-        "parts the state of an operator is cut into, fixed by the first epoch of a stream; by "
+        "parts the state of an operator is cut into, fixed by the first epoch of a pipeline; by "
         "default 16 on one machine and 128 on a cluster",
         minimum=1,
     ),

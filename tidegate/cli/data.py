@@ -30,7 +30,7 @@ def remove(path: Path, script: Path | None) -> None:
         )
     # The lock is taken first, so that nothing is removed under a running pipeline.
     lock = DataDirectory(directory)
-    lock.open()
+    lock.open(any_format=True)
     try:
         shutil.rmtree(directory)
     except OSError as error:

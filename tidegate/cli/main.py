@@ -36,6 +36,9 @@ Master = Annotated[
     typer.Option("--master", metavar="URL", help="A Spark master; this machine by default."),
 ]
 
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
+
 
 def _version(wanted: bool) -> None:
     if not wanted:
@@ -91,6 +94,10 @@ def run(
         bool,
         typer.Option("--until-end", help="Read what there is, close every window, and end."),
     ] = False,
+    available_now: Annotated[
+        bool,
+        typer.Option("--available-now", help="Read what there is and end; windows stay open."),
+    ] = False,
     data: Data = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove the data directory first.")
@@ -104,7 +111,8 @@ def run(
     """
     from tidegate.cli import run as command
 
-    return command.run(file, until_end=until_end, data=data, fresh=fresh, master=master)
+    ending = command.Ending(until_end, available_now)
+    return command.run(file, ending=ending, data=data, fresh=fresh, master=master)
 
 
 @app.command()
@@ -119,6 +127,34 @@ def sql(
     from tidegate.cli import shell
 
     return shell.run(file, data=data, master=master)
+
+
+@app.command()
+@guarded
+def checkpoints(directory: Directory, as_json: Json = False, debug: Debug = False) -> int:
+    """List the checkpoints of a data directory, also while it is in use."""
+    from tidegate.cli import checkpoints as command
+
+    return command.checkpoints(directory, as_json)
+
+
+@app.command()
+@guarded
+def inspect(
+    directory: Directory,
+    epoch: Annotated[
+        int | None, typer.Option("--epoch", help="An epoch that is kept; the newest by default.")
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="One pipeline; all by default.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Show what an epoch has decided: sources with offsets, operators with state, sinks."""
+    from tidegate.cli import checkpoints as command
+
+    return command.inspect(directory, epoch, pipeline, as_json)
 
 
 @app.command()

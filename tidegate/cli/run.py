@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,15 @@ SECONDS_BETWEEN_LOOKS = 0.25
 _OVER = {State.FINISHED, State.STOPPED}
 
 
-def run(file: str, *, until_end: bool, data: Path | None, fresh: bool, master: str | None) -> int:
+@dataclass(frozen=True)
+class Ending:
+    """How a run ends, if it does by itself."""
+
+    until_end: bool = False
+    available_now: bool = False
+
+
+def run(file: str, *, ending: Ending, data: Path | None, fresh: bool, master: str | None) -> int:
     """Run a file until it ends or the user has seen enough."""
     script = scripts.read(file)
     # Errors are found before Spark starts, and before anything is removed.
@@ -36,7 +44,7 @@ def run(file: str, *, until_end: bool, data: Path | None, fresh: bool, master: s
     screen = open_screen(interrupts.note)
     with tidegate.open(directory, master=master, show=screen.rows) as session:
         try:
-            _start(session, script, screen, interrupts, until_end)
+            _start(session, script, screen, interrupts, ending)
             _watch(session, screen, interrupts)
         except KeyboardInterrupt:
             # Spark's own handler, from the moment between its start and our next install.
@@ -53,7 +61,7 @@ def _start(
     script: scripts.ScriptFile,
     screen: Screen,
     interrupts: Interrupts,
-    until_end: bool,
+    ending: Ending,
 ) -> None:
     with screen.working("starting Spark…"):
         results = session.execute(script.text, script.name)
@@ -65,7 +73,7 @@ def _start(
     session.add_console_sinks()
     known = len(session.warnings)
     with screen.working("starting the streams…"):
-        session.start(until_end=until_end)
+        session.start(ending.until_end, ending.available_now)
     interrupts.install()
     report.show(session.warnings[known:], "warning")
 

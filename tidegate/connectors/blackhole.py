@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidegate.catalog.connector import ConnectorSpec, SinkSpec
+from tidegate.connectors.blackhole_tasks import Forgetting
+from tidegate.connectors.protocols import Decided, EpochId, SinkContext, SqlColumns, Token
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
 
-    from tidegate.runtime.connector import SinkContext
-
-SPEC = ConnectorSpec("blackhole", "takes rows and forgets them", sink=SinkSpec(()))
+SPEC = ConnectorSpec("blackhole", "takes rows and forgets them", sink=SinkSpec((), forgets=True))
 
 
-@dataclass
-class BlackholeWriter:
-    """Computes every row of an epoch, and that is all."""
+class BlackholeSink:
+    """Nothing to commit, nothing to recover."""
 
-    # Alone on its stream, it needs no epoch of ours: Spark may write to it directly.
-    direct_format: ClassVar[str] = "noop"
-    last: int = -1
+    def recover(self, decided: Decided) -> None: ...
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
+    def columns(self, given: SqlColumns) -> SqlColumns | None:
+        return None
 
-    def committed(self) -> int:
-        return self.last
+    def stager(self, schema: pa.Schema) -> Forgetting:
+        return Forgetting()
 
-    def stage(self, epoch: int, frame: DataFrame) -> None:
-        frame.write.format("noop").mode("append").save()
-
-    def commit(self, epoch: int) -> None:
-        self.last = epoch
+    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None: ...
 
 
-def write(spark: SparkSession, context: SinkContext) -> BlackholeWriter:
-    return BlackholeWriter()
+def open_sink(context: SinkContext) -> BlackholeSink:
+    return BlackholeSink()

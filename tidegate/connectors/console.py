@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.catalog.connector import ConnectorSpec, SinkSpec
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.console_tasks import FirstRowsFactory
+from tidegate.connectors.protocols import Decided, EpochId, SinkContext, SqlColumns, Token
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tidegate.runtime.connector import SinkContext
+    import pyarrow as pa
 
 # In the metadata of the shown table: how many rows the epoch has in all.
 TOTAL_ROWS = "tidegate.total_rows"
@@ -20,41 +22,42 @@ SPEC = ConnectorSpec(
     "console",
     "shows rows in the terminal",
     sink=SinkSpec(
-        (OptionSpec("rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1),)
+        (
+            OptionSpec(
+                "rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1
+            ),
+        ),
+        forgets=True,
     ),
 )
 
 
 @dataclass
-class ConsoleWriter:
+class ConsoleSink:
     """Shows the first rows of each epoch when it commits."""
 
     context: SinkContext
-    staged: Any = None
-    last: int = -1
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
+    def recover(self, decided: Decided) -> None:
+        """What was decided may have been shown or not; a person has no use for it twice."""
 
-    def committed(self) -> int:
-        return self.last
+    def columns(self, given: SqlColumns) -> SqlColumns | None:
+        return None
 
-    def stage(self, epoch: int, frame: DataFrame) -> None:
-        """All rows are computed, so that what is counted on the way is right; few are fetched."""
-        kept = frame.persist()
-        try:
-            total = kept.count()
-            rows = kept.limit(self.context.sink.options["rows"]).toArrow()
-            self.staged = rows.replace_schema_metadata({TOTAL_ROWS: str(total)})
-        finally:
-            kept.unpersist()
+    def stager(self, schema: pa.Schema) -> FirstRowsFactory:
+        return FirstRowsFactory(self.context.sink.options["rows"])
 
-    def commit(self, epoch: int) -> None:
-        if self.staged is not None and self.staged.num_rows:
-            self.context.show(self.context.sink.source, epoch, self.staged)
-        self.staged = None
-        self.last = epoch
+    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+        import pyarrow as pa
+
+        parts = [pa.ipc.open_file(base64.b64decode(token["rows"])).read_all() for token in tokens]
+        if not parts:
+            return
+        total = sum(token["total"] for token in tokens)
+        rows = pa.concat_tables(parts).slice(0, self.context.sink.options["rows"])
+        shown = rows.replace_schema_metadata({TOTAL_ROWS: str(total)})
+        self.context.show(self.context.sink.source, epoch.epoch, shown)
 
 
-def write(spark: SparkSession, context: SinkContext) -> ConsoleWriter:
-    return ConsoleWriter(context)
+def open_sink(context: SinkContext) -> ConsoleSink:
+    return ConsoleSink(context)

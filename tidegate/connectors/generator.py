@@ -1,20 +1,19 @@
 """The generator source: NEXMark events or a simple series, deterministic by event number.
 
-A Python data source only says *which* event numbers an epoch holds, in chunks of a few thousand;
-Spark enumerates them and computes the columns in generated code. So the source can resume and knows
-its end, which Spark's `rate` sources do not, and yet no row passes through Python.
+Tasks only say *which* event numbers an epoch holds, in chunks of a few thousand; Spark enumerates
+them and computes the columns in generated code. So the source can resume and knows its end, and yet
+no row passes through Python.
 """
-
-# ruff: noqa: N802 (the methods of a data source have the names that Spark calls)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from tidegate.columns import NOW
 from tidegate.connectors.nexmark_events import (
     TABLES,
     Fields,
@@ -24,13 +23,12 @@ from tidegate.connectors.nexmark_events import (
     pick_sql,
     unit_sql,
 )
+from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, SourceContext
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSource, InputPartition
-    from pyspark.sql.streaming.datasource import ReadLimit
 
-FORMAT = "tidegate_generator"
 # Generated code buffers all rows of a chunk before it hands on the first one: keep them in cache.
 CHUNK_EVENTS = 4096
 
@@ -42,23 +40,65 @@ def columns(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return _Spec.of(options).table.columns
 
 
-def read(spark: SparkSession, options: Mapping[str, Any], rows_per_epoch: int) -> DataFrame:
-    """A streaming DataFrame with exactly those columns.
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads shares [first, stop) of event numbers, as chunks."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([("first", pa.int64()), ("stop", pa.int64())])
+
+    def read(self, share: list[int]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        import pyarrow as pa
+
+        first, stop = share
+        starts = range(first, stop, CHUNK_EVENTS)
+        stops = [min(start + CHUNK_EVENTS, stop) for start in starts]
+        # How many rows these events have is known without reading.
+        yield pa.record_batch([pa.array(list(starts)), pa.array(stops)], schema=self.schema), 0
+
+
+class GeneratorSource:
+    """Events by number.
 
     An epoch holds `rows_per_epoch` events of the sequence, whatever table is read, so that tables
     that are read side by side stay in step.
     """
-    if rows_per_epoch < 1:
-        raise ValueError(f"rows_per_epoch must be at least 1, got {rows_per_epoch}")
-    spec = _Spec.of(options)
-    # Registering again replaces the registration; queries that already run keep their own copy.
-    spark.dataSource.register(_data_source())
-    reader = spark.readStream.format(FORMAT)
-    reader = reader.option("events_per_epoch", rows_per_epoch)
-    reader = reader.option("tasks", spark.sparkContext.defaultParallelism)
-    if spec.rows is not None:
-        reader = reader.option("events", spec.rows)
-    return _generate(reader.load(), spec)
+
+    def __init__(self, context: SourceContext) -> None:
+        self.options = context.source.options
+        self.spec = _Spec.of(self.options)
+        self.events_per_epoch = int(context.settings["rows_per_epoch"])
+
+    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+        first = int(since["event"]) if since is not None else 0
+        stop = first + self.events_per_epoch
+        if self.spec.rows is not None:
+            stop = min(stop, self.spec.rows)
+        # Never back, even if the source has been declared again with fewer rows.
+        if stop <= first:
+            return None
+        bounds = [first + (stop - first) * task // tasks for task in range(tasks + 1)]
+        shares = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
+        rows = rows_between(self.options, {"event": first}, {"event": stop})
+        more = self.spec.rows is None or stop < self.spec.rows
+        return Cut({"event": stop}, shares, rows, more)
+
+    def committed(self, offset: Offset) -> None:
+        """Events are made again when they are asked for."""
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        frame = _generate(leaf(ChunkReader()), self.spec, (NOW,))
+        return frame.select(*[name for name, _ in read.columns], NOW)
+
+    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+        raise AssertionError("tasks read all events")
+
+
+def open_source(context: SourceContext) -> GeneratorSource:
+    return GeneratorSource(context)
 
 
 def read_batch(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
@@ -74,10 +114,7 @@ def read_batch(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 def rows_between(
     options: Mapping[str, Any], start: Mapping[str, int] | None, end: Mapping[str, int]
 ) -> int:
-    """How many rows an epoch between two offsets holds.
-
-    Spark's own count (`numInputRows`) sees chunks of events, not rows.
-    """
+    """How many rows an epoch between two offsets holds; nobody has to count them."""
     share = _Spec.of(options).table.share
     return share.rank(end["event"]) - share.rank(start["event"] if start else 0)
 
@@ -163,15 +200,19 @@ def _microseconds(timestamp: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _generate(chunks: DataFrame, spec: _Spec) -> DataFrame:
+def _generate(chunks: DataFrame, spec: _Spec, kept: tuple[str, ...] = ()) -> DataFrame:
     """The rows of the event ranges [first, stop)."""
     share = spec.table.share
     ranks = chunks.selectExpr(
-        f"{share.rank_sql('first')} AS _first", f"{share.rank_sql('stop')} AS _stop"
+        f"{share.rank_sql('first')} AS _first", f"{share.rank_sql('stop')} AS _stop", *kept
     ).where("_first < _stop")  # a sequence() with nothing in it would run backwards
     # For plain explode() Spark infers a filter on the array, and would build every array twice.
-    rows = ranks.selectExpr("explode_outer(sequence(_first, _stop - 1, 1L)) AS _rank").selectExpr(
-        "_rank", f"{share.cycle_sql('_rank')} AS _cycle", f"{share.event_sql('_rank')} AS _event"
+    every = "explode_outer(sequence(_first, _stop - 1, 1L)) AS _rank"
+    rows = ranks.selectExpr(every, *kept).selectExpr(
+        "_rank",
+        f"{share.cycle_sql('_rank')} AS _cycle",
+        f"{share.event_sql('_rank')} AS _event",
+        *kept,
     )
     fields = Fields(
         rank="_rank",
@@ -182,75 +223,5 @@ def _generate(chunks: DataFrame, spec: _Spec) -> DataFrame:
         events_per_second=spec.events_per_second,
     )
     expressions = spec.table.expressions(fields)
-    return rows.selectExpr(*(f"{expressions[name]} AS {name}" for name, _ in spec.table.columns))
-
-
-def _data_source() -> type[DataSource]:
-    """The data source of chunks of event numbers; an offset is the number of the next event.
-
-    The classes are made here because their bases come from pyspark. Made here they are also pickled
-    by value, so that Python workers need not import this package.
-    """
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-    from pyspark.sql.streaming.datasource import (
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-
-    class ChunkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        def __init__(self, options: Mapping[str, str]) -> None:
-            self.events = int(options["events"]) if "events" in options else None
-            self.events_per_epoch = int(options["events_per_epoch"])
-            self.tasks = int(options["tasks"])
-
-        def initialOffset(self) -> dict[str, int]:
-            return {"event": 0}
-
-        def getDefaultReadLimit(self) -> ReadLimit:
-            return ReadMaxRows(self.events_per_epoch)
-
-        def prepareForTriggerAvailableNow(self) -> None:
-            self.end()
-
-        def end(self) -> int:
-            if self.events is None:
-                raise ValueError("an unbounded generator has no end: give it the option rows")
-            return self.events
-
-        def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-            first = start["event"]
-            stop = first + limit.max_rows if isinstance(limit, ReadMaxRows) else self.end()
-            if self.events is not None:
-                stop = min(stop, self.events)
-            # Never back, even if the source has been declared again with fewer rows.
-            return {"event": max(first, stop)}
-
-        def reportLatestOffset(self) -> dict[str, int] | None:
-            return None if self.events is None else {"event": self.events}
-
-        def partitions(
-            self, start: dict[str, int], end: dict[str, int]
-        ) -> Sequence[InputPartition]:
-            first, count = start["event"], end["event"] - start["event"]
-            if count == 0:
-                return []
-            bounds = [first + count * task // self.tasks for task in range(self.tasks + 1)]
-            return [InputPartition(chunk) for chunk in pairwise(bounds)]
-
-        def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
-            first, stop = partition.value
-            for chunk in range(first, stop, CHUNK_EVENTS):
-                yield chunk, min(chunk + CHUNK_EVENTS, stop)
-
-    class ChunkSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return FORMAT
-
-        def schema(self) -> str:
-            return "first BIGINT, stop BIGINT"
-
-        def streamReader(self, schema: object) -> DataSourceStreamReader:
-            return ChunkReader(self.options)
-
-    return ChunkSource
+    columns = [f"{expressions[name]} AS {name}" for name, _ in spec.table.columns]
+    return rows.selectExpr(*columns, *kept)

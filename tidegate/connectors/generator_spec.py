@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidegate.catalog.connector import Complaint, ConnectorSpec, SourceSpec, Values
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.connectors import generator
 from tidegate.connectors.generator import columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tidegate.runtime.connector import SourceContext
 
 _OPTIONS = (
     OptionSpec(
@@ -89,14 +81,6 @@ SPEC = ConnectorSpec(
         endless=lambda options: not _bounded(options),
         columns=columns,
         check=_check,
-        counted_by_spark=lambda _: False,
         identity=("kind", "table", "events_per_second", "seed", "start", "out_of_order_ms", "keys"),
     ),
 )
-
-
-def read(spark: SparkSession, context: SourceContext) -> DataFrame:
-    """The events as a streaming frame, only the columns that were declared."""
-    options = context.source.options
-    frame = generator.read(spark, options, context.settings["rows_per_epoch"])
-    return frame.select(*[column.name for column in context.source.stored_columns])

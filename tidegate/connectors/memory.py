@@ -1,29 +1,41 @@
 """Rows from and to the Python process.
 
-As a source, inserted rows become parquet files in the data directory, which Spark reads like any
-other: they are durable, and a restart goes on where it was. As a sink, every epoch becomes one
-Arrow file, so each subscriber can read every epoch, also after a restart.
+As a source, every insert becomes a numbered Arrow file in the data directory: it is durable, and a
+restart goes on where it was. As a sink, every epoch becomes one Arrow file, so each subscriber can
+read every epoch, also after a restart.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import time
-from collections.abc import Iterator
+import json
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.connector import ConnectorSpec, LookupSpec, SinkSpec, SourceSpec
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.connectors.filesystem import literally
+from tidegate.connectors.protocols import (
+    Cut,
+    Decided,
+    EpochId,
+    Leaf,
+    Offset,
+    Read,
+    SinkContext,
+    SourceContext,
+    SqlColumns,
+    Token,
+)
+from tidegate.connectors.staged import sweep_staged
 from tidegate.errors import RunError
+from tidegate.storage import NotThere, Store, open_store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.runtime.connector import SinkContext, SourceContext
+    from tidegate.connectors.memory_tasks import ArrowStagerFactory
 
 SPEC = ConnectorSpec(
     "memory",
@@ -49,7 +61,8 @@ SPEC = ConnectorSpec(
                 default=100_000,
                 minimum=1,
             ),
-        )
+        ),
+        forgets=True,
     ),
     lookup=LookupSpec((), built=False),
 )
@@ -58,126 +71,215 @@ DEFAULT_RETAIN_EPOCHS = 100_000
 _SUFFIX = ".arrow"
 # The file that tells which epoch was the last one to be removed.
 _EXPIRED = "expired"
-_counter = itertools.count()
+# The file that tells which epochs never were, because the pipeline went back.
+_GONE_BACK = "gone_back.json"
+_OUT, _STAGED = "out", "staged"
 
 
-def read(spark: SparkSession, context: SourceContext) -> DataFrame:
-    """The inserted rows, one file an insert, oldest first."""
-    from tidegate.physical.stage_sql import quoted
-
-    columns = [f"{quoted(c.name)} {c.type}" for c in context.source.stored_columns]
-    if context.source.options["changelog"]:
-        columns.append("_op STRING")
-    rows = rows_directory(context.directory)
-    reader = spark.readStream.format("parquet").schema(", ".join(columns))
-    reader = reader.option("maxFilesPerTrigger", context.source.options["inserts_per_epoch"])
-    frame = reader.load(literally(str(rows)))
-    if not context.arrival:
-        return frame
-    # The name of a file begins with the time at which it was inserted.
-    return frame.selectExpr(
-        "*", "_metadata.file_name AS _tg_file", "_metadata.row_index AS _tg_row"
-    )
+# Rows in
 
 
-def rows_directory(directory: Path) -> Path:
-    """Where the rows of a memory source lie."""
-    rows = directory / "rows"
-    rows.mkdir(parents=True, exist_ok=True)
-    return rows
+def _insert_name(number: int) -> str:
+    return f"rows/{number:012d}{_SUFFIX}"
 
 
-def append(directory: Path, table: Any) -> None:
-    """Make one insert durable: written aside, synced, renamed."""
-    import pyarrow.parquet
+class Inserts:
+    """The inserts into one memory source, numbered from 0."""
 
-    rows = rows_directory(directory)
-    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_counter):08d}.parquet"
-    aside = rows / f".{name}.tmp"
-    pyarrow.parquet.write_table(table, aside, coerce_timestamps="us", store_schema=False)
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    aside.rename(rows / name)
+    def __init__(self, data: str) -> None:
+        self.store = open_store(data)
+        self._lock = threading.Lock()
+        self._next: int | None = None
+
+    def count(self) -> int:
+        """How many there are."""
+        with self._lock:
+            return self._counted()
+
+    def _counted(self) -> int:
+        if self._next is None:
+            names = [item.name.rpartition("/")[2] for item in self.store.list("rows")]
+            numbers = [int(name.removesuffix(_SUFFIX)) for name in names]
+            self._next = max(numbers, default=-1) + 1
+        return self._next
+
+    def append(self, table: pa.Table) -> None:
+        """Make one insert durable."""
+        with self._lock:
+            number = self._counted()
+            from tidegate.connectors.memory_tasks import arrow_bytes
+
+            self.store.put_new(_insert_name(number), arrow_bytes(table))
+            self._next = number + 1
+
+
+_inserts: dict[str, Inserts] = {}
+
+
+def inserts(data: str) -> Inserts:
+    """The inserts of a source; a data directory is open in one process only."""
+    return _inserts.setdefault(data, Inserts(data))
+
+
+def forget_inserts(data: str) -> None:
+    """A source is gone, or a data directory was closed with all its sources."""
+    for known in [uri for uri in _inserts if uri == data or uri.startswith(f"{data}/")]:
+        del _inserts[known]
+
+
+class MemorySource:
+    """Rows that were inserted."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self.context = context
+        self.inserts = inserts(context.data)
+        self.limit = int(context.source.options["inserts_per_epoch"])
+
+    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+        first = int(since["insert"]) if since is not None else 0
+        there = self.inserts.count()
+        if there <= first:
+            return None
+        stop = min(there, first + self.limit)
+        names = [_insert_name(number) for number in range(first, stop)]
+        # Few inserts are small: one task reads them, and the others need not be woken.
+        per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
+        shares = [names[at : at + per_task] for at in range(0, len(names), per_task)]
+        return Cut({"insert": stop}, shares, more=there > stop)
+
+    def committed(self, offset: Offset) -> None:
+        """Inserts are kept: streams that are declared later read them all."""
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        import pyarrow as pa
+
+        from tidegate.connectors.memory_tasks import InsertReader
+        from tidegate.physical.typed import arrow_type
+
+        columns = pa.schema([(name, arrow_type(kind)) for name, kind in read.columns])
+        return leaf(InsertReader(self.inserts.store.uri, columns, read.arrival))
+
+    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+        raise AssertionError("tasks read all inserts")
+
+
+def open_source(context: SourceContext) -> MemorySource:
+    return MemorySource(context)
+
+
+# Rows out
 
 
 @dataclass
-class MemoryWriter:
-    """One Arrow file an epoch, in a directory that subscribers read."""
+class MemorySink:
+    """One Arrow file an epoch, in a folder that subscribers read."""
 
-    directory: Path
+    store: Store
     retain_epochs: int
-    last: int = -1
-    # Epochs without rows are not worth a file: where the clock asks for epochs there are many.
-    quiet: bool = True
 
-    def prepare(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(".*"):
-            leftover.unlink()
-        epochs = list(stored_epochs(self.directory))
-        self.last = epochs[-1] if epochs else -1
+    def recover(self, decided: Decided) -> None:
+        if decided.made_in is not None:
+            self.commit(decided.made_in, decided.tokens)
+        else:
+            # Epochs begin again: those of another life of the stream would be taken for them.
+            self.store.delete_all(_OUT)
+        self._forget(decided.gaps, decided.last)
+        sweep_staged(self.store, _STAGED, decided)
 
-    def committed(self) -> int:
-        return self.last
+    def _forget(self, gaps: list[tuple[int, int]], last: EpochId | None) -> None:
+        """The pipeline went back: epochs in gaps, and after the last one, never were."""
+        if gaps and gone_back(self.store) != gaps:
+            # Said before it is done, for those who have taken what goes.
+            self.store.put(f"{_OUT}/{_GONE_BACK}", json.dumps(gaps).encode())
+        if gaps or last is not None:
+            gone = [
+                epoch
+                for epoch in stored_epochs(self.store)
+                if (last is not None and epoch > last.epoch)
+                or any(before < epoch < after for before, after in gaps)
+            ]
+            self.store.delete(epoch_file(epoch) for epoch in gone)
 
-    def stage(self, epoch: int, frame: DataFrame) -> None:
+    def columns(self, given: SqlColumns) -> SqlColumns | None:
+        return None
+
+    def stager(self, schema: pa.Schema) -> ArrowStagerFactory:
+        from tidegate.connectors.memory_tasks import ArrowStagerFactory
+
+        return ArrowStagerFactory(self.store.child(_STAGED).uri)
+
+    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+        names = [f"{_STAGED}/{token}" for token in tokens]
+        goal = epoch_file(epoch.epoch)
+        if len(names) == 1:
+            self.store.move_new(names[0], goal)
+            self.store.sync([_OUT])
+        elif names and not self.store.exists(goal):
+            self._merge(names, goal)
+        self.store.delete(names)
+        self._expire(epoch.epoch - self.retain_epochs)
+
+    def _merge(self, names: list[str], goal: str) -> None:
         import pyarrow as pa
 
-        table = frame.toArrow()
-        if not table.num_rows and self.quiet:
-            return
-        with (
-            pa.OSFile(str(self._aside(epoch)), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
+        from tidegate.connectors.memory_tasks import arrow_bytes
 
-    def commit(self, epoch: int) -> None:
-        aside = self._aside(epoch)
-        if aside.exists() or not self.quiet:
-            aside.rename(epoch_file(self.directory, epoch))
-        self.last = epoch
-        expired = epoch_file(self.directory, epoch - self.retain_epochs)
-        if epoch >= self.retain_epochs and expired.exists():
+        tables = [read_table(self.store, name) for name in names]
+        self.store.put(goal, arrow_bytes(pa.concat_tables(tables)))
+
+    def _expire(self, epoch: int) -> None:
+        name = epoch_file(epoch)
+        if epoch >= 0 and self.store.exists(name):
             # Said before it is done: a slow subscriber must not take the next epoch for its own.
-            (self.directory / _EXPIRED).write_text(str(epoch - self.retain_epochs))
-            expired.unlink()
-
-    def _aside(self, epoch: int) -> Path:
-        return self.directory / f".{epoch:012d}{_SUFFIX}"
+            self.store.put(f"{_OUT}/{_EXPIRED}", str(epoch).encode())
+            self.store.delete([name])
 
 
-def epoch_file(directory: Path, epoch: int) -> Path:
-    return directory / f"{epoch:012d}{_SUFFIX}"
+def open_sink(context: SinkContext) -> MemorySink:
+    return MemorySink(open_store(context.data), context.sink.options["retain_epochs"])
 
 
-def last_expired(directory: Path) -> int:
-    """The last epoch with rows that is no longer kept, -1 for none."""
-    path = directory / _EXPIRED
-    return int(path.read_text() or -1) if path.exists() else -1
-
-
-def stored_epochs(directory: Path) -> Iterator[int]:
-    """The epochs that are there, in order."""
-    names = sorted(path.name for path in directory.glob(f"*{_SUFFIX}"))
-    return (int(name.removesuffix(_SUFFIX)) for name in names if not name.startswith("."))
-
-
-def read_epoch(directory: Path, epoch: int) -> Any:
-    """The rows of an epoch as an Arrow table."""
+def read_table(store: Store, name: str) -> pa.Table:
     import pyarrow as pa
 
+    return pa.ipc.open_file(pa.BufferReader(store.map(name))).read_all()
+
+
+def epoch_file(epoch: int) -> str:
+    return f"{_OUT}/{epoch:012d}{_SUFFIX}"
+
+
+def last_expired(store: Store) -> int:
+    """The last epoch with rows that is no longer kept, -1 for none."""
     try:
-        with pa.memory_map(str(epoch_file(directory, epoch))) as source:
-            return pa.ipc.open_file(source).read_all()
-    except FileNotFoundError:
+        return int(store.get(f"{_OUT}/{_EXPIRED}") or -1)
+    except NotThere:
+        return -1
+
+
+def gone_back(store: Store) -> list[tuple[int, int]]:
+    """Where the stream went back: the last epoch before, and the first one after."""
+    try:
+        return [
+            (int(last), int(first)) for last, first in json.loads(store.get(f"{_OUT}/{_GONE_BACK}"))
+        ]
+    except NotThere:
+        return []
+
+
+def stored_epochs(store: Store) -> Iterator[int]:
+    """The epochs that are there, in order."""
+    names = sorted(item.name.rpartition("/")[2] for item in store.list(_OUT))
+    return (int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX))
+
+
+def read_epoch(store: Store, epoch: int) -> Any:
+    """The rows of an epoch as an Arrow table."""
+    try:
+        return read_table(store, epoch_file(epoch))
+    except NotThere:
         raise RunError(
             "TG-604",
             f"epoch {epoch} is no longer kept",
             hint="raise retain_epochs of the memory sink, or subscribe earlier.",
         ) from None
-
-
-def write(spark: SparkSession, context: SinkContext) -> MemoryWriter:
-    retain = context.sink.options["retain_epochs"]
-    return MemoryWriter(context.directory / "out", retain)

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.catalog.connector import Connectors
-from tidegate.connectors import blackhole, console, files, generator_spec, kafka, memory, postgres
-from tidegate.runtime.connector import SinkFactory, SourceReader
+from tidegate.connectors import (
+    blackhole,
+    console,
+    files,
+    generator,
+    generator_spec,
+    kafka,
+    memory,
+    postgres,
+)
+from tidegate.connectors.protocols import (
+    OpenSink,
+    OpenSource,
+    SinkContext,
+    SinkFactory,
+    SourceContext,
+    SourceFactory,
+)
 
 _ALL = (
     files.SPEC,
@@ -20,15 +36,28 @@ _ALL = (
 
 CONNECTORS: Connectors = {spec.name: spec for spec in _ALL}
 
+
+def _files_source(context: SourceContext) -> OpenSource:
+    from tidegate.connectors.files_source import FilesSource
+
+    return FilesSource(context)
+
+
+def _files_sink(context: SinkContext) -> OpenSink:
+    from tidegate.connectors.files_sink import FilesSink
+
+    return FilesSink(context)
+
+
 # What can be read and written today; the others are checked and explained only.
-READERS: Mapping[str, SourceReader] = {
-    "files": files.read,
-    "memory": memory.read,
-    "generator": generator_spec.read,
+SOURCES: Mapping[str, SourceFactory] = {
+    "files": _files_source,
+    "memory": memory.open_source,
+    "generator": generator.open_source,
 }
-WRITERS: Mapping[str, SinkFactory] = {
-    "files": files.write,
-    "memory": memory.write,
-    "console": console.write,
-    "blackhole": blackhole.write,
+SINKS: Mapping[str, SinkFactory] = {
+    "files": _files_sink,
+    "memory": memory.open_sink,
+    "console": console.open_sink,
+    "blackhole": blackhole.open_sink,
 }

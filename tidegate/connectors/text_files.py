@@ -15,8 +15,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.columns import BAD_COLUMN, BAD_REASON, BAD_RECORD, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.line_numbers import line_number
+from tidegate.columns import (
+    BAD_COLUMN,
+    BAD_REASON,
+    BAD_RECORD,
+    NOW,
+    RECORD_FILE,
+    RECORD_LINE,
+    SIDE,
+)
+from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
 from tidegate.physical.stage_sql import quoted
 from tidegate.sql.dialect import text_literal
 
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 # The bytes that mean something else in windows-1252 than in iso-8859-1; five are in neither.
 _WINDOWS_ONLY = bytes(sorted({*range(0x80, 0xA0)} - {0x81, 0x8D, 0x8F, 0x90, 0x9D}))
-_TEXT, _PARSED, _CORRUPT, _BLOCK = "_tg_text", "_tg_parsed", "_tg_corrupt", "_tg_block"
+_TEXT, _PARSED, _CORRUPT = "_tg_text", "_tg_parsed", "_tg_corrupt"
 # What is put around a record of JSON: `end` is only found if nothing else follows the record.
 _ONE, _MANY, _END = "record", "records", "end"
 _BEFORE_ONE, _BEFORE_MANY = f'{{"{_ONE}":', f'{{"{_MANY}":'
@@ -40,7 +48,7 @@ class TextFiles:
 
     options: Mapping[str, Any]
     columns: tuple[tuple[str, str], ...]
-    # Expressions over the file that are kept as columns.
+    # Columns of the reader that are kept.
     kept: tuple[str, ...]
     # Whether bad records say why they are bad, and every record where it stood.
     located: bool
@@ -55,7 +63,7 @@ class TextFiles:
         broken = self._is_broken()
         shown = [self._field(name) for name, _ in self.columns]
         shown.append(f"CASE WHEN {broken} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
-        shown += self._kept_names
+        shown += [*self.kept, SIDE, NOW]
         if not self.located:
             return records.selectExpr(*shown)
         shown += [RECORD_FILE, RECORD_LINE, f"explode(array({self._blame(broken)})) AS blame"]
@@ -68,20 +76,16 @@ class TextFiles:
 
     def _records(self, raw: DataFrame) -> DataFrame:
         """A row for each record: its text, what it was parsed to, where it stood."""
-        place = [f"_metadata.file_path AS {RECORD_FILE}", f"_metadata.file_block_start AS {_BLOCK}"]
-        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *place, *self.kept)
+        place = [RECORD_FILE, RECORD_LINE, FIRST]
+        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *place, *self.kept, SIDE, NOW)
         if not self.options["multi_line"]:
             return self._parsed(self._lines(frame))
         return self._parsed(self._pieces(frame)) if self.is_csv else self._elements(frame)
 
     def _columns(self, frame: DataFrame) -> list[str]:
         """What is known of a record besides what it was parsed to."""
-        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self._kept_names]
+        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.kept, SIDE, NOW]
         return [name for name in names if name in frame.columns]
-
-    @property
-    def _kept_names(self) -> list[str]:
-        return [item.rpartition(" AS ")[2] for item in self.kept]
 
     def _decoded(self) -> str:
         """The text of the file; NULL if it cannot be decoded (utf-8 is judged later)."""
@@ -89,32 +93,22 @@ class TextFiles:
         # Lines come without the mark that some programs put first, whole files with it.
         mark = "regexp_replace({0}, '^\\\\uFEFF', '')" if self.options["multi_line"] else "{0}"
         if encoding == "utf-8":
-            return mark.format("value")
+            return mark.format(f"CAST({TEXT_BYTES} AS STRING)")
         if encoding == "utf-16":
-            text = "decode(CAST(value AS BINARY), 'UTF-16')"
+            text = f"decode({TEXT_BYTES}, 'UTF-16')"
             return mark.format(f"CAST(try_to_binary({text}, 'utf-8') AS STRING)")
-        text = "decode(CAST(value AS BINARY), 'ISO-8859-1')"
+        text = f"decode({TEXT_BYTES}, 'ISO-8859-1')"
         if encoding == "windows-1252":
             given, meant = (_WINDOWS_ONLY.decode(name) for name in ("latin-1", "cp1252"))
             text = f"translate({text}, {text_literal(given)}, {text_literal(meant)})"
         return text
 
     def _lines(self, frame: DataFrame) -> DataFrame:
-        """Lines that have text, with their numbers where somebody needs them."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        wanted = f"NOT ({_is_blank(_TEXT)})"
+        """Lines without headers; those without text were left out where they were read."""
         columns = self._columns(frame)
-        if not (self.located or self._has_header):
-            return frame.where(wanted).selectExpr(*columns)
-        block = F.expr(f"xxhash64({RECORD_FILE}, {_BLOCK})")
-        frame = frame.withColumn("number", line_number(block, F.expr(_is_blank(_TEXT))))
-        # Only the first block of a file knows how many lines are before its own.
-        line = f"CASE WHEN {_BLOCK} = 0 THEN abs(number) END AS {RECORD_LINE}"
         if self._has_header:
-            is_first = f"{_BLOCK} = 0 AND number < 0"
-            wanted = f"CASE WHEN {is_first} THEN {self._header(_TEXT)} ELSE {wanted} END"
-        return frame.where(wanted).selectExpr(*columns, line)
+            frame = frame.where(f"CASE WHEN {FIRST} THEN {self._header(_TEXT)} ELSE true END")
+        return frame.selectExpr(*columns)
 
     def _pieces(self, frame: DataFrame) -> DataFrame:
         """The records of whole CSV files: a line break inside quotes does not end one."""
@@ -127,7 +121,7 @@ class TextFiles:
             wanted = f"CASE WHEN place = 0 THEN {self._header('piece')} ELSE {wanted} END"
         return frame.where(f"{_TEXT} IS NULL OR {wanted}").selectExpr(
             f"CASE WHEN {_TEXT} IS NOT NULL THEN piece END AS {_TEXT}",
-            *(name for name in self._columns(frame) if name != _TEXT),
+            *(name for name in self._columns(frame) if name not in (_TEXT, RECORD_LINE)),
             f"CAST(place + 1 AS BIGINT) AS {RECORD_LINE}",
         )
 
@@ -140,10 +134,11 @@ class TextFiles:
         rows += f"ELSE coalesce({_PARSED}.{_MANY}, {one}) END"
         parts = {_ONE: "element", _END: f"{_PARSED}.{_END}", _CORRUPT: f"{_PARSED}.{_CORRUPT}"}
         parsed = ", ".join(f"'{name}', {value}" for name, value in parts.items())
+        others = [name for name in columns if name != RECORD_LINE]
         return frame.selectExpr(
-            *columns, _PARSED, f"posexplode({rows}) AS (place, element)"
+            *others, _PARSED, f"posexplode({rows}) AS (place, element)"
         ).selectExpr(
-            *columns,
+            *others,
             f"CAST(place + 1 AS BIGINT) AS {RECORD_LINE}",
             f"named_struct({parsed}) AS {_PARSED}",
         )

@@ -34,7 +34,7 @@ from tidegate.operators.matching import (
     ints,
     output_kinds,
 )
-from tidegate.operators.parts import PartLog
+from tidegate.operators.runs import FORMAT, RunLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
 
@@ -80,7 +80,7 @@ class ChangeJoin:
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
 
     def stored_as(self) -> tuple[str, ...]:
-        return ("1", *(schema_text(self.stored(port)) for port in (0, 1)))
+        return (FORMAT, *(schema_text(self.stored(port)) for port in (0, 1)))
 
     # Where the rows are
 
@@ -98,10 +98,17 @@ class ChangeJoin:
         return (self._net(table),)
 
     def _last_use(self, port: int, times: Ints) -> Ints:
-        """When nothing can match rows any more, nor retract them."""
+        """When nothing can match rows any more, nor retract them, nor ask what they have matched.
+
+        A row that is there by its matches may get another when the first is past: so long as it is
+        kept, those that match it are kept too.
+        """
         if self.step_us is None:
             return times
-        reach = -self.matching.lower_us if port == 0 else self.matching.upper_us
+        reaches = -self.matching.lower_us, self.matching.upper_us
+        reach = reaches[port]
+        if TRACKED[self.how][1 - port]:
+            reach += max(reaches[1 - port], 0)
         return times + (max(reach, 0) if self.retracts else reach) + self.step_us
 
     def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
@@ -128,7 +135,7 @@ class ChangeJoin:
             touches = () if live is None else (live.touches(new, moment.now_us),)
             log.append((*touches, *new))
         if self.at_end and moment.just_ended:
-            left, right = log.load(range(len(log.parts)))[-2:]
+            left, right = log.everything()[-2:]
             output.main += self._emitted(self._all(left, right))
         self._drop_unused(log, moment)
         log.save()
@@ -138,14 +145,14 @@ class ChangeJoin:
         self.limits.check(self.name, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> PartLog:
+    def _log(self, state: OperatorState) -> RunLog:
         rows = (self.stored(0), self.stored(1))
         live = self.time_to_live
         if live is not None:
-            return PartLog(state, (live.schema, *rows), self._combine, live.due)
+            return RunLog(state, (live.schema, *rows), self._combine, due=live.due)
         if self.step_us is not None:
-            return PartLog(state, rows, self._combine, lambda t: ints(t, PANE), timed=2)
-        return PartLog(state, rows, self._combine)
+            return RunLog(state, rows, self._combine, due=lambda t: ints(t, PANE), timed=2)
+        return RunLog(state, rows, self._combine)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = tuple(self._net(table) for table in tables[-2:])
@@ -162,11 +169,11 @@ class ChangeJoin:
         state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
         return rows.filter(pa.array(~late)) if late.any() else rows
 
-    def _same_keys(self, log: PartLog, came: Sequence[pa.Table]) -> list[pa.Table]:
+    def _same_keys(self, log: RunLog, came: Sequence[pa.Table]) -> list[pa.Table]:
         """What is kept of the keys that came in."""
         by = [HASH, *self.matching.names]
         keys = pa.concat_tables([table.select(by) for table in came])
-        stored = log.load(log.touched_by(ints(keys, HASH)))[-2:]
+        stored = log.load(ints(keys, HASH))[-2:]
         known = [places_of(keys, table.select(by), by) >= 0 for table in stored]
         return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]
 
@@ -180,15 +187,10 @@ class ChangeJoin:
         state.count_unknown(sum(unknown for _, unknown in pairs))
         return [rows for rows, _ in pairs]
 
-    def _drop_unused(self, log: PartLog, moment: Moment) -> None:
+    def _drop_unused(self, log: RunLog, moment: Moment) -> None:
         """Rows that nothing can match any more have said all."""
-        after = moment.after_us
-        if self.step_us is None or after is None:
-            return
-        for number in log.due_by(after):
-            rows = log.load([number])[-2:]
-            kept = (table.filter(pa.array(ints(table, PANE) > after)) for table in rows)
-            log.replace([number], tuple(kept))
+        if self.step_us is not None and moment.after_us is not None:
+            log.drop_due(moment.after_us)
 
     # What changed
 

@@ -22,7 +22,7 @@ from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import Ints, Mask, ints
 from tidegate.operators.ordering import ROW_NUMBER, ranks_of
-from tidegate.operators.parts import PartLog
+from tidegate.operators.runs import RunLog
 from tidegate.operators.session_aggregate import SessionAggregate
 from tidegate.operators.window_aggregate import with_pane
 
@@ -67,20 +67,26 @@ class ChangingSessions(Grouped):
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output, after = Output(), moment.after_us
-        log = PartLog(state, self.rows.schemas, self.rows.standing, lambda t: self._due(t, after))
+        log = self._log(state, after)
         came = self._left(pa.concat_tables([self._nothing, *(part[0] for part in inputs[0])]))
-        numbers = set(log.touched_by(ints(came, HASH)))
-        numbers |= set(log.due_by(after)) if after is not None else set()
+        hashes = ints(came, HASH)
+        if after is not None:
+            hashes = np.concatenate([hashes, log.due_hashes(after)])
         state.count_unknown(0)
-        if numbers:
-            stored = log.load(sorted(numbers))
+        if len(hashes):
+            stored = log.load(hashes)
             new = self._on_time(state, stored[0], came, moment, output)
             now = self.rows.standing(concat([stored, (new,)]))
             was = self._visible(stored, moment.before_us)
             output.main += self.sessions.changed(was, self._visible(now, after))
-            log.replace(sorted(numbers), self._open(now, after))
+            log.replace(hashes, self._open(now, after))
         self.limits.enforce(self.name, log, state.gauges)
         return output
+
+    def _log(self, state: OperatorState, after: int | None) -> RunLog:
+        """The rows of a hash lie together: they are read and replaced."""
+        due = lambda rows: self._due(rows, after)  # noqa: E731
+        return RunLog(state, self.rows.schemas, self.rows.combine, self.rows.standing, due)
 
     @property
     def _nothing(self) -> pa.Table:

@@ -16,8 +16,8 @@ from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER, Mask, equal_rows, ranks_of
-from tidegate.operators.parts import PartLog
 from tidegate.operators.ranking import INT, SEQ, Ranking, numbered
+from tidegate.operators.runs import FORMAT, RunLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
 
@@ -82,7 +82,7 @@ class ChangingTopN:
         return TimeToLive(self.ttl_us, tuple(self.ranking.key_fields))
 
     def stored_as(self) -> tuple[str, ...]:
-        return ("1", schema_text(self._kept))
+        return (FORMAT, schema_text(self._kept))
 
     # Where the rows are
 
@@ -118,24 +118,25 @@ class ChangingTopN:
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> PartLog:
+    def _log(self, state: OperatorState) -> RunLog:
         live = self.time_to_live
         if live is not None:
-            return PartLog(state, (live.schema, self._kept), self._combine, live.due)
+            return RunLog(state, (live.schema, self._kept), self._combine, due=live.due)
         due = (lambda rows: ints(rows, PANE)) if self.closes else None
-        return PartLog(state, (self._kept,), self._combine, due)
+        return RunLog(state, (self._kept,), self._combine, due=due)
 
     def _combine(self, tables: Tables) -> Tables:
-        rows = self._standing(tables[-1]) if self.retracts else self.ranking.leading(tables[-1])
+        rows = self._left_over(tables[-1]) if self.retracts else self.ranking.leading(tables[-1])
         live = self.time_to_live
         return (rows,) if live is None else (live.latest(tables[0]), rows)
 
-    def _standing(self, rows: pa.Table) -> pa.Table:
-        gone = ints(rows, WEIGHT) < 0
-        if not gone.any():
+    def _left_over(self, rows: pa.Table) -> pa.Table:
+        """Rows without those that were retracted; a retraction stays until its row is met."""
+        seq, retracts = ints(rows, SEQ), ints(rows, WEIGHT) < 0
+        if not retracts.any():
             return rows
-        seq = ints(rows, SEQ)
-        return rows.filter(pa.array(~np.isin(seq, seq[gone])))
+        met = np.intersect1d(seq[retracts], seq[~retracts])
+        return rows.filter(pa.array(~np.isin(seq, met)))
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
@@ -151,23 +152,19 @@ class ChangingTopN:
         output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
         return self.ranking.select(rows, self._lifted)
 
-    def _drop_closed(self, log: PartLog, moment: Moment) -> None:
+    def _drop_closed(self, log: RunLog, moment: Moment) -> None:
         """Partitions that the watermark has passed have said all."""
-        after = moment.after_us
-        if not self.closes or after is None:
-            return
-        for number in log.due_by(after):
-            (rows,) = log.load([number])
-            log.replace([number], (rows.filter(pa.array(ints(rows, PANE) > after)),))
+        if self.closes and moment.after_us is not None:
+            log.drop_due(moment.after_us)
 
     # What changed
 
-    def _update(self, log: PartLog, new: pa.Table, moment: Moment) -> list[pa.Table]:
+    def _update(self, log: RunLog, new: pa.Table, moment: Moment) -> list[pa.Table]:
         """The partitions that came in, before and after."""
         if self.at_end and not self.retracts:
             self._append(log, new.select(self._kept.names), new, moment)
             return []
-        stored = log.load(log.touched_by(ints(new, HASH)))[-1]
+        stored = log.load(ints(new, HASH))[-1]
         old = stored.filter(pa.array(places_of(new, stored, self.ranking.by) >= 0))
         was = self.ranking.result(old)
         if self.retracts:
@@ -179,7 +176,7 @@ class ChangingTopN:
         self._append(log, now.filter(came).select(self._kept.names), new, moment)
         return self._emitted(was, now)
 
-    def _append(self, log: PartLog, rows: pa.Table, came: pa.Table, moment: Moment) -> None:
+    def _append(self, log: RunLog, rows: pa.Table, came: pa.Table, moment: Moment) -> None:
         """Store rows; those that came in touch their partitions, also if they have lost."""
         live = self.time_to_live
         touches = () if live is None else (live.touches([came], moment.now_us),)
@@ -225,9 +222,9 @@ class ChangingTopN:
         result = self.ranking.changed(was, now)
         return [result.select(self.output.names)] if result.num_rows else []
 
-    def _results(self, log: PartLog) -> list[pa.Table]:
+    def _results(self, log: RunLog) -> list[pa.Table]:
         """The whole result as it is."""
-        rows = log.load(range(len(log.parts)))[-1]
+        rows = log.everything()[-1]
         if not rows.num_rows:
             return []
         result = self.ranking.result(rows).select(self.ranking.row.names)

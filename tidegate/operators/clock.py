@@ -131,6 +131,19 @@ class Clock:
             return True
         return origin.idle_us is not None and self.now_us - item.heard_us > origin.idle_us
 
+    def idle_at_us(self) -> int | None:
+        """The next moment at which something that is silent will count as idle."""
+        moments = []
+        for origin in {item for origins in self.ports for item in origins}:
+            if origin.idle_us is None:
+                continue
+            heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
+            awake = [i for i in heard if i.mark_us != END_US and not self._is_idle(i, origin)]
+            moments += [item.heard_us + origin.idle_us + 1 for item in awake]
+            if not heard and self.began_us is not None and not self._origin(origin)[1]:
+                moments.append(self.began_us + origin.idle_us + 1)
+        return min(moments, default=None)
+
     def to_bytes(self) -> bytes:
         content = {
             "partitions": [

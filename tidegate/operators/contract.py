@@ -84,17 +84,18 @@ class OperatorState:
     """
 
     def __init__(
-        self, backend: StateBackend, fingerprint: bytes, what: str, first_key_group: bool = True
+        self, backend: StateBackend, fingerprint: bytes, first_key_group: bool = True
     ) -> None:
         self.backend = backend
         self.fingerprint = fingerprint
-        self.what = what
         # Where the one group of an aggregate without keys lives.
         self.first_key_group = first_key_group
         self.meta: dict[str, Any] = {}
         self.inline: dict[bytes, bytes | memoryview] = {}
         # Numbers to show: groups, open windows, rows.
         self.gauges: dict[str, int] = {}
+        # The moment of the clock at which something is to come out, if nothing else happens.
+        self.wake_us: int | None = None
 
     @property
     def late_rows(self) -> int:
@@ -120,7 +121,7 @@ class OperatorState:
         return len(payload)
 
     def _put_apart(self, name: str, key: bytes, payload: bytes | memoryview) -> None:
-        self.backend.put(name, key, codec.encode(payload, self.fingerprint))
+        self.backend.put(name, key, bytes(payload))
 
     def spill(self) -> None:
         """Move the largest tables out of the head until it is small enough."""
@@ -140,8 +141,7 @@ class OperatorState:
         stored = self.backend.get(name, key)
         if stored is None:
             return None
-        payload = codec.decode(stored, self.fingerprint, self.what)
-        return None if payload is None else tuple(codec.tables_from_bytes(payload, schemas))
+        return tuple(codec.tables_from_bytes(stored, schemas))
 
     def delete(self, name: str, key: bytes) -> None:
         if self.inline.pop(_full(name, key), None) is None:

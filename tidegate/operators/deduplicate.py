@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from tidegate.operators import runs, segments
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, SEEN, concat, places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER
-from tidegate.operators.parts import PartLog
 from tidegate.operators.ranking import INT, Ranking, numbered
-from tidegate.operators.segments import FORMAT, SegmentLog
+from tidegate.operators.runs import RunLog
+from tidegate.operators.segments import SegmentLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
 
@@ -88,7 +89,12 @@ class Deduplicate:
         return pa.schema([pa.field(PANE, INT), pa.field(HASH, INT), *self.ranking.key_fields])
 
     def stored_as(self) -> tuple[str, ...]:
-        return (FORMAT, schema_text(self._key), schema_text(self.ranking.kept))
+        return (
+            runs.FORMAT,
+            segments.FORMAT,
+            schema_text(self._key),
+            schema_text(self.ranking.kept),
+        )
 
     # Where the rows are
 
@@ -124,15 +130,15 @@ class Deduplicate:
         self._save(out, waiting)
         return output
 
-    def _out(self, state: OperatorState) -> PartLog:
+    def _out(self, state: OperatorState) -> RunLog:
         """The keys that are out."""
         live = self.time_to_live
         if live is not None:
-            return PartLog(state, (live.schema,), lambda t: (live.latest(t[0]),), live.due)
+            return RunLog(state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due)
         due = (lambda keys: ints(keys, PANE)) if self.closes else None
-        return PartLog(state, (self._key,), lambda tables: tables, due)
+        return RunLog(state, (self._key,), lambda tables: tables, due=due)
 
-    def _save(self, out: PartLog, waiting: SegmentLog) -> None:
+    def _save(self, out: RunLog, waiting: SegmentLog) -> None:
         waiting.save()
         sizes, gauges = waiting.sizes(), out.state.gauges
         self.limits.enforce(self.name, out, gauges)
@@ -158,11 +164,11 @@ class Deduplicate:
         output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
         return self.ranking.select(rows, self._lifted)
 
-    def _unseen(self, out: PartLog, rows: pa.Table, moment: Moment | None) -> pa.Table:
+    def _unseen(self, out: RunLog, rows: pa.Table, moment: Moment | None) -> pa.Table:
         """Rows of keys that are not out; rows that just came keep the others alive."""
         if not rows.num_rows:
             return rows
-        (known,) = out.load(out.touched_by(ints(rows, HASH)))
+        (known,) = out.load(ints(rows, HASH))
         seen = places_of(known, rows, self.by_key.by) >= 0
         if moment is not None and self.time_to_live is not None and seen.any():
             out.append((self._keys(rows.filter(pa.array(seen)), moment),))
@@ -188,11 +194,7 @@ class Deduplicate:
             waiting.append((rest,))
         return pa.concat_tables([*found, rows.filter(pa.array(passed))])
 
-    def _drop_closed(self, out: PartLog, moment: Moment) -> None:
+    def _drop_closed(self, out: RunLog, moment: Moment) -> None:
         """Keys of which no more rows can come are forgotten."""
-        after = moment.after_us
-        if not self.closes or after is None:
-            return
-        for number in out.due_by(after):
-            (keys,) = out.load([number])
-            out.replace([number], (keys.filter(pa.array(ints(keys, PANE) > after)),))
+        if self.closes and moment.after_us is not None:
+            out.drop_due(moment.after_us)

@@ -15,8 +15,8 @@ from tidegate.state.backend import StateBackend
 
 _HEAD = "head"
 _LENGTH = struct.Struct("<I8s")
-# The head outlives a change of the operator: the watermark must not go back with it.
-_HEAD_MARK = codec.fingerprint("tidegate head")
+# How often the clock is looked at where something waits for it.
+_LOOK_US = 1_000_000
 Report = dict[str, Any]
 
 
@@ -54,11 +54,10 @@ class Runner:
         inputs: Sequence[Sequence[Tables]],
         ticks: Sequence[Tick],
         now_us: int | None,
-        what: str = "the state of an operator",
         key_group: int = 0,
     ) -> EpochResult:
         """Step once. Nothing but `backend` is remembered."""
-        clock, state, discarded = self._load(backend, what, key_group == 0)
+        clock, state, discarded = self._load(backend, key_group == 0)
         before = self._mark(clock)
         clock.step(newest(ticks), now_us)
         mark = self._mark(clock)
@@ -71,9 +70,23 @@ class Runner:
             "watermark_us": mark,
             "late_rows": state.late_rows,
             "discarded": int(discarded or state.meta.get("discarded", 0)),
+            "wake_us": self._wake_us(clock, state),
             **state.gauges,
         }
         return EpochResult(output, tick, report)
+
+    def _wake_us(self, clock: Clock, state: OperatorState) -> int | None:
+        """When an epoch is wanted though no rows came."""
+        if clock.watermark_us == END_US:
+            return None
+        moments = [clock.idle_at_us(), state.wake_us]
+        if self.by_clock and state.gauges.get("rows", 0):
+            # Windows of processing time close on a grid; where there is none, look now and then.
+            panes = getattr(self.operator, "panes", None)
+            width = panes.width_us if panes is not None and panes.width_us > 1 else _LOOK_US
+            offset = panes.offset_us if panes is not None else 0
+            moments.append(clock.now_us - (clock.now_us - offset) % width + width)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _mark(self, clock: Clock) -> int | None:
         if not self.by_clock or clock.watermark_us == END_US:
@@ -83,18 +96,14 @@ class Runner:
     def _handed_on(self, mark: int) -> int:
         return mark if mark == END_US else mark - self.held_back_us
 
-    def _load(
-        self, backend: StateBackend, what: str, first: bool
-    ) -> tuple[Clock, OperatorState, bool]:
+    def _load(self, backend: StateBackend, first: bool) -> tuple[Clock, OperatorState, bool]:
+        """The head outlives a change of the operator: the watermark must not go back with it."""
         own = self.fingerprint
-        state = OperatorState(backend, own, what, first)
+        state = OperatorState(backend, own, first)
         stored = backend.get(_HEAD, b"")
         if stored is None:
             return Clock(self.ports), state, False
-        payload = codec.decode(stored, _HEAD_MARK, what)
-        if payload is None:
-            backend.clear()
-            return Clock(self.ports), state, True
+        payload = memoryview(stored)
         length, written_by = _LENGTH.unpack_from(payload)
         place = _LENGTH.size
         clock = Clock.from_bytes(self.ports, bytes(payload[place : place + length]))
@@ -107,10 +116,10 @@ class Runner:
 
     def stored_names(self, backend: StateBackend) -> list[str]:
         """What is stored in the head besides the clock and the meta, by name."""
-        _, state, _ = self._load(backend, "the state of an operator", True)
+        _, state, _ = self._load(backend, True)
         return [full.partition(b"\0")[0].decode() for full in state.inline]
 
     def _save(self, backend: StateBackend, clock: Clock, state: OperatorState) -> None:
         times = clock.to_bytes()
         head = _LENGTH.pack(len(times), state.fingerprint) + times + state.to_bytes()
-        backend.put(_HEAD, b"", codec.encode(head, _HEAD_MARK))
+        backend.put(_HEAD, b"", head)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 
+from tidegate.operators import runs
 from tidegate.operators.contract import Tables
 from tidegate.operators.group_kernels import Groups, GroupSpec, concat
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
-from tidegate.operators.segments import FORMAT
 from tidegate.state.codec import schema_text
 
 
 class Grouped:
     """With late rows to keep, rows stay what they are until they have been judged."""
 
+    stored_in: ClassVar[str] = runs.FORMAT
     spec: GroupSpec
     layout: Layout
     late_rows: LateRows | None
@@ -41,7 +43,7 @@ class Grouped:
         return self.late_rows.schema if self.late_rows is not None else None
 
     def stored_as(self) -> tuple[str, ...]:
-        return (FORMAT, *(schema_text(schema) for schema in self.groups.schemas))
+        return (self.stored_in, *(schema_text(schema) for schema in self.groups.schemas))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +24,10 @@ from tidegate.operators.group_kernels import (
     GroupSpec,
     canonical,
     concat,
+    group_ids,
 )
 from tidegate.operators.kept_rows import KeptRows
+from tidegate.operators.keys import ranks
 
 
 class Contents(Protocol):
@@ -39,8 +42,14 @@ class Contents(Protocol):
     def combine(self, tables: Tables) -> Tables:
         """Several additions as one."""
 
-    def standing(self, tables: Tables) -> Tables:
-        """All additions of a group ever: what is there."""
+    def amendment(self, whole: Tables, new: Tables) -> Tables:
+        """What to store of an addition that made a group what it is as a whole."""
+
+    def newest(self, tables: Tables) -> Tables:
+        """Several amendments as one."""
+
+    def present(self, tables: Tables) -> Tables:
+        """Of all additions or amendments of a group, made one: what is there."""
 
     def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
         """An addition without retractions of what is not there, and how many those were."""
@@ -67,8 +76,23 @@ class States:
     def combine(self, tables: Tables) -> Tables:
         return self.groups.combine(tables)
 
-    def standing(self, tables: Tables) -> Tables:
-        tables = self.groups.combine(tables)
+    def amendment(self, whole: Tables, new: Tables) -> Tables:
+        """States as a whole: sums of doubles depend on the order, and were told as they are."""
+        return (whole[0], *new[1:])
+
+    def newest(self, tables: Tables) -> Tables:
+        main, *bags = tables
+        return (self._last(main), *self.groups.combine_bags(bags))
+
+    def _last(self, main: pa.Table) -> pa.Table:
+        if main.num_rows <= 1:
+            return main
+        ids, count = group_ids(main, self.groups.by)
+        last = np.zeros(count, np.int64)
+        last[ids] = np.arange(main.num_rows)
+        return main if count == main.num_rows else main.take(pa.array(np.sort(last)))
+
+    def present(self, tables: Tables) -> Tables:
         if not self.vanishes:
             return tables
         return (tables[0].filter(pc.not_equal(tables[0].column(ROWS), 0)), *tables[1:])
@@ -96,6 +120,7 @@ class Rows:
         hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH)]
         weight = pa.field(WEIGHT, pa.int64())
         self.schema = pa.schema([*hidden, *keys, *arguments, weight])
+        self.values = [item.name for item in arguments if not pa.types.is_nested(item.type)]
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
@@ -114,16 +139,33 @@ class Rows:
     def combine(self, tables: Tables) -> Tables:
         return (self.kept.net(tables[0]),)
 
+    def amendment(self, whole: Tables, new: Tables) -> Tables:
+        return new
+
+    def newest(self, tables: Tables) -> Tables:
+        return self.combine(tables)
+
+    def present(self, tables: Tables) -> Tables:
+        return (self.kept.present(tables[0]),)
+
     def standing(self, tables: Tables) -> Tables:
-        return (self.kept.standing(tables[0]),)
+        """All additions ever: what is there."""
+        return self.present(self.combine(tables))
 
     def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
         rows, unknown = self.kept.known(old[0], new[0])
         return (rows,), unknown
 
     def results(self, tables: Tables) -> pa.Table:
-        rows = self.kept.one_by_one(tables[0])
+        rows = self._in_order(self.kept.one_by_one(tables[0]))
         return self.groups.evaluate(self.groups.lift(rows))
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        """By their values where arrival does not count: what rounds then says the same again."""
+        if self.kept.ordered or not self.values or rows.num_rows <= 1:
+            return rows
+        by = tuple(ranks(rows.column(name)) for name in self.values)
+        return rows.take(pa.array(np.lexsort(by)))
 
 
 def merge(contents: Contents, parts: Sequence[Tables]) -> Tables:

@@ -25,6 +25,7 @@ from tidegate.operators.accumulators import (
     make,
 )
 from tidegate.operators.accumulators.bags import cancel_owed, cancel_pairs, combine_counts
+from tidegate.operators.few_rows import few_rows
 from tidegate.operators.keys import (
     Column,
     Ids,
@@ -80,6 +81,7 @@ class Groups:
         self._empty = tuple(schema.empty_table() for schema in self.schemas)
         self._merges, self._custom = self._plan_merges()
         self._names: list[str] = self.schemas[0].names
+        self._few = None if self._custom else few_rows(self.schemas[0], self.by, self._merges)
 
     # Shapes
 
@@ -168,9 +170,11 @@ class Groups:
 
     def combine(self, tables: Tables) -> Tables:
         """One row per group, in bags one row per value; values that cancelled out are gone."""
-        pairs = zip(tables[1:], self.bags, strict=True)
-        bags = [self._combine_bag(table, bag) for table, (_, bag) in pairs]
-        return (self._combine_main(tables[0]), *bags)
+        return (self._combine_main(tables[0]), *self.combine_bags(tables[1:]))
+
+    def combine_bags(self, tables: Sequence[pa.Table]) -> Tables:
+        pairs = zip(tables, self.bags, strict=True)
+        return tuple(self._combine_bag(table, bag) for table, (_, bag) in pairs)
 
     def merge(self, parts: Sequence[Tables]) -> Tables:
         """Several partial results as one, the older ones first."""
@@ -183,6 +187,9 @@ class Groups:
     def _combine_main(self, table: pa.Table) -> pa.Table:
         if table.num_rows <= 1:
             return table
+        few = self._few.merge(table) if self._few is not None else None
+        if few is not None:
+            return few
         merges = self._merges
         if self._custom:
             table = table.append_column("_row", pa.array(np.arange(table.num_rows)))

@@ -33,9 +33,8 @@ class KeptRows:
         marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
         return cancel_pairs(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
-    def standing(self, rows: pa.Table) -> pa.Table:
-        """Of all rows that ever came, those that are there."""
-        rows = self.net(rows)
+    def present(self, rows: pa.Table) -> pa.Table:
+        """What is there, by the net of all rows that ever came."""
         if not self.ordered:
             return rows
         marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,6 @@ from tidegate.operators.group_kernels import (
     ROWS,
     GroupSpec,
     concat,
-    filter_all,
     places_of,
 )
 from tidegate.operators.late import LateRows
@@ -28,7 +28,7 @@ from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import Ints, ints
 from tidegate.operators.panes import Panes
-from tidegate.operators.parts import PartLog
+from tidegate.operators.runs import RunLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.operators.window_aggregate import spread
 
@@ -108,24 +108,27 @@ class KeyedAggregate(Grouped):
     def _ends_silently(self, state: OperatorState, moment: Moment) -> bool:
         return self.single and moment.just_ended and not state.meta.get("spoken")
 
-    def _log(self, state: OperatorState) -> PartLog:
-        if self.time_to_live is not None:
-            schemas = (self.time_to_live.schema, *self.contents.schemas)
-            return PartLog(state, schemas, self._combine, self.time_to_live.due)
+    def _log(self, state: OperatorState) -> RunLog:
+        live = self.time_to_live
+        if live is not None:
+            schemas = (live.schema, *self.contents.schemas)
+            return RunLog(state, schemas, self._combine, self._standing, live.due)
         due = None if self.panes is None else lambda main: ints(main, PANE)
-        return PartLog(state, self.contents.schemas, self._combine, due)
+        return RunLog(state, self.contents.schemas, self._combine, self._standing, due)
 
     def _waiting(self, state: OperatorState) -> Waiting | None:
         if self.every_us is None:
             return None
-        return Waiting(state, self.every_us, self.contents.schemas, self.contents.combine)
+        schemas, closes = self.contents.schemas, self.panes is not None
+        return Waiting(state, self.every_us, schemas, self.contents.combine, closes)
 
-    def _save(self, log: PartLog, waiting: Waiting | None) -> None:
+    def _save(self, log: RunLog, waiting: Waiting | None) -> None:
         gauges = log.state.gauges
         self.limits.enforce(self.name, log, gauges)
         if waiting is not None:
             waiting.log.save()
             gauges["rows"] += waiting.log.rows
+            log.state.wake_us = waiting.due_us
             gauges["bytes"] += waiting.log.bytes
             self.limits.check(self.name, gauges)
 
@@ -153,14 +156,23 @@ class KeyedAggregate(Grouped):
         return self.groups.combine(tuple(spread(table, self.panes, ends) for table in new))
 
     def _combine(self, tables: Tables) -> Tables:
+        """What lies in some runs: additions at the end, else amendments."""
+        contents = self.contents
+        return self._by_touch(tables, contents.combine if self.at_end else contents.newest)
+
+    def _standing(self, tables: Tables) -> Tables:
+        """What lies in all runs."""
+        return self._by_touch(self._combine(tables), self.contents.present)
+
+    def _by_touch(self, tables: Tables, made: Callable[[Tables], Tables]) -> Tables:
         if self.time_to_live is None:
-            return self.contents.standing(tables)
+            return made(tables)
         touches, *rest = tables
-        return (self.time_to_live.latest(touches), *self.contents.standing(tuple(rest)))
+        return (self.time_to_live.latest(touches), *made(tuple(rest)))
 
     # Forgetting
 
-    def _forget(self, log: PartLog, waiting: Waiting | None, moment: Moment) -> list[pa.Table]:
+    def _forget(self, log: RunLog, waiting: Waiting | None, moment: Moment) -> list[pa.Table]:
         """Drop groups whose time to live is over, after what they still had to say."""
         live = self.time_to_live
         if live is None:
@@ -173,7 +185,7 @@ class KeyedAggregate(Grouped):
         live.forget(log, moment.now_us)
         return last_words
 
-    def _known(self, log: PartLog, waiting: Waiting | None, new: Tables) -> Tables:
+    def _known(self, log: RunLog, waiting: Waiting | None, new: Tables) -> Tables:
         """What came, without retractions of what is not there."""
         if not isinstance(self.contents, Rows):
             return new
@@ -189,17 +201,15 @@ class KeyedAggregate(Grouped):
         live = self.time_to_live
         return live.touches([new[0]], moment.now_us) if live is not None else None
 
-    def _drop_closed(self, log: PartLog, moment: Moment) -> None:
+    def _drop_closed(self, log: RunLog, moment: Moment) -> None:
         """Windows that the watermark has passed have said all."""
         if self.panes is None or moment.after_us is None:
             return
-        limit = moment.after_us - self.lateness_us
-        for number in log.due_by(limit):
-            log.replace([number], filter_all(log.load([number]), lambda end: end > limit))
+        log.drop_due(moment.after_us - self.lateness_us)
 
     # What comes out
 
-    def _wait(self, log: PartLog, waiting: Waiting, new: Tables, moment: Moment) -> list[pa.Table]:
+    def _wait(self, log: RunLog, waiting: Waiting, new: Tables, moment: Moment) -> list[pa.Table]:
         """With EMIT EVERY changes wait, unless it is time or their window closes."""
         waiting.add(new)
         touches = self._touches(new, moment)
@@ -215,21 +225,23 @@ class KeyedAggregate(Grouped):
             return []
         return self._update(log, waiting.take_closed(moment.after_us - self.lateness_us), nothing)
 
-    def _update(self, log: PartLog, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
+    def _update(self, log: RunLog, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
         """The groups that came in, before and after."""
         if not any(table.num_rows for table in new):
             return []
         stored = self._stored(log, ints(new[0], HASH))
         old = tuple(_of_groups(new[0], table, self.groups.by) for table in stored)
         was = self.contents.results(old)
-        now = self.contents.results(self.contents.standing(concat([old, new])))
-        log.append(new if touches is None else (touches, *new))
+        whole = self.contents.combine(concat([old, new]))
+        now = self.contents.results(self.contents.present(whole))
+        amended = self.contents.amendment(whole, new)
+        log.append(amended if touches is None else (touches, *amended))
         result = changes(was, now, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _stored(self, log: PartLog, hashes: Ints) -> Tables:
-        """What is kept of the groups with these hashes, and of some others."""
-        tables = log.load(log.touched_by(hashes))
+    def _stored(self, log: RunLog, hashes: Ints) -> Tables:
+        """What is kept of the groups with these hashes."""
+        tables = log.load(hashes)
         return tables if self.time_to_live is None else tables[1:]
 
     def _nothing_came(self, state: OperatorState) -> list[pa.Table]:
@@ -245,14 +257,14 @@ class KeyedAggregate(Grouped):
         one = pa.table([pa.array([zero.get(f.name)], f.type) for f in main], schema=main)
         return (one, *(schema.empty_table() for schema in self.groups.schemas[1:]))
 
-    def _collect(self, log: PartLog, new: Tables, moment: Moment) -> list[pa.Table]:
+    def _collect(self, log: RunLog, new: Tables, moment: Moment) -> list[pa.Table]:
         """For bounded input: add up silently, and emit everything at the end."""
         if new[0].num_rows:
             touches = self._touches(new, moment)
             log.append(new if touches is None else (touches, *new))
         if not moment.just_ended:
             return []
-        tables = log.load(range(len(log.parts)))
+        tables = log.everything()
         result = self.contents.results(tables if self.time_to_live is None else tables[1:])
         if not result.num_rows:
             return []

@@ -33,6 +33,8 @@ def as_array(column: Column) -> pa.Array:
 
 def valid_mask(column: Column) -> Mask:
     """Where a column is not NULL."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
     mask: Mask = as_array(pc.is_valid(column)).to_numpy(zero_copy_only=False)
     return mask
 

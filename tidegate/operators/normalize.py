@@ -15,7 +15,7 @@ from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, concat
 from tidegate.operators.keys import canonical, group_ids, places_of
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.parts import PartLog
+from tidegate.operators.runs import FORMAT, RunLog
 from tidegate.state.codec import schema_text
 
 
@@ -54,7 +54,7 @@ class Normalize:
         return ((self.stored,),)
 
     def stored_as(self) -> tuple[str, ...]:
-        return ("2", schema_text(self.stored))
+        return (FORMAT, schema_text(self.stored))
 
     def lift(self, port: int, rows: pa.Table) -> Tables:
         schema = self.packed[0][0]
@@ -91,17 +91,20 @@ class Normalize:
         kept[met[before.to_numpy(zero_copy_only=False)]] = False
         return new.filter(pa.array(kept))
 
+    def _combine(self, tables: Tables) -> Tables:
+        return (self._last(tables[0]),)
+
     def _standing(self, tables: Tables) -> Tables:
         rows = self._last(tables[0])
         return (rows.filter(pc.not_equal(rows.column(OP), DELETE)),)
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output = Output()
-        log = PartLog(state, (self.stored,), self._standing)
+        log = RunLog(state, (self.stored,), self._combine, self._standing)
         if inputs[0]:
             new = self._last(concat(inputs[0])[0])
             hashes = np.asarray(new.column(HASH).to_numpy(), np.int64)
-            stored = log.load(log.touched_by(hashes))[0]
+            stored = log.load(hashes)[0]
             new = self._not_before(new, stored)
             known = places_of(new, stored, self._names) >= 0
             result = changes(

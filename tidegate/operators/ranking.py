@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT
 from tidegate.errors import not_built
@@ -52,6 +53,9 @@ class Ranking:
     function: str = ROW_NUMBER
     rank: pa.DataType | None = None
     by_pane: bool = True
+    # The column that says for each row up to which rank it comes out, where that is not the same
+    # for all: then all rows are kept.
+    size: int | None = None
 
     def __post_init__(self) -> None:
         assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
@@ -148,9 +152,16 @@ class Ranking:
         """The stored rows up to the limit with their rank, partition by partition."""
         ids, _ = group_ids(rows, self.by)
         ranks, order = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])
-        order = order[ranks[order] <= self.limit]
+        order = order[ranks[order] <= self._limits(rows)[order]]
         found = pa.array(ranks[order]).cast(self.rank or INT)
         return rows.take(pa.array(order)).append_column(self._rank, found)
+
+    def _limits(self, rows: pa.Table) -> Ints:
+        """Up to which rank each row comes out."""
+        if self.size is None:
+            return np.full(rows.num_rows, self.limit, np.int64)
+        sizes = pc.fill_null(pc.cast(rows.column(f"c{self.size}"), INT), 0)
+        return np.asarray(sizes.to_numpy(), np.int64)
 
     def _ranks(self, rows: pa.Table, ids: Ints, arrival: Sequence[Ints]) -> tuple[Ints, Ints]:
         by = [codes(rows.column(name), item) for name, item in self._orders]

@@ -16,7 +16,6 @@ from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_by_base import Grouped
 from tidegate.operators.group_kernels import (
-    HASH,
     PANE,
     Groups,
     GroupSpec,
@@ -27,7 +26,7 @@ from tidegate.operators.group_kernels import (
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import START, Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.parts import PartLog, part_of
+from tidegate.operators.runs import RunLog, hashes_of, of_hashes
 from tidegate.operators.window_aggregate import with_pane
 
 Ints = npt.NDArray[np.int64]
@@ -124,17 +123,18 @@ class SessionAggregate(Grouped):
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output = Output()
         after = moment.after_us
-        log = PartLog(state, self.groups.schemas, self.merged, lambda main: self._due(main, after))
+        due = lambda main: self._due(main, after)  # noqa: E731
+        log = RunLog(state, self.groups.schemas, self.merged, due=due)
         new = self._on_time(state, log, inputs[0], moment, output)
-        numbers = set(log.due_by(after)) if after is not None else set()
+        hashes = log.due_hashes(after) if after is not None else np.zeros(0, np.int64)
         if self.early or self.lateness_us:
-            numbers |= set(log.touched_by(_hashes(new)))
+            hashes = np.concatenate([hashes, hashes_of(new[0])])
         elif after is not None:
             # What comes in and closes at once must meet what is stored.
             closing = self._end(new[0]) <= after
-            numbers |= set(log.touched_by(_hashes(new)[closing]))
-        if numbers:
-            new = self._update(log, sorted(numbers), new, moment, output)
+            hashes = np.concatenate([hashes, hashes_of(new[0])[closing]])
+        if len(hashes):
+            new = self._update(log, hashes, new, moment, output)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
@@ -153,7 +153,7 @@ class SessionAggregate(Grouped):
     def _on_time(
         self,
         state: OperatorState,
-        log: PartLog,
+        log: RunLog,
         parts: list[Tables],
         moment: Moment,
         output: Output,
@@ -182,10 +182,9 @@ class SessionAggregate(Grouped):
             table.filter(pa.array(places_of(gone, table, self.groups.by) < 0)) for table in new
         )
 
-    def _not_rescued(self, log: PartLog, new: Tables, over: Mask, limit: int) -> Mask:
+    def _not_rescued(self, log: RunLog, new: Tables, over: Mask, limit: int) -> Mask:
         """Which of the islands that are over do not join a session that is kept."""
-        numbers = log.touched_by(_hashes(new)[over])
-        stored = log.load(numbers)[0]
+        stored = log.load(hashes_of(new[0])[over])[0]
         both = pa.concat_tables([stored, new[0]])
         first, last = self._span(both)
         starts = self.starts(both, first, last)
@@ -206,15 +205,14 @@ class SessionAggregate(Grouped):
         return self.late_rows.marked(late, starts, starts + self.gap_us, before)
 
     def _update(
-        self, log: PartLog, numbers: list[int], new: Tables, moment: Moment, output: Output
+        self, log: RunLog, hashes: Ints, new: Tables, moment: Moment, output: Output
     ) -> Tables:
-        """Open these parts, let new islands join, and emit what there is to say.
+        """Read these hashes, let new islands join, and emit what there is to say.
 
-        Returns the islands that belong to other parts.
+        Returns the islands that have other hashes.
         """
-        own = _masked(log, new, numbers)
-        rest = _masked(log, new, sorted(set(range(len(log.parts))) - set(numbers)))
-        stored = log.load(numbers)
+        own, rest = of_hashes(new, hashes)
+        stored = log.load(hashes)
         joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
         was = self.visible(stored, moment.before_us)
         output.main += self.changed(was, self.visible(joined, moment.after_us))
@@ -223,7 +221,7 @@ class SessionAggregate(Grouped):
             kept = self._end(joined[0]) + self.lateness_us > after
             if not kept.all():
                 joined = self._only(joined, kept)
-        log.replace(numbers, joined)
+        log.replace(hashes, joined)
         return rest
 
     def changed(self, was: pa.Table, now: pa.Table) -> list[pa.Table]:
@@ -251,16 +249,3 @@ class SessionAggregate(Grouped):
         ends = pc.add(last, pa.scalar(self.gap_us, pa.int64()))
         place = result.schema.get_field_index(PANE)
         return result.set_column(place, PANE, ends).append_column(START, starts)
-
-
-def _hashes(tables: Tables) -> Ints:
-    return np.asarray(tables[0].column(HASH).to_numpy(), np.int64)
-
-
-def _parts_of(log: PartLog, table: pa.Table) -> Ints:
-    return part_of(np.asarray(table.column(HASH).to_numpy(), np.int64), len(log.parts))
-
-
-def _masked(log: PartLog, tables: Tables, numbers: list[int]) -> Tables:
-    masks = [pa.array(np.isin(_parts_of(log, table), numbers)) for table in tables]
-    return tuple(table.filter(mask) for table, mask in zip(tables, masks, strict=True))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidegate.operators.group_kernels import HASH, places_of
 from tidegate.operators.keys import merge_rows
-from tidegate.operators.parts import PartLog
+from tidegate.operators.runs import RunLog, hashes_of, of_hashes
 
 Ints = npt.NDArray[np.int64]
 TOUCHED = "_touched"
@@ -54,20 +54,22 @@ class TimeToLive:
         """When each key is forgotten."""
         return np.asarray(touches.column(TOUCHED).to_numpy(), np.int64) + self.ttl_us
 
-    def expired(self, log: PartLog, now_us: int) -> pa.Table:
+    def expired(self, log: RunLog, now_us: int) -> pa.Table:
         """The keys whose time is over."""
-        found = [self.schema.empty_table()]
-        for number in log.due_by(now_us):
-            touches = log.load([number])[0]
-            found.append(touches.filter(pa.array(self.due(touches) <= now_us)))
-        return pa.concat_tables(found)
+        return self._over(log.load(log.due_hashes(now_us))[0], now_us)
 
-    def forget(self, log: PartLog, now_us: int) -> None:
+    def _over(self, touches: pa.Table, now_us: int) -> pa.Table:
+        return touches.filter(pa.array(self.due(touches) <= now_us))
+
+    def forget(self, log: RunLog, now_us: int) -> None:
         """Drop those keys and their rows, before anything is added to them."""
-        for number in log.due_by(now_us):
-            touches, *rows = log.load([number])
+        tables = log.load(log.due_hashes(now_us))
+        hashes = hashes_of(self._over(tables[0], now_us))
+        if len(hashes):
+            # Keys that live on and have the hash of one that does not.
+            (touches, *rows), _ = of_hashes(tables, hashes)
             alive = touches.filter(pa.array(self.due(touches) > now_us))
-            log.replace([number], (alive, *(self.of_keys(alive, table) for table in rows)))
+            log.replace(hashes, (alive, *(self.of_keys(alive, table) for table in rows)))
 
     def of_keys(self, keys: pa.Table, rows: pa.Table) -> pa.Table:
         """The rows that have one of these keys."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.panes import Panes
-from tidegate.operators.segments import SegmentLog, between, panes_of
+from tidegate.operators.segments import FORMAT, SegmentLog, between, panes_of
 
 Ints = npt.NDArray[np.int64]
 # So many panes are remembered to count the open windows.
@@ -41,6 +42,7 @@ class WindowAggregate(Grouped):
     windows that they change fire again.
     """
 
+    stored_in: ClassVar[str] = FORMAT
     spec: GroupSpec
     panes: Panes
     layout: Layout

@@ -6,23 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.columns import OP
+from tidegate.columns import NOW, OP
 from tidegate.physical.calls import CallPlan, plan_call
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, emit_words, ttl_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import NOW_SQL, carries_op, micros
-from tidegate.physical.times import aggregate_behind_us, closing_key
+from tidegate.physical.stage_sql import SqlWriter, carries_op, micros, quoted
 from tidegate.physical.typed import Operands, Types
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:
     from tidegate.operators.contract import Operator
-    from tidegate.operators.group_kernels import GroupSpec
+    from tidegate.operators.group_kernels import Groups, GroupSpec
     from tidegate.operators.late import LateRows
     from tidegate.operators.layout import OutputColumn
     from tidegate.operators.panes import Panes
@@ -62,10 +61,8 @@ class AggregatePlan:
     @property
     def time_id(self) -> str | None:
         """The column that is the time of a row, if it is one as it stands."""
-        window = self.node.input
-        if not isinstance(window, n.Window) or not window.grouped or self.by_clock:
-            return None
-        return window.time_id
+        window = self.node.grouped_window
+        return window.time_id if window is not None and not self.by_clock else None
 
     @property
     def retracts(self) -> bool:
@@ -85,14 +82,14 @@ def plan_aggregate(node: n.Aggregate) -> AggregatePlan:
     """Cut an aggregate into panes, keys and calls."""
     below = node.input
     calls = tuple(plan_call(call, below) for call in node.aggregates)
-    if isinstance(below, n.Window) and below.grouped:
-        return _windowed(node, below, calls)
+    if node.grouped_window is not None:
+        return _windowed(node, node.grouped_window, calls)
     return _closed_by_key(node, calls)
 
 
 def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) -> AggregatePlan:
     spec = window.spec
-    time = NOW_SQL if spec.processing_time else micros(to_sql(window.time))
+    time = NOW if spec.processing_time else micros(to_sql(window.time))
     derived = _window_columns(spec, [item.id for item in window.fields[-3:]])
     keys, outputs = _keys(node, derived)
     by_clock = spec.processing_time
@@ -111,7 +108,7 @@ def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, Output]:
 
 def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregatePlan:
     """Groups that the watermark closes because one of their keys tells when; or never."""
-    item = closing_key(node)
+    item = node.closing_key
     if item is None:
         keys, outputs = _keys(node, {})
         return AggregatePlan(node, node.input, None, False, False, None, keys, outputs, calls)
@@ -168,18 +165,24 @@ def refusals(node: n.Aggregate) -> Iterator[Refusal]:
             "use EMIT ON UPDATE, which gives out what changed in each epoch.",
             node.emit.span,
         )
-    if aggregate_behind_us(node) is None:
+    if held_back_us(node) is None:
         yield Refusal(
             "sessions of rows that keep another event time cannot run yet",
             "leave that column out of GROUP BY.",
         )
 
 
+def held_back_us(node: n.Aggregate) -> int | None:
+    if node.closing_key is None:
+        return node.lateness_us
+    behind = node.closing_key.held_back_us(node.key_fields)
+    return None if behind is None else behind + node.lateness_us
+
+
 def waits_for_end(node: n.Aggregate, has_watermark: bool) -> bool:
     if node.emit is not None and node.emit.mode in EARLY:
         return False
-    clock = node.window is not None and node.window.processing_time
-    return not node.windowed or not (clock or properties(node.input).has_watermark)
+    return not node.windowed or not (node.by_clock or node.input.has_watermark)
 
 
 def operator_name(node: n.Aggregate) -> str:
@@ -192,6 +195,25 @@ def describe(node: n.Aggregate) -> str:
     keys = ", ".join(text_of(key) for key in node.keys) or "()"
     calls = ", ".join(text_of(call) for call in node.aggregates) or "none"
     return f"Aggregate by {keys}: {calls}"
+
+
+def meaning(node: n.Aggregate, to: Words) -> list[str]:
+    parts = [f"keys={to.texts(node.keys)}", f"calls={to.texts(node.aggregates)}"]
+    return [*parts, *emit_words(node.emit), *ttl_words(node)]
+
+
+def sql(node: n.Aggregate, to: SqlWriter) -> str:
+    parts = [*node.keys, *node.aggregates]
+    columns = [
+        f"{to_sql(part)} AS {quoted(item.id)}"
+        for item, part in zip(node.fields, parts, strict=True)
+    ]
+    if carries_op(node):
+        columns.append(f"'+I' AS {OP}")
+    columns = columns or ["1 AS one"]
+    keys = ", ".join(to_sql(key) for key in node.keys)
+    group = f" GROUP BY {keys}" if keys else ""
+    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}{group}"
 
 
 # Building
@@ -217,14 +239,38 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
     late = _late(plan, columns, request.types, name) if request.keeps_late else None
     spec = _spec(plan, request.types)
     # Making the accumulators here refuses what cannot run before anything starts.
-    Groups(spec)
+    groups = Groups(spec)
     operator = _operator(plan, spec, late, request, name, with_op)
     made_of_panes = plan.window is not None and plan.session_gap_us is None
     grid = None
     if made_of_panes and plan.window is not None:
         grid = Grid(_panes(plan).width_us, plan.window.offset_us)
-    port = columns.port(plan.input, grid=grid, time_id=plan.time_id, hashed=columns.keys)
-    return Built(operator, (port,), plan.by_clock, aggregate_behind_us(plan.node) or 0)
+    partials = _partials(plan, columns, groups) if late is None else None
+    port = columns.port(
+        plan.input,
+        grid=grid,
+        time_id=plan.time_id,
+        hashed=columns.keys,
+        partials=partials,
+    )
+    return Built(operator, (port,), plan.by_clock)
+
+
+def _partials(
+    plan: AggregatePlan, columns: Columns, groups: Groups
+) -> tuple[tuple[str, str], ...] | None:
+    """What Spark can add up before the operator; sessions need their rows."""
+    from tidegate.operators.partials import partial_sql
+
+    if plan.session_gap_us is not None or plan.node.ttl_us is not None:
+        return None
+    given = dict(columns.named)
+    arguments = [
+        [given[f"a{index}_{place}"] for place, _ in enumerate(call.argument_sql)]
+        for index, call in enumerate(plan.calls)
+    ]
+    found = partial_sql(groups, arguments)
+    return tuple(found) if found is not None else None
 
 
 def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
@@ -275,20 +321,19 @@ def _operator(
     emit = node.emit
     panes = _panes(plan)
     layout = Layout(_output(plan, request.types), panes, with_op)
-    lateness = (emit.lateness_us or 0) if emit is not None else 0
     gap = plan.session_gap_us
     if gap is not None:
         sessions = ChangingSessions if spec.retracts else SessionAggregate
-        return sessions(spec, gap, layout, lateness, plan.early, late, limits)
+        return sessions(spec, gap, layout, node.lateness_us, plan.early, late, limits)
     if plan.by_pane and not plan.early:
-        return WindowAggregate(spec, panes, layout, lateness, late, limits, name)
+        return WindowAggregate(spec, panes, layout, node.lateness_us, late, limits, name)
     every = emit.every_us if emit is not None and emit.mode is EmitMode.EVERY else None
     at_end = not plan.early and not plan.by_pane
     return KeyedAggregate(
         spec,
         layout,
         panes if plan.by_pane else None,
-        lateness,
+        node.lateness_us,
         every,
         at_end,
         node.ttl_us,
@@ -327,5 +372,14 @@ def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> Lat
 
 
 KIND = OperatorKind(
-    operator_name, describe, build, operands, refusals, waits_for_end, takes_every=True
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+    takes_every=True,
 )

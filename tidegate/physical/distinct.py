@@ -9,9 +9,9 @@ from sqlglot import exp
 
 from tidegate.physical import aggregate
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import carries_op
-from tidegate.physical.times import aggregate_behind_us
+from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands
 from tidegate.physical.words import names_of
 from tidegate.plan import nodes as n
@@ -42,11 +42,15 @@ def operands(node: n.Distinct) -> Iterator[Operands]:
 
 
 def refusals(node: n.Distinct) -> Iterator[Refusal]:
-    if aggregate_behind_us(as_aggregate(node)) is None:
+    if held_back_us(node) is None:
         yield Refusal(
             "DISTINCT over rows of sessions that keep another event time cannot run yet",
             "leave that column out of it.",
         )
+
+
+def held_back_us(node: n.Distinct) -> int | None:
+    return aggregate.held_back_us(as_aggregate(node))
 
 
 def waits_for_end(node: n.Distinct, has_watermark: bool) -> bool:
@@ -61,9 +65,27 @@ def describe(node: n.Distinct) -> str:
     return f"Distinct {names_of(node.fields)}"
 
 
+def meaning(node: n.Distinct, to: Words) -> list[str]:
+    return [*(["at_close"] if node.at_close else []), *ttl_words(node)]
+
+
+def sql(node: n.Distinct, to: SqlWriter) -> str:
+    return f"SELECT DISTINCT {', '.join(to.ids(node))} FROM {to.child(node.input)}"
+
+
 def build(node: n.Distinct, request: Request) -> Built:
     plan = aggregate.plan_aggregate(as_aggregate(node))
     return aggregate.build_groups(plan, request, operator_name(node), carries_op(node))
 
 
-KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)

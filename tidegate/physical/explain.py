@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from tidegate.physical.registry import kind_of
-from tidegate.physical.stages import is_stateless
 from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.types import format_duration
 
 
 def explain(plan: n.Emit, name: str | None = None) -> str:
     """The tree of a plan, with what the stream promises on top."""
-    own = properties(plan)
     head = f"stream {name}" if name else "query"
     promise = [
-        f"output: {own.changelog.value}"
-        + (_key_text(plan) if own.changelog.value != "append" else ""),
-        "input: " + ("bounded" if own.bounded else "unbounded"),
-        "watermark: " + ("yes" if own.has_watermark else "none"),
+        f"output: {plan.changelog.value}"
+        + (_key_text(plan) if plan.changelog.value != "append" else ""),
+        "input: " + ("bounded" if plan.bounded else "unbounded"),
+        "watermark: " + ("yes" if plan.has_watermark else "none"),
     ]
     lines = [head, *(f"  {part}" for part in promise), ""]
     lines += _draw(plan, "", "")
@@ -27,12 +24,11 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
 
 
 def _key_text(plan: n.Emit) -> str:
-    key = properties(plan).key
-    if key is None:
+    if plan.key is None:
         return ""
-    if not key:
+    if not plan.key:
         return " of one row"
-    return " by " + ", ".join(plan.field(column).name for column in key)
+    return " by " + ", ".join(plan.field(column).name for column in plan.key)
 
 
 def _draw(node: n.Node, first: str, rest: str) -> list[str]:
@@ -49,21 +45,20 @@ def _draw(node: n.Node, first: str, rest: str) -> list[str]:
 
 def _details(node: n.Node) -> list[str]:
     details = []
-    own = properties(node)
-    if own.state is not None:
-        details.append(f"state: {own.state}")
-    if not is_stateless(node) and not isinstance(node, n.LookupScan):
+    if node.state_bound is not None:
+        details.append(f"state: {node.state_bound}")
+    if not node.stateless:
         details.append(f"operator: {kind_of(node).name(node)}")
-    if own.changelog.value != "append" and not isinstance(node, n.Emit):
-        below = [properties(child).changelog for child in node.inputs]
-        if not below or own.changelog not in below:
-            details.append(f"output: {own.changelog.value}")
+    if node.changelog.value != "append" and not isinstance(node, n.Emit):
+        below = [child.changelog for child in node.inputs]
+        if not below or node.changelog not in below:
+            details.append(f"output: {node.changelog.value}")
     return details
 
 
 def describe(node: n.Node) -> str:
     """One line for a node; what keeps state describes itself."""
-    if not is_stateless(node):
+    if not node.stateless:
         return kind_of(node).describe(node)
     method = _DESCRIPTIONS.get(type(node))
     return method(node) if method is not None else node.label()

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tidegate.columns import OP
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, window_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import carries_op, micros, quoted
-from tidegate.physical.times import behind_us
+from tidegate.physical.stage_sql import SqlWriter, carries_op, micros, quoted
 from tidegate.plan import nodes as n
-
-if TYPE_CHECKING:
-    pass
 
 
 def refusals(node: n.Hold) -> Iterator[Refusal]:
-    if _behind_us(node) is None:
+    if held_back_us(node) is None:
         yield Refusal(
             "rows of sessions that keep another event time cannot wait for their end yet",
             "leave that column out of it.",
         )
 
 
-def _behind_us(node: n.Hold) -> int | None:
-    return behind_us(node.fields, node.field(node.end_id))
+def held_back_us(node: n.Hold) -> int | None:
+    return node.field(node.end_id).held_back_us(node.fields)
 
 
 def waits_for_end(node: n.Hold, has_watermark: bool) -> bool:
@@ -41,6 +37,14 @@ def describe(node: n.Hold) -> str:
     if node.spec is None:
         return f"Hold until the watermark passes {node.field(node.end_id).name}"
     return f"Hold until {node.spec} closes"
+
+
+def meaning(node: n.Hold, to: Words) -> list[str]:
+    return [to.columns[node.end_id], *([window_words(node.spec)] if node.spec else [])]
+
+
+def sql(node: n.Hold, to: SqlWriter) -> str:
+    return to.write(node.input)
 
 
 def build(node: n.Hold, request: Request) -> Built:
@@ -72,7 +76,16 @@ def build(node: n.Hold, request: Request) -> Built:
     start = f"c{len(names) - 3}" if window is not None else None
     operator = Hold(output, start=start, late_rows=late, limits=request.limits)
     port = columns.port(node.input, hashed=spread_by(output))
-    return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
+    return Built(operator, (port,))
 
 
-KIND = OperatorKind(operator_name, describe, build, refusals=refusals, waits_for_end=waits_for_end)
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from tidegate.columns import OP
 from tidegate.physical.aggregate import WEIGHT_SQL
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.ports import Columns, PortPlan, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import carries_op, micros, quoted
-from tidegate.physical.times import behind_us
+from tidegate.physical.stage_sql import SqlWriter, carries_op, micros, quoted
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
@@ -46,7 +47,6 @@ class JoinPlan:
     lower_us: int
     upper_us: int
     step_us: int | None
-    held_back_us: int
 
     @property
     def retracts(self) -> tuple[bool, bool]:
@@ -71,18 +71,20 @@ class JoinPlan:
 def plan_join(node: n.Join) -> JoinPlan:
     pairs = node.equal + tuple(_as_pair(piece, node) for piece in ex.conjuncts(node.residual))
     if node.kind is n.JoinKind.REGULAR:
-        return JoinPlan(node, None, pairs, 0, 0, None, 0)
+        return JoinPlan(node, None, pairs, 0, 0, None)
     closing = _closing(node)
-    behind = max(behind or 0 for behind in _behind(node, closing))
     times = (closing_sql(closing[0]), closing_sql(closing[1]))
     if node.kind is n.JoinKind.WINDOW:
-        return JoinPlan(node, times, pairs, 0, 0, 0, behind)
+        return JoinPlan(node, times, pairs, 0, 0, 0)
+    lower, upper = _bounds(node)
+    return JoinPlan(node, times, pairs, lower, upper, 1)
+
+
+def _bounds(node: n.Join) -> tuple[int, int]:
     assert node.bounds is not None, "an interval join has bounds"
     lower, upper = node.bounds.lower_us, node.bounds.upper_us
     assert lower is not None and upper is not None, "an interval join has both bounds"
-    waits = upper - lower if node.at_close else 0
-    back = max(0, upper, -lower, waits) + behind
-    return JoinPlan(node, times, pairs, lower, upper, 1, back)
+    return lower, upper
 
 
 def closing_sql(item: n.Field) -> str:
@@ -110,9 +112,21 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
     return found.get(n.Role.WINDOW_END) or found[n.Role.WINDOW_START]
 
 
-def _behind(node: n.Join, closing: tuple[n.Field, n.Field]) -> list[int | None]:
-    sides = zip(node.inputs, closing, strict=True)
-    return [behind_us(side.fields, item) for side, item in sides]
+def held_back_us(node: n.Join) -> int | None:
+    """A pair comes when the later row does, or when the earlier one is sure to get no other."""
+    if node.kind is n.JoinKind.REGULAR:
+        return 0
+    behind = 0
+    for side, item in zip(node.inputs, _closing(node), strict=True):
+        own = item.held_back_us(side.fields)
+        if own is None:
+            return None
+        behind = max(behind, own)
+    if node.kind is n.JoinKind.WINDOW:
+        return behind
+    lower, upper = _bounds(node)
+    waits = upper - lower if node.at_close else 0
+    return max(0, upper, -lower, waits) + behind
 
 
 def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
@@ -162,7 +176,7 @@ def refusals(node: n.Join) -> Iterator[Refusal]:
             "EMIT ON WINDOW CLOSE over a join of rows that are retracted cannot run yet",
             "use EMIT CHANGES, or join streams without ALLOW LATENESS.",
         )
-    if None in _behind(node, _closing(node)):
+    if held_back_us(node) is None:
         yield Refusal(
             "rows of sessions that keep other event times cannot be joined yet",
             "leave those columns out of the join's inputs.",
@@ -203,6 +217,29 @@ def describe(node: n.Join) -> str:
     return text
 
 
+def meaning(node: n.Join, to: Words) -> list[str]:
+    words = [node.how.lower(), node.kind.value]
+    for pair in node.equal:
+        same = "<=>" if pair.null_safe else "="
+        words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
+    if node.bounds is not None:
+        times = f"{to.columns[node.bounds.left_id]} {to.columns[node.bounds.right_id]}"
+        words.append(f"bounds({times} {node.bounds.lower_us} {node.bounds.upper_us})")
+    for name, tree in (("where", node.residual), ("as_of", node.as_of), ("match", node.match)):
+        words += [f"{name}={to.text(tree)}"] if tree is not None else []
+    return [*words, *(["at_close"] if node.at_close else []), *ttl_words(node)]
+
+
+def sql(node: n.Join, to: SqlWriter) -> str:
+    conditions = [part for part in (node.condition, node.match) if part is not None]
+    how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(node.how, node.how)
+    condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
+    columns = [quoted(item.id) for item in node.fields]
+    columns += [f"'+I' AS {OP}"] if carries_op(node) else []
+    left, right = to.child(node.left), to.child(node.right)
+    return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"
+
+
 # Building
 
 
@@ -212,7 +249,7 @@ def build(node: n.Join, request: Request) -> Built:
     kinds = tuple(arrow_type(name) for name in common)
     operator = _operator(plan, kinds, request)
     ports = tuple(_port(plan, port, common, request.types) for port in (0, 1))
-    return Built(operator, ports, held_back_us=plan.held_back_us)
+    return Built(operator, ports)
 
 
 def _common(plan: JoinPlan, types: Types) -> list[str]:
@@ -303,4 +340,14 @@ def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPla
     return columns.port(side, hashed=columns.keys)
 
 
-KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)

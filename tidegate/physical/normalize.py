@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words
 from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.stage_sql import carries_op, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
 from tidegate.plan import nodes as n
 
 
@@ -15,6 +16,15 @@ def operator_name(node: n.Normalize) -> str:
 
 def describe(node: n.Normalize) -> str:
     return f"Normalize upserts by {', '.join(node.key)}"
+
+
+def meaning(node: n.Normalize, to: Words) -> list[str]:
+    return [f"key={','.join(to.columns[column] for column in node.key)}"]
+
+
+def sql(node: n.Normalize, to: SqlWriter) -> str:
+    columns = ", ".join([*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}"])
+    return f"SELECT {columns} FROM {to.child(node.input)}"
 
 
 def build(node: n.Normalize, request: Request) -> Built:
@@ -32,4 +42,10 @@ def build(node: n.Normalize, request: Request) -> Built:
     return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
 
 
-KIND = OperatorKind(operator_name, describe, build)
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.columns import LATE, LIVE, MARK, NOW, OP, ORIGIN
+from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.errors import RunError
 from tidegate.operators.clock import Origin
 from tidegate.operators.contract import Operator
@@ -16,7 +16,7 @@ from tidegate.physical.kind import Built, Request
 from tidegate.physical.late import in_late_stream, is_judge, require_fitting
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import NOW_SQL, SqlWriter, carries_op, micros, output_sql, quoted
+from tidegate.physical.stage_sql import carries_op, micros, output_sql, quoted
 from tidegate.physical.stages import (
     ScanNode,
     Stage,
@@ -25,7 +25,7 @@ from tidegate.physical.stages import (
     needs_clock,
     plan_stages,
 )
-from tidegate.physical.ticked_sql import TickedWriter
+from tidegate.physical.ticked_sql import LastWriter, TickedWriter
 from tidegate.physical.typed import TypedPlan, Types
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
@@ -44,9 +44,9 @@ class ScanPlan:
     index: int
     node: ScanNode
     view: str
-    # Whether its rows carry time for an operator; and whether they say where they stood.
-    ticked: bool
+    # Whether rows say where they stood, and what time it is.
     arrival: bool
+    clocked: bool
 
     @property
     def columns(self) -> list[str]:
@@ -54,11 +54,15 @@ class ScanPlan:
         own = [f"{quoted(item.name)} AS {quoted(item.id)}" for item in self.node.fields]
         return [*own, OP] if carries_op(self.node) else own
 
-    @property
-    def mark(self) -> str:
-        """The event time of a row in microseconds."""
+    def mark(self, bad: str | None) -> str:
+        """The event time of a row in microseconds; `bad` is true for records of no use."""
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
-        return micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
+        time = micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
+        return time if bad is None else f"CASE WHEN {bad} THEN {BAD_MARK + 1}L - 1L ELSE {time} END"
+
+    @property
+    def has_time(self) -> bool:
+        return isinstance(self.node, n.Scan) and self.node.source.watermark is not None
 
     @property
     def delay_us(self) -> int:
@@ -76,6 +80,8 @@ class FedPort:
     origins: tuple[Origin, ...]
     # How long each origin waits for rows that are out of order.
     delays: tuple[tuple[int, int], ...]
+    # The same with groups instead of rows, where Spark can add them up.
+    grouped_sql: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +98,8 @@ class OperatorPlan:
     # What its state means: a canonical text of the operator and of everything below it.
     meaning: str
     view: str
-    # Whether its rows carry time for the stage above, and where they stood.
-    ticked: bool
     arrival: bool
+    clocked: bool
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -116,10 +121,6 @@ class PhysicalPlan:
     needs_clock: bool
     # The schema of rows that came too late, if somebody wants them.
     late: pa.Schema | None
-
-    @property
-    def carries_late(self) -> bool:
-        return self.late is not None
 
 
 def plan_physical(
@@ -145,20 +146,18 @@ class _Planner:
         self.late_of = late_of
         self.stage = plan_stages(typed.plan)
         self.clock = needs_clock(self.stage)
+        self.clocked = any(_is_by_clock(node) for node in n.walk(typed.plan))
         self.scans: list[ScanPlan] = []
         self.operators: list[OperatorPlan] = []
         self.numbered = 0
         self.late: pa.Schema | None = None
 
     def plan(self) -> PhysicalPlan:
-        ticked = self.late_of is not None
-        leaves = self._leaves(self.stage, ticked, False)
+        leaves = self._leaves(self.stage, False)
         views = _views(self.stage, leaves)
-        if ticked:
-            writer: SqlWriter = TickedWriter(views.get, with_late=True)
-            sql = output_sql(self.root, views.get, writer, (LIVE, LATE))
-        else:
-            sql = output_sql(self.root, views.get, SqlWriter(views.get, by_id=True))
+        samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in leaves)
+        writer = LastWriter(views.get, self.clocked, samples)
+        sql = output_sql(self.root, views.get, writer, (ORIGIN, MARK, LIVE, SIDE))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
         assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
         return PhysicalPlan(
@@ -172,13 +171,11 @@ class _Planner:
             self.late,
         )
 
-    def _leaves(
-        self, stage: Stage, ticked: bool, arrival: bool
-    ) -> tuple[ScanPlan | OperatorPlan, ...]:
+    def _leaves(self, stage: Stage, arrival: bool) -> tuple[ScanPlan | OperatorPlan, ...]:
         return tuple(
-            self._operator(leaf, ticked, arrival)
+            self._operator(leaf, arrival)
             if isinstance(leaf, StatefulNode)
-            else self._scan(leaf, ticked, arrival)
+            else self._scan(leaf, arrival)
             for leaf in stage.leaves
         )
 
@@ -186,13 +183,13 @@ class _Planner:
         slug = "".join(c if c.isascii() and c.isalnum() else "_" for c in self.stream.lower())
         return f"_tidegate_{slug}_{kind}_{number}"
 
-    def _scan(self, node: ScanNode, ticked: bool, arrival: bool) -> ScanPlan:
+    def _scan(self, node: ScanNode, arrival: bool) -> ScanPlan:
         index = len(self.scans)
-        plan = ScanPlan(index, node, self._view("source", index), ticked, arrival)
+        plan = ScanPlan(index, node, self._view("source", index), arrival, self.clocked)
         self.scans.append(plan)
         return plan
 
-    def _operator(self, leaf: StatefulNode, ticked: bool, arrival: bool) -> OperatorPlan:
+    def _operator(self, leaf: StatefulNode, arrival: bool) -> OperatorPlan:
         number = FIRST_OPERATOR + self.numbered
         self.numbered += 1
         built = self._built(leaf, is_judge(self.late_of, leaf.node))
@@ -210,11 +207,11 @@ class _Planner:
             operator,
             ports,
             built.by_clock,
-            built.held_back_us,
+            leaf.kind.held_back_us(leaf.node) or 0,
             canonical(leaf.node),
             self._view("operator", number - FIRST_OPERATOR),
-            ticked,
             arrival,
+            self.clocked,
         )
         self.operators.append(plan)
         return plan
@@ -231,20 +228,22 @@ class _Planner:
             raise refusal from None
 
     def _port(self, port: PortPlan, stage: Stage) -> FedPort:
-        leaves = self._leaves(stage, True, port.arrival)
+        leaves = self._leaves(stage, port.arrival)
         origins = _origins(leaves)
         if _is_mark(stage, port.time_id):
             port = port.with_pane(MARK)
-        carries_late = self.late_of is not None
-        writer = TickedWriter(_views(stage, leaves).get, carries_late, port.arrival)
-        hidden = [MARK, LIVE, *([LATE] if carries_late else [])]
+        writer = TickedWriter(_views(stage, leaves).get, port.arrival, self.clocked)
+        hidden = [MARK, LIVE, SIDE]
         hidden += [ORIGIN] if len(origins) > 1 else []
-        hidden += [f"{NOW_SQL} AS {NOW}"] if self.clock else []
         below = writer.child(port.node)
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
         delays = {leaf.index: leaf.delay_us for leaf in leaves if isinstance(leaf, ScanPlan)}
         waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
-        return FedPort(port, sql, leaves, origins, waits)
+        return FedPort(port, sql, leaves, origins, waits, port.grouped(sql, hidden))
+
+
+def _is_by_clock(node: n.Node) -> bool:
+    return isinstance(node, n.Window) and node.spec.processing_time
 
 
 def _views(stage: Stage, leaves: Sequence[ScanPlan | OperatorPlan]) -> dict[n.Node, str]:

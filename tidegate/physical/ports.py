@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tidegate.columns import BAD_MARK, LIVE, MARK
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.ticked_sql import when_live
 from tidegate.plan import nodes as n
@@ -29,6 +30,8 @@ class PortPlan:
     hashed: tuple[str, ...] = ()
     # Whether rows say where they stood, because their order counts.
     arrival: bool = False
+    # What Spark can add up of the rows of a group, as (name, SQL over the columns of the stage).
+    partials: tuple[tuple[str, str], ...] | None = None
 
     def with_pane(self, column: str) -> PortPlan:
         """The same, with the pane read from a column that is there already."""
@@ -39,6 +42,30 @@ class PortPlan:
         used = {name for _, name in columns}
         stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
         return replace(self, columns=columns, stage=stage)
+
+    def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
+        """The SQL of groups instead of rows, over the SQL of rows; None if it cannot be."""
+        from tidegate.operators.group_kernels import PANE, ROWS
+
+        if self.partials is None:
+            return None
+        given = dict(self.columns)
+        keys = [(name, column) for name, column in self.columns if name[0] == "k"]
+        by = [(name, f"CASE WHEN {LIVE} THEN {column} END") for name, column in keys]
+        if PANE in given:
+            by.append((PANE, f"CASE WHEN {LIVE} THEN {self._pane(given[PANE])} END"))
+        passed = [name for name in hidden if name != MARK]
+        columns = [*passed, f"max({MARK}) AS {MARK}", *(f"{sql} AS {name}" for name, sql in by)]
+        columns += [f"count(1) AS {ROWS}", *(f"{sql} AS {name}" for name, sql in self.partials)]
+        # Records of no use are counted apart from rows that were filtered out.
+        groups = [*passed, f"{MARK} <=> {BAD_MARK + 1}L - 1L", *(sql for _, sql in by)]
+        return f"SELECT {', '.join(columns)} FROM ({below}) GROUP BY {', '.join(groups)}"
+
+    def _pane(self, column: str) -> str:
+        if self.grid is None:
+            return column
+        offset, width = self.grid.offset_us, self.grid.width_us
+        return f"{column} - pmod({column} - {offset}L, {width}L)"
 
     def select(self) -> list[str]:
         """The SELECT list of its stage: computed for rows, NULL for ticks."""

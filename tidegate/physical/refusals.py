@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from tidegate.catalog.objects import Stream
 from tidegate.errors import Place, RunError, not_built
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stages import Stage, all_scans, all_stateful, is_stateless, plan_stages
+from tidegate.physical.stages import Stage, all_scans, all_stateful, plan_stages
 from tidegate.physical.ticked_sql import GENERATORS
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
 from tidegate.types import Span
@@ -86,7 +85,7 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
 
 def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:
     """What a stage whose rows carry time cannot compute."""
-    if not is_stateless(node):
+    if not node.stateless:
         return
     if isinstance(node, n.Project) and any(ex.has_generator(tree) for tree in node.expressions):
         yield (
@@ -112,7 +111,7 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
     """Refuse a stream that says nothing before its input ends, if that is not waited for."""
     for leaf in all_stateful(plan_stages(plan)):
         node = leaf.node
-        watermark = all(properties(child).has_watermark for child in node.inputs)
+        watermark = all(child.has_watermark for child in node.inputs)
         if not leaf.kind.waits_for_end(node, watermark):
             continue
         other = "give its sources a WATERMARK"

@@ -11,16 +11,13 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from tidegate.columns import OP
+from tidegate.columns import NOW, OP
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
 Leaf = Callable[[n.Node], str | None]
-# The processing time of an epoch.
-NOW_SQL = "unix_micros(current_timestamp())"
 
 
 def quoted(name: str) -> str:
@@ -38,12 +35,12 @@ def carries_op(node: n.Node) -> bool:
         return node.source.carries_op
     if isinstance(node, n.Emit | n.Inlined | n.Project | n.Filter) and carries_op(node.input):
         return True
-    return properties(node).changelog is ChangelogKind.CHANGELOG
+    return node.changelog is ChangelogKind.CHANGELOG
 
 
 def gives_upserts(node: n.Node) -> bool:
     """Whether a stream gives out only the new rows of its keys, and `-D` for those that go."""
-    return isinstance(node, n.Emit) and properties(node).changelog is ChangelogKind.UPSERT
+    return isinstance(node, n.Emit) and node.changelog is ChangelogKind.UPSERT
 
 
 def filters_changes(node: n.Node) -> bool:
@@ -72,8 +69,12 @@ class SqlWriter:
         if view is not None:
             return self._leaf(node, view)
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
-        assert method is not None, f"no SQL for {node.label()}"
-        return str(method(node))
+        if method is not None:
+            return str(method(node))
+        # Operators print themselves with what is here, so this module cannot import them above.
+        from tidegate.physical.registry import kind_of
+
+        return kind_of(node).sql(node, self)
 
     def _leaf(self, node: n.Node, view: str) -> str:
         if self.by_id:
@@ -87,7 +88,7 @@ class SqlWriter:
     def child(self, node: n.Node) -> str:
         return f"({self.write(node)})"
 
-    def _ids(self, node: n.Node) -> list[str]:
+    def ids(self, node: n.Node) -> list[str]:
         return [*(quoted(item.id) for item in node.fields), *self._op(node), *self.hidden]
 
     def _values(self, node: n.Values) -> str:
@@ -99,7 +100,7 @@ class SqlWriter:
         return self.write(node.input)
 
     def _filter(self, node: n.Filter) -> str:
-        columns = ", ".join(self._ids(node))
+        columns = ", ".join(self.ids(node))
         condition = printed(node.condition)
         return f"SELECT {columns} FROM {self.child(node.input)} WHERE {condition}"
 
@@ -117,7 +118,7 @@ class SqlWriter:
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quoted(name) for name in node.generated)
         outer = "OUTER " if node.outer else ""
-        columns = ", ".join(self._ids(node))
+        columns = ", ".join(self.ids(node))
         return (
             f"SELECT {columns} FROM {self.child(node.input)} LATERAL VIEW {outer}"
             f"{to_sql(node.generator)} generated AS {names}"
@@ -127,7 +128,7 @@ class SqlWriter:
         """Assign windows with whole microseconds: exact, and right before 1970 too."""
         kept = [*(quoted(item.id) for item in node.input.fields), *self._op(node.input)]
         start, end, time = (quoted(item.id) for item in node.fields[-3:])
-        at = "current_timestamp()" if node.spec.processing_time else to_sql(node.time)
+        at = self._now() if node.spec.processing_time else to_sql(node.time)
         taken = {item.id.lower() for item in node.input.fields}
         us, window = _free_name("_us", taken), _free_name("_window", taken)
         at = self._computed(micros(at))
@@ -153,6 +154,10 @@ class SqlWriter:
         """An expression as it is computed for a row."""
         return sql
 
+    def _now(self) -> str:
+        """The processing time: that of the epoch, where there is one."""
+        return f"timestamp_micros({NOW})" if NOW in self.hidden else "current_timestamp()"
+
     def _bounds(self, spec: n.WindowSpec, us: str) -> str:
         return window_bounds(spec, us)
 
@@ -163,71 +168,6 @@ class SqlWriter:
     def _only(self, node: n.Node, condition: str) -> str:
         """The rows of a node for which a condition on _op holds."""
         return f"SELECT * FROM {self.child(node)} WHERE {condition}"
-
-    def _hold(self, node: n.Hold) -> str:
-        return self.write(node.input)
-
-    def _aggregate(self, node: n.Aggregate) -> str:
-        parts = [*node.keys, *node.aggregates]
-        columns = [
-            f"{to_sql(part)} AS {quoted(item.id)}"
-            for item, part in zip(node.fields, parts, strict=True)
-        ]
-        if carries_op(node):
-            columns.append(f"'+I' AS {OP}")
-        columns = columns or ["1 AS one"]
-        keys = ", ".join(to_sql(key) for key in node.keys)
-        group = f" GROUP BY {keys}" if keys else ""
-        return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}{group}"
-
-    def _join(self, node: n.Join) -> str:
-        conditions = [part for part in (node.condition, node.match) if part is not None]
-        how = {"SEMI": "LEFT SEMI", "ANTI": "LEFT ANTI", "FULL": "FULL OUTER"}.get(
-            node.how, node.how
-        )
-        condition = " AND ".join(f"({to_sql(part)})" for part in conditions) or "true"
-        columns = [quoted(item.id) for item in node.fields]
-        columns += [f"'+I' AS {OP}"] if carries_op(node) else []
-        left, right = self.child(node.left), self.child(node.right)
-        return f"SELECT {', '.join(columns)} FROM {left} {how} JOIN {right} ON {condition}"
-
-    def _over(self, node: n.Over) -> str:
-        computed = [
-            f"{to_sql(function)} AS {quoted(item.id)}"
-            for item, function in zip(
-                node.fields[len(node.input.fields) :], node.functions, strict=True
-            )
-        ]
-        columns = [*self._ids(node.input), *computed]
-        return f"SELECT {', '.join(columns)} FROM {self.child(node.input)}"
-
-    def _topn(self, node: n.TopN) -> str:
-        columns = [quoted(item.id) for item in node.input.fields]
-        op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
-        if node.rank_id is None:
-            return f"SELECT {', '.join([*columns, *op])} FROM {self.child(node.input)}"
-        partition = ", ".join(to_sql(part) for part in node.partition)
-        order = ", ".join(to_sql(part) for part in node.order)
-        over = f"PARTITION BY {partition} " if partition else ""
-        over += f"ORDER BY {order or 1}"
-        rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
-        return f"SELECT {', '.join([*columns, rank, *op])} FROM {self.child(node.input)}"
-
-    def _distinct(self, node: n.Distinct) -> str:
-        return f"SELECT DISTINCT {', '.join(self._ids(node))} FROM {self.child(node.input)}"
-
-    def _sort(self, node: n.Sort) -> str:
-        keys = ", ".join(to_sql(key) for key in node.order)
-        return f"SELECT {', '.join(self._ids(node))} FROM {self.child(node.input)} ORDER BY {keys}"
-
-    def _limit(self, node: n.Limit) -> str:
-        text = f"SELECT {', '.join(self._ids(node))} FROM {self.child(node.input)}"
-        text += f" LIMIT {to_sql(node.count)}" if node.count is not None else ""
-        return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
-
-    def _normalize(self, node: n.Normalize) -> str:
-        columns = ", ".join([*(quoted(item.id) for item in node.fields), f"'+I' AS {OP}"])
-        return f"SELECT {columns} FROM {self.child(node.input)}"
 
     def _setoperation(self, node: n.SetOperation) -> str:
         """Members line up by position; an appended row of a mixed union is an insert."""

@@ -51,24 +51,13 @@ def plan_stages(plan: n.Node) -> Stage:
 
 def _leaves(node: n.Node) -> Iterator[ScanNode | StatefulNode]:
     """Where a stage ends: sources and stateful nodes, left to right."""
-    if not is_stateless(node):
+    if not node.stateless:
         yield StatefulNode(node, tuple(plan_stages(child) for child in node.inputs))
         return
     if isinstance(node, n.Scan | n.SideScan):
         yield node
     for child in node.inputs:
         yield from _leaves(child)
-
-
-def is_stateless(node: n.Node) -> bool:
-    """Whether Spark SQL alone can run this node, epoch by epoch."""
-    if isinstance(node, n.Window):
-        return node.grouped or not (node.makes_sessions or node.spec.processing_time)
-    if isinstance(node, n.SetOperation):
-        return node.operation == "UNION" and node.all
-    if isinstance(node, n.Filter | n.Project) and node.subqueries:
-        return False
-    return isinstance(node, (*n.STATELESS, n.LookupScan))
 
 
 def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
@@ -80,7 +69,7 @@ def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
 
 
 def all_scans(stage: Stage) -> Iterator[ScanNode]:
-    """Every source a plan reads, in the order in which Spark numbers them: that of the query."""
+    """Every source a plan reads, in the order of the query."""
     for leaf in stage.leaves:
         if not isinstance(leaf, StatefulNode):
             yield leaf
@@ -91,21 +80,9 @@ def all_scans(stage: Stage) -> Iterator[ScanNode]:
 
 def needs_clock(stage: Stage) -> bool:
     """Whether something depends on processing time, so that epochs must come without rows too."""
-    if any(_reads_clock(leaf.node) for leaf in all_stateful(stage)):
+    if any(leaf.node.reads_clock for leaf in all_stateful(stage)):
         return True
     scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
     return bool(stage.stateful) and any(
         scan.source.options["idle_timeout"] is not None for scan in scans
     )
-
-
-def _reads_clock(node: n.Node) -> bool:
-    if getattr(node, "ttl_us", None) is not None:
-        return True
-    emit = getattr(node, "emit", None)
-    if emit is not None and emit.every_us is not None:
-        return True
-    window = getattr(node, "window", None)
-    if window is not None and window.processing_time:
-        return True
-    return isinstance(node, n.Distinct) and any(item.window_by_clock for item in node.fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, ORIGIN
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.physical.stage_sql import Leaf, SqlWriter, printed, quoted, window_bounds
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -19,6 +19,9 @@ from tidegate.sql.dialect import to_sql
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
 _OUTER = {"EXPLODE_OUTER": "EXPLODE", "POSEXPLODE_OUTER": "POSEXPLODE", "INLINE_OUTER": "INLINE"}
 _ALWAYS = frozenset({"STACK", "JSON_TUPLE"})
+# The first rows of a task, and then every Nth.
+_ROW = "(monotonically_increasing_id() & 8589934591)"
+_SAMPLE = f"({_ROW} < 1000 OR {_ROW} % 128 = 0)"
 GENERATORS = _OF_COLLECTION | _OUTER.keys() | _ALWAYS
 
 
@@ -30,11 +33,11 @@ def when_live(sql: str) -> str:
 class TickedWriter(SqlWriter):
     """Prints a stage with the hidden columns; its leaves have them already."""
 
-    def __init__(self, leaf: Leaf, with_late: bool = False, with_arrival: bool = False) -> None:
+    def __init__(self, leaf: Leaf, with_arrival: bool = False, with_now: bool = False) -> None:
         super().__init__(leaf)
-        # Rows that came too late for an operator below travel along as they are.
-        self.carried: tuple[str, ...] = (ORIGIN, MARK, LATE) if with_late else (ORIGIN, MARK)
+        self.carried: tuple[str, ...] = (ORIGIN, MARK, SIDE)
         self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
+        self.carried += (NOW,) if with_now else ()
         self.hidden = (*self.carried, LIVE)
 
     def child(self, node: n.Node) -> str:
@@ -42,10 +45,10 @@ class TickedWriter(SqlWriter):
         return quoted(view) if view is not None else super().child(node)
 
     def _leaf(self, node: n.Node, view: str) -> str:
-        return f"SELECT {', '.join(self._ids(node))} FROM {quoted(view)}"
+        return f"SELECT {', '.join(self.ids(node))} FROM {quoted(view)}"
 
     def _values(self, node: n.Values) -> str:
-        kinds = {ORIGIN: "INT", MARK: "BIGINT", LATE: "BINARY"}
+        kinds = {ORIGIN: "INT", MARK: "BIGINT", SIDE: "BINARY", NOW: "BIGINT"}
         kinds |= {ARRIVAL_FILE: "STRING", ARRIVAL_ROW: "BIGINT"}
         nothing = [f"CAST(NULL AS {kinds[name]}) AS {name}" for name in self.carried]
         constant = ", ".join([*nothing, f"true AS {LIVE}"])
@@ -95,3 +98,27 @@ class TickedWriter(SqlWriter):
     def _only(self, node: n.Node, condition: str) -> str:
         live = f"{LIVE} AND coalesce({condition}, false) AS {LIVE}"
         return f"SELECT * EXCEPT ({LIVE}), {live} FROM {self.child(node)}"
+
+
+class LastWriter(TickedWriter):
+    """Prints the stage that feeds sinks: rows that are filtered out go, but for some of them, whose
+    time is looked at (`samples`). So the time that is shown is never too late."""
+
+    def __init__(self, leaf: Leaf, with_now: bool, samples: bool) -> None:
+        super().__init__(leaf, with_now=with_now)
+        self.samples = samples
+
+    def _filter(self, node: n.Filter) -> str:
+        condition = f"CASE WHEN {LIVE} THEN {printed(node.condition)} ELSE true END"
+        if not self.samples:
+            columns = ", ".join(self.ids(node))
+            return f"SELECT {columns} FROM {self.child(node.input)} WHERE {condition}"
+        kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        below = [*kept, LIVE, f"coalesce({condition}, false) AS _tg_kept", f"{_SAMPLE} AS _tg_some"]
+        inner = f"SELECT {', '.join(below)} FROM {self.child(node.input)}"
+        columns = ", ".join([*kept, f"{LIVE} AND _tg_kept AS {LIVE}"])
+        return f"SELECT {columns} FROM ({inner}) WHERE _tg_kept OR _tg_some"
+
+    def _only(self, node: n.Node, condition: str) -> str:
+        kept = f"CASE WHEN {LIVE} THEN {condition} ELSE true END"
+        return f"SELECT * FROM {self.child(node)} WHERE {kept}"

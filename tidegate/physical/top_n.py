@@ -10,14 +10,13 @@ from sqlglot import exp
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.physical.join import closing_sql
 from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import carries_op
-from tidegate.physical.times import behind_us
+from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
 from tidegate.physical.typed import Operands
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import deduplicates
 from tidegate.sql.dialect import to_sql
 
 if TYPE_CHECKING:
@@ -30,19 +29,32 @@ if TYPE_CHECKING:
 
 # A window that is only sorted keeps all its rows.
 ALL_ROWS = 2**62
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
 
 def limit_of(node: n.TopN) -> int | None:
     """How many rows of a partition come out, if that is known."""
-    if node.limit is None:
+    if node.limit is None or size_of(node) is not None:
         return ALL_ROWS
     tree = node.limit.unnest()
     return int(tree.name) if isinstance(tree, exp.Literal) and tree.is_int else None
 
 
+def size_of(node: n.TopN) -> int | None:
+    """The column whose value is the limit of each row, if it is one of whole numbers."""
+    tree = node.limit.unnest() if node.limit is not None else None
+    if not isinstance(tree, exp.Column):
+        return None
+    names = [item.id for item in node.input.fields]
+    kinds = [(item.type or "").upper() for item in node.input.fields]
+    if tree.name not in names or kinds[names.index(tree.name)] not in _WHOLE:
+        return None
+    return names.index(tree.name)
+
+
 def closes_by_window(node: n.TopN) -> bool:
     """Whether each window gives its rows out once, when the watermark passes its end."""
-    return node.windowed and not carries_op(node.input) and not deduplicates(node)
+    return node.windowed and not carries_op(node.input) and not node.deduplicates
 
 
 def closes_partitions(node: n.TopN) -> bool:
@@ -59,10 +71,8 @@ def closing_column(node: n.TopN) -> n.Field:
     return (ends or closing)[0]
 
 
-def _behind_us(node: n.TopN) -> int | None:
-    if not closes_partitions(node):
-        return 0
-    return behind_us(node.fields, closing_column(node))
+def held_back_us(node: n.TopN) -> int | None:
+    return closing_column(node).held_back_us(node.fields) if closes_partitions(node) else 0
 
 
 def operands(node: n.TopN) -> Iterator[Operands]:
@@ -74,11 +84,12 @@ def refusals(node: n.TopN) -> Iterator[Refusal]:
     limit = limit_of(node)
     if limit is None:
         yield Refusal(
-            "a limit that is not a constant cannot run yet", "write the limit as a number."
+            "a limit that is neither a number nor a column of whole numbers cannot run yet",
+            "write the limit as a number, or compute it as a column of a subquery below.",
         )
     elif limit < 1:
         yield Refusal("a limit below 1 leaves no rows", "write a limit of at least 1.")
-    if _behind_us(node) is None:
+    if held_back_us(node) is None:
         yield Refusal(
             "the top rows of sessions that keep another event time cannot run yet",
             "leave that column out.",
@@ -86,13 +97,13 @@ def refusals(node: n.TopN) -> Iterator[Refusal]:
 
 
 def waits_for_end(node: n.TopN, has_watermark: bool) -> bool:
-    if deduplicates(node):
+    if node.deduplicates:
         return node.at_close and not has_watermark
     return not has_watermark if closes_by_window(node) else not carries_op(node)
 
 
 def operator_name(node: n.TopN) -> str:
-    if deduplicates(node):
+    if node.deduplicates:
         return "deduplicate"
     return "window_top_n" if node.windowed else "top_n"
 
@@ -100,13 +111,35 @@ def operator_name(node: n.TopN) -> str:
 def describe(node: n.TopN) -> str:
     limit = text_of(node.limit) if node.limit is not None else "all"
     text = f"TopN {limit} by {node.function.lower()}"
-    if deduplicates(node):
+    if node.deduplicates:
         text = f"Deduplicate {'when the watermark passes' if node.at_close else 'by arrival'}"
     if node.partition:
         text += f" partition by {', '.join(text_of(part) for part in node.partition)}"
     if node.order:
         text += f" order by {', '.join(text_of(part) for part in node.order)}"
     return text
+
+
+def meaning(node: n.TopN, to: Words) -> list[str]:
+    words = [node.function.lower(), f"by={to.texts(node.partition)}"]
+    words += [f"order={to.texts(node.order)}", f"limit={to.text(node.limit)}"]
+    words += ["ranked"] if node.rank_id is not None else []
+    if node.deduplicates:
+        words.append("first_at_close" if node.at_close else "first_by_arrival")
+    return [*words, *(["windowed"] if node.windowed else []), *ttl_words(node)]
+
+
+def sql(node: n.TopN, to: SqlWriter) -> str:
+    columns = [quoted(item.id) for item in node.input.fields]
+    op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
+    if node.rank_id is None:
+        return f"SELECT {', '.join([*columns, *op])} FROM {to.child(node.input)}"
+    partition = ", ".join(to_sql(part) for part in node.partition)
+    order = ", ".join(to_sql(part) for part in node.order)
+    over = f"PARTITION BY {partition} " if partition else ""
+    over += f"ORDER BY {order or 1}"
+    rank = f"{node.function.lower()}() OVER ({over}) AS {quoted(node.rank_id)}"
+    return f"SELECT {', '.join([*columns, rank, *op])} FROM {to.child(node.input)}"
 
 
 def build(node: n.TopN, request: Request) -> Built:
@@ -140,15 +173,23 @@ def build(node: n.TopN, request: Request) -> Built:
     if request.keeps_late:
         late = _late(columns, node, kinds, [item.type for item in orders], rows[:count])
     rank = rows[count] if node.rank_id is not None else None
-    ranking = Ranking(tuple(kinds), tuple(orders), tuple(rows[:count]), limit, node.function, rank)
+    ranking = Ranking(
+        tuple(kinds),
+        tuple(orders),
+        tuple(rows[:count]),
+        limit,
+        node.function,
+        rank,
+        size=size_of(node),
+    )
     operator = _operator(node, ranking, late, request.limits)
     port = columns.port(node.input, hashed=columns.keys, arrival=True)
-    return Built(operator, (port,), held_back_us=_behind_us(node) or 0)
+    return Built(operator, (port,))
 
 
 def _pane(node: n.TopN) -> str | None:
     """The moment that closes a row: a row with that event time comes out right after it."""
-    if not deduplicates(node):
+    if not node.deduplicates:
         return closing_sql(closing_column(node)) if closes_partitions(node) else None
     time = node.first_by_time if node.at_close else node.closing_key
     if time is None:
@@ -162,7 +203,7 @@ def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Lim
     from tidegate.operators.window_top_n import WindowTopN
 
     start = _start(node) if node.windowed else None
-    if deduplicates(node):
+    if node.deduplicates:
         closes = node.closing_key is not None
         return Deduplicate(ranking, node.at_close, closes, node.ttl_us, late, limits, start=start)
     with_op = carries_op(node)
@@ -222,4 +263,14 @@ def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
     return tree.this, descending, (not descending if first is None else bool(first))
 
 
-KIND = OperatorKind(operator_name, describe, build, operands, refusals, waits_for_end)
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)

@@ -19,7 +19,6 @@ from tidegate.plan.nodes import (
     WindowKind,
 )
 from tidegate.plan.outer_joins import Matched
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import Context, by_id, column, referenced
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql import expressions as ex
@@ -89,7 +88,7 @@ def _of_both(piece: exp.Expr, join: Join) -> bool:
 def _bounded(join: Join) -> bool:
     """Whether it can run: one without a bound is left as it is, to be refused."""
     if join.kind is JoinKind.REGULAR:
-        return join.ttl_us is not None or all(properties(side).bounded for side in join.inputs)
+        return join.ttl_us is not None or all(side.bounded for side in join.inputs)
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
 

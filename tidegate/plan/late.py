@@ -8,24 +8,6 @@ from tidegate.catalog.declare import LATE_COLUMNS
 from tidegate.catalog.objects import Column, SideKind, SideStream, Stream
 from tidegate.catalog.options import Options
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import deduplicates
-
-
-def judges_lateness(node: n.Node) -> bool:
-    """Whether the watermark makes rows too late for this node."""
-    if isinstance(node, n.Join):
-        return node.kind not in (n.JoinKind.REGULAR, n.JoinKind.LOOKUP)
-    if isinstance(node, n.Aggregate):
-        clock = node.window is not None and node.window.processing_time
-        return node.windowed and not clock
-    if isinstance(node, n.Window):
-        return node.makes_sessions
-    if isinstance(node, n.TopN):
-        closes = deduplicates(node) and node.closing_key is not None
-        return node.windowed or node.at_close or closes
-    if isinstance(node, n.Distinct):
-        return node.timed and not any(item.window_by_clock for item in node.fields)
-    return isinstance(node, n.Over | n.Hold)
 
 
 @dataclass(frozen=True)
@@ -106,15 +88,8 @@ def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
     """
     inputs = () if isinstance(node, n.Inlined) else node.inputs
     for port, child in enumerate(inputs):
-        first = LateInput(node, port, late_rows(node, child)) if judges_lateness(node) else way
+        first = LateInput(node, port, node.late_rows(port)) if node.judges_lateness else way
         _look(child, first, found)
     brings_rows = not inputs and not isinstance(node, n.LookupScan | n.Values)
     if brings_rows and way is not None and way not in found:
         found.append(way)
-
-
-def late_rows(judge: n.Node, below: n.Node) -> n.Node:
-    """The node whose columns late rows have: as they were before the operator made windows."""
-    if isinstance(below, n.Window) and (below.grouped or isinstance(judge, n.Hold)):
-        return below.input
-    return below

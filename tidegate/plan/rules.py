@@ -8,7 +8,6 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import column, referenced
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
@@ -183,7 +182,7 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
     if limit is not None and (limit.offset is not None or limit.count is None):
         return node
     base = sort.input if sort is not None else node.inputs[0]
-    if properties(base).bounded:
+    if base.bounded:
         return node
     partition = tuple(column(item) for item in _one_window(base.fields))
     if not partition:
@@ -206,7 +205,7 @@ def union_is_distinct(node: n.Node) -> n.Node:
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
     forgets = node.ttl_us is not None or any(item.closes for item in node.fields)
-    if not forgets and not properties(node).bounded:
+    if not forgets and not node.bounded:
         return node
     rows = replace(node, all=True, ttl_us=None)
     return n.Distinct(node.fields, input=rows, ttl_us=node.ttl_us, span=node.span)
@@ -219,37 +218,7 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
     by_time = any(item.on_time for item in node.fields)
-    return replace(node, input=_held(node.input, by_time))
-
-
-def _held(node: n.Node, by_time: bool) -> n.Node:
-    """A Hold over the first window on each way down through stateless steps.
-
-    Rows that keep their event time wait for the watermark to pass it, even without a window.
-    """
-    if isinstance(node, n.Window) and not node.makes_sessions:
-        end = node.fields[-2]
-        assert end.role is n.Role.WINDOW_END, "a window adds its start, end and time"
-        return n.Hold(node.fields, input=node, spec=node.spec, end_id=end.id, span=node.span)
-    through = isinstance(node, n.Filter | n.Project | n.Explode)
-    if through or (isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all):
-        return node.with_inputs(*(_held(child, by_time) for child in node.inputs))
-    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
-        return replace(node, left=_held(node.left, by_time))
-    if isinstance(node, n.Join) and node.kind in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW):
-        return replace(node, at_close=True)
-    if isinstance(node, n.TopN):
-        final = node.windowed or node.first_by_time is not None
-        return replace(node, at_close=final)
-    if isinstance(node, n.Distinct):
-        if any(item.closes for item in node.fields):
-            return replace(node, at_close=True)
-        return replace(node, input=_held(node.input, by_time))
-    if by_time and isinstance(node, n.Scan) and node.source.watermark is not None:
-        name = node.source.watermark.column.lower()
-        time = next(item for item in node.fields if item.name.lower() == name)
-        return n.Hold(node.fields, input=node, spec=None, end_id=time.id, span=node.span)
-    return node
+    return replace(node, input=node.input.until_close(by_time))
 
 
 def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
@@ -283,7 +252,7 @@ def normalize_upserts(node: n.Node) -> n.Node:
 
 
 def _needs_old_rows(node: n.Node, index: int) -> bool:
-    below = properties(node.inputs[index])
+    below = node.inputs[index]
     if below.changelog is not ChangelogKind.UPSERT:
         return False
     key = set(below.key or ())
@@ -307,7 +276,7 @@ def changes_of_streams_below(node: n.Node) -> n.Node:
         return node
     emit = node.input
     updates = emit.clause is not None and emit.clause.mode in (EmitMode.UPDATE, EmitMode.EVERY)
-    below = properties(emit.input).changelog
+    below = emit.input.changelog
     if not updates or below is not ChangelogKind.CHANGELOG or emit.clause is None:
         return node
     clause = replace(emit.clause, mode=EmitMode.CHANGES, every_us=None)
@@ -318,10 +287,9 @@ def _normalized(node: n.Node) -> n.Node:
     """Normalise where the upserts come from: below whatever keeps their key."""
     if isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
         (below,) = node.inputs
-        if properties(below).changelog is ChangelogKind.UPSERT:
+        if below.changelog is ChangelogKind.UPSERT:
             return node.with_inputs(_normalized(below))
-    known = properties(node).key
-    key = known if known is not None else tuple(item.id for item in node.fields)
+    key = node.key if node.key is not None else tuple(item.id for item in node.fields)
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 

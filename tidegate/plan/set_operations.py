@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import Context, column
 from tidegate.sql.statements import Emit, EmitMode
 
@@ -16,7 +15,7 @@ SIDE = "_side"
 def has_bound(node: n.SetOperation) -> bool:
     """Whether rows are forgotten some day."""
     closes = any(item.closes for item in node.fields)
-    return closes or node.ttl_us is not None or properties(node).bounded
+    return closes or node.ttl_us is not None or node.bounded
 
 
 def by_counting(context: Context, node: n.SetOperation) -> n.Node:
@@ -64,7 +63,7 @@ def _count(side: n.Field, place: int) -> exp.Expr:
 
 def _emit(context: Context, node: n.SetOperation) -> Emit | None:
     """Without a time that makes rows final, they come as changes."""
-    final = any(item.closes for item in node.fields) or properties(node).bounded
+    final = any(item.closes for item in node.fields) or node.bounded
     if context.emit is not None or final:
         return context.emit
     return Emit(EmitMode.CHANGES, node.span or context.fallback)

@@ -1,6 +1,8 @@
-"""What a pipeline has besides its plan: where its data lives, what it remembers, what it counts.
+"""What runs: the data directory, and pipelines that cut, run, decide and commit their epochs.
 
-`connector` is what the Spark side of a connector must offer, `directory` is the data directory and
-its lock, `record` remembers what a pipeline read and what its operators meant, `control` tells it
-that its input has ended, `counters` and `reports` add up what its epochs report. Knows no Spark.
+`directory` is the data directory and its lock. `planning` turns declared streams into the members
+of a pipeline, `members` holds them against its last manifest: which operators keep their state, and
+what is refused. `pipeline` is the loop; `steps` are the steps of an epoch, at each of which tests
+kill it. `notes` sorts out what tasks have told, `counters` are what status shows. Uses `spark` and
+the connectors, but never pyspark itself.
 """

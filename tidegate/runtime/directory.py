@@ -7,8 +7,14 @@ import os
 from pathlib import Path
 from typing import IO
 
-from tidegate.errors import DataDirectoryError
+from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.names import LOCK, SPARK_LOG, unsafe
+from tidegate.storage import Store, open_store, uri
+
+_PIPELINES, _ORDERS = "_pipelines", "_orders"
+# How everything below a data directory is laid out, and the file that says so.
+FORMAT = 3
+_FORMAT_FILE = "_format"
 
 
 class DataDirectory:
@@ -18,8 +24,8 @@ class DataDirectory:
         self.path = Path(path).expanduser().resolve()
         self._lock: IO[str] | None = None
 
-    def open(self) -> None:
-        """Create it if needed and take the lock."""
+    def open(self, any_format: bool = False) -> None:
+        """Create it if needed and take the lock; `any_format`: whoever wrote it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._require_ours()
@@ -41,10 +47,18 @@ class DataDirectory:
                 f"the data directory {self.path} is in use by process {holder}",
                 hint="stop that process, or choose another directory with --data DIR.",
             ) from None
+        try:
+            if not any_format:
+                self._require_format()
+        except TidegateError:
+            lock.close()
+            raise
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         self._lock = lock
+        # A driver that is gone speaks to nobody any more.
+        self.store.delete_all(_ORDERS)
 
     @property
     def is_open(self) -> bool:
@@ -59,6 +73,24 @@ class DataDirectory:
                 hint="choose a directory that is empty or does not exist yet.",
             )
 
+    def _require_format(self) -> None:
+        """What another version wrote is not read, and not written over."""
+        marker = self.path / _FORMAT_FILE
+        if marker.exists():
+            found = marker.read_text("utf-8").strip()
+        else:
+            used = {item.name for item in self.path.iterdir()} - {LOCK, SPARK_LOG}
+            found = "of an earlier version" if used else str(FORMAT)
+        if found != str(FORMAT):
+            raise DataDirectoryError(
+                "TG-601",
+                f"the format of the data directory {self.path} is {found}, and this version reads "
+                f"{FORMAT}",
+                hint="choose another directory with --data DIR; all streams then start from the "
+                "beginning.",
+            )
+        marker.write_text(f"{FORMAT}\n", "utf-8")
+
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
@@ -68,12 +100,37 @@ class DataDirectory:
     def log_file(self) -> Path:
         return self.path / SPARK_LOG
 
-    def source(self, name: str) -> Path:
-        """Where a source keeps rows of its own."""
-        return self.path / "_sources" / _folder(name)
+    @property
+    def store(self) -> Store:
+        return open_store(uri(self.path))
 
-    def pipeline(self, name: str) -> Path:
-        return self.path / _folder(name)
+    def source(self, name: str) -> Store:
+        """Where a source keeps rows of its own."""
+        return self.store.child("_sources").child(_folder(name))
+
+    def remove_source(self, name: str) -> None:
+        self.store.child("_sources").delete_all(_folder(name))
+
+    def remove_stream(self, name: str) -> None:
+        self.store.delete_all(_folder(name))
+
+    def stream(self, name: str) -> Store:
+        """Where the rows of a stream lie that somebody subscribed to."""
+        return self.store.child(_folder(name))
+
+    def pipeline(self, name: str) -> Store:
+        """Where a pipeline keeps its manifests and its state."""
+        return self.store.child(_PIPELINES).child(_folder(name))
+
+    def pipelines(self) -> list[str]:
+        """The pipelines that have manifests."""
+        items = self.store.child(_PIPELINES).list()
+        return sorted({item.name.partition("/")[0] for item in items})
+
+    @property
+    def orders(self) -> Store:
+        """Where a driver speaks to its tasks."""
+        return self.store.child(_ORDERS)
 
 
 def _folder(name: str) -> str:

@@ -1,8 +1,11 @@
-"""Spark: the session, types, source frames, and the queries that run pipelines.
+"""Spark: the session, types, and the frame of a pipeline with what runs in its tasks.
 
-With the Spark side of the connectors, the only importer of pyspark. `spark_session` starts or
-borrows a SparkSession, `analysis` asks it for types when a stream is declared, `sources` turns
-declared sources into streaming frames, `lowering` makes one frame of a physical plan, `pack` and
-`processor` run in its tasks, `pipeline` runs one stream with its sinks, `listener` hears of
-progress, `failure` makes one clear error of what Spark throws.
+With the connectors the only importer of pyspark. `spark_session` starts Spark or borrows a session,
+`analysis` asks it for types when a stream is declared, `rows` takes rows from Python. On the
+driver, `frame` builds one frame for all streams of a pipeline and runs it, `lowering` makes the
+stages and operators of one stream of its physical plan, `sources` (with `computed`) makes rows of
+what connectors read. `order` is what the driver tells the tasks of an epoch. In tasks, `leaf`
+reads, `pack` cuts rows by key group, `step` runs an operator, `staging` hands rows to sinks,
+`fused` does two of these in one, `sides` is what travels beside rows, `worker` keeps small tasks
+quick. `failure` and `advice` make one clear error of what Spark throws.
 """

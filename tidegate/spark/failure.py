@@ -42,10 +42,33 @@ def _message(error: BaseException) -> str:
     return match.group(0) if match else text
 
 
+# What passes by itself: a worker that did not start in time, an executor that is gone.
+_PASSING = re.compile(
+    r"Python worker failed to connect back|Python worker exited unexpectedly|ExecutorLostFailure|"
+    r"Could not allocate .*port|Connection reset by peer|FetchFailed"
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same job may succeed when it is run again."""
+    return _PASSING.search(str(error)) is not None
+
+
+class JobFailed(Exception):
+    """A job that Spark gave up; `passing`: it may succeed when it is run again."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.passing = is_passing(error)
+
+
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     """The error of a pipeline that stopped."""
     if isinstance(error, TidegateError):
         return error
+    if isinstance(error, JobFailed):
+        return pipeline_error(stream, error.error)
     text = str(error)
     own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
     if own is not None:

@@ -1,67 +1,83 @@
-"""A physical plan as one streaming frame: stages in Spark SQL, operators between them."""
+"""A physical plan as a frame: stages in Spark SQL, operators between them, notes at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    BooleanType,
-    DateType,
-    NumericType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LATE, LIVE, MARK, ORIGIN
-from tidegate.operators.epoch import Runner
-from tidegate.physical.plan import FedPort, OperatorPlan, PhysicalPlan, ScanPlan
+from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE, Renames
+from tidegate.physical.plan import FIRST_OPERATOR, FedPort, OperatorPlan, PhysicalPlan, ScanPlan
+from tidegate.physical.renames import last_renames, port_renames
+from tidegate.physical.runner import place_of, runner_of
 from tidegate.physical.stage_sql import quoted
-from tidegate.spark.pack import (
-    OUT_SCHEMA,
-    PACKED_SCHEMA,
-    PackSpec,
-    UnpackSpec,
-    packer,
-    unpacker,
-)
-from tidegate.spark.processor import Processor
+from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
+from tidegate.spark.fused import step_and_pack
+from tidegate.spark.order import OrderPlace
+from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
+from tidegate.spark.step import StepSpec, stepper
 
-# Rows with no more columns than this, all of fixed size, are short.
-MOST_NARROW = 64
+Leaves = tuple[ScanPlan | OperatorPlan, ...]
+_HIDDEN = (ORIGIN, MARK, LIVE, SIDE, NOW, *ARRIVAL)
 
 
 @dataclass(frozen=True)
 class LoweringContext:
-    """What lowering needs from the pipeline."""
+    """What lowering needs of the pipeline."""
 
     spark: SparkSession
     scan: Callable[[ScanPlan], DataFrame]
-    control: Path
+    place: OrderPlace
     key_groups: int
-    reports: Any
+    tasks: int
+    # The folder of the state of all operators, as a URI.
+    state: str
+    # The names of the operators of this stream in manifests, by number.
+    keys: Mapping[int, str]
+    # The operators before which Spark adds up rows.
+    grouped: frozenset[str] = frozenset()
+    # Frames that several others read: they are to be kept while the job runs.
+    shared: list[DataFrame] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Packed rows, and the operator that is to be run on them."""
+
+    packed: DataFrame
+    spec: StepSpec
+
+    def frame(self, place: OrderPlace) -> DataFrame:
+        """The rows of the operator."""
+        return self.packed.mapInArrow(
+            stepper(self.spec, place), from_arrow_schema(self.spec.output)
+        )
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The frame of a stream; `narrow`: all rows that are packed are short, so that nobody must
-    measure them."""
+    """The rows of a stream; or, where its last stage only renames columns, its last operator."""
 
-    frame: DataFrame
-    narrow: bool
+    frame: DataFrame | None
+    stepped: Stepped | None = None
+    renames: Renames | None = None
 
 
-def lower(plan: PhysicalPlan, context: LoweringContext) -> Lowered:
+def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lowered:
     """Build the frame; the views that hold it together are dropped when it is done."""
     lowering = _Lowering(plan, context)
+    last = plan.leaves[0] if len(plan.leaves) == 1 else None
     try:
-        lowering.leaves(plan.leaves)
-        return Lowered(context.spark.sql(plan.sql), lowering.narrow)
+        if may_fuse and isinstance(last, OperatorPlan):
+            renames = last_renames(plan.node, last.node)
+            if renames is not None:
+                return Lowered(None, lowering.operator(last), renames)
+        user = calls_user_functions(plan.node, {leaf.node for leaf in plan.leaves})
+        return Lowered(lowering.stage(plan.sql, plan.leaves, user))
     finally:
         for view in lowering.views:
             context.spark.catalog.dropTempView(view)
@@ -74,87 +90,94 @@ class _Lowering:
         self.plan = plan
         self.context = context
         self.views: list[str] = []
-        self.narrow = True
 
-    def leaves(self, leaves: tuple[ScanPlan | OperatorPlan, ...]) -> None:
-        for leaf in leaves:
-            frame = self._scan(leaf) if isinstance(leaf, ScanPlan) else self._operator(leaf)
+    def stage(self, sql: str, leaves: Leaves, user: bool) -> DataFrame:
+        """The rows of a stage; `user`: it calls functions of the user, for rows only.
+
+        Python is called for every row below it, whatever CASE says. So what is turned off goes
+        around the stage, and its leaves, where they keep state, are kept for both ways.
+        """
+        frames = [self._leaf(leaf) for leaf in leaves]
+        if not user:
+            self._views(leaves, frames)
+            return self.context.spark.sql(sql)
+        for leaf, frame in zip(leaves, frames, strict=True):
+            if isinstance(leaf, OperatorPlan):
+                self.context.shared.append(frame)
+        self._views(leaves, [frame.where(LIVE) for frame in frames])
+        rows = self.context.spark.sql(sql)
+        for frame in frames:
+            kept = {name for name in frame.columns if name in _HIDDEN}
+            columns = [_passed(item, kept) for item in rows.schema.fields]
+            rows = rows.union(frame.where(f"NOT {LIVE}").selectExpr(*columns))
+        return rows
+
+    def _leaf(self, leaf: ScanPlan | OperatorPlan) -> DataFrame:
+        if isinstance(leaf, ScanPlan):
+            return self.context.scan(leaf)
+        return self.operator(leaf).frame(self.context.place)
+
+    def _views(self, leaves: Leaves, frames: list[DataFrame]) -> None:
+        for leaf, frame in zip(leaves, frames, strict=True):
             frame.createOrReplaceTempView(leaf.view)
             self.views.append(leaf.view)
 
-    def _scan(self, scan: ScanPlan) -> DataFrame:
-        """The columns of a source by id; with its time, and its end when that has come."""
-        frame = self.context.scan(scan)
-        columns = scan.columns
-        if scan.arrival:
-            known = ARRIVAL_FILE in frame.columns
-            columns.append(ARRIVAL_FILE if known else f"'' AS {ARRIVAL_FILE}")
-            columns.append(f"{ARRIVAL_ROW if known else '0L'} AS {ARRIVAL_ROW}")
-        if not scan.ticked:
-            return frame.selectExpr(*columns)
-        origin = f"{scan.index} AS {ORIGIN}"
-        late = [f"CAST(NULL AS BINARY) AS {LATE}"] if self.plan.carries_late else []
-        rows = frame.selectExpr(
-            *columns, origin, f"{scan.mark} AS {MARK}", *late, f"true AS {LIVE}"
-        )
-        nothing = [
-            f"CAST(NULL AS {field.dataType.simpleString()}) AS {quoted(field.name)}"
-            for field in rows.schema.fields[: len(columns)]
-        ]
-        ends = self._control().selectExpr(
-            *nothing, origin, f"mark AS {MARK}", *late, f"false AS {LIVE}"
-        )
-        return rows.union(ends)
-
-    def _control(self) -> DataFrame:
-        """The durable stream that says when the input has ended, and that time goes on."""
-        control = self.context.control
-        control.mkdir(parents=True, exist_ok=True)
-        return self.context.spark.readStream.schema("mark BIGINT").json(str(control))
-
-    def _operator(self, plan: OperatorPlan) -> DataFrame:
+    def operator(self, plan: OperatorPlan) -> Stepped:
         packed: DataFrame | None = None
         for number, port in enumerate(plan.ports):
             frame = self._port(plan, number, port)
             packed = frame if packed is None else packed.union(frame)
         assert packed is not None, "an operator has inputs"
-        processor = Processor(runner_of(plan), self.plan.stream, self.context.reports)
-        out = packed.groupBy("kg").transformWithState(processor, OUT_SCHEMA, "Append", "None")
-        origin = plan.number if plan.ticked else None
-        late = self.plan.carries_late and plan.ticked
-        spec = UnpackSpec(plan.operator.output, plan.columns, origin, late)
-        frame = out.mapInArrow(unpacker(spec), from_arrow_schema(spec.output))
-        if plan.arrival:
-            frame = frame.selectExpr("*", f"'' AS {ARRIVAL_FILE}", f"0L AS {ARRIVAL_ROW}")
-        return frame
+        context = self.context
+        together = packed.repartitionById(context.tasks, F.expr(f"kg % {context.tasks}"))
+        spec = StepSpec(
+            self.plan.stream,
+            context.keys[plan.number],
+            runner_of(plan),
+            context.state,
+            plan.columns,
+            plan.arrival,
+            plan.clocked,
+        )
+        return Stepped(together, spec)
 
     def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
         """The packed rows of one port."""
-        self.leaves(fed.leaves)
         port = fed.port
         spec = PackSpec(
+            self.plan.stream,
             plan.operator,
             number,
             port.columns,
             fed.delays,
+            tuple(origin.id for origin in fed.origins if origin.id < FIRST_OPERATOR),
+            tuple((origin.id, place_of(number, place)) for place, origin in enumerate(fed.origins)),
             self.context.key_groups,
             port.grid,
             port.hashed,
         )
-        rows = self.context.spark.sql(fed.sql)
-        self.narrow = self.narrow and _is_narrow(rows.schema)
-        return rows.mapInArrow(packer(spec), PACKED_SCHEMA)
+        user = self._user(plan, fed)
+        wanted = self.context.keys[plan.number] in self.context.grouped and not user
+        if fed.grouped_sql is not None and wanted:
+            spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
+            groups = self.stage(fed.grouped_sql, fed.leaves, False)
+            return groups.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
+        place = self.context.place
+        below = fed.leaves[0] if len(fed.leaves) == 1 else None
+        renames = port_renames(port, below.node) if isinstance(below, OperatorPlan) else None
+        if isinstance(below, OperatorPlan) and renames is not None:
+            stepped = self.operator(below)
+            work = step_and_pack(stepped.spec, renames, spec, place)
+            return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
+        rows = self.stage(fed.sql, fed.leaves, user)
+        return rows.mapInArrow(packer(spec, place), PACKED_SCHEMA)
+
+    def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:
+        leaves = {leaf.node for leaf in fed.leaves}
+        return reads_user_functions(plan.node) or calls_user_functions(fed.port.node, leaves)
 
 
-def runner_of(plan: OperatorPlan) -> Runner:
-    """What steps an operator in its key groups."""
-    origins = tuple(port.origins for port in plan.ports)
-    return Runner(
-        plan.number, plan.operator, origins, plan.by_clock, plan.held_back_us, plan.meaning
-    )
-
-
-def _is_narrow(schema: StructType) -> bool:
-    """Whether a row has a few columns of fixed size."""
-    fixed = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
-    return len(schema) <= MOST_NARROW and all(isinstance(f.dataType, fixed) for f in schema)
+def _passed(item: StructField, kept: set[str]) -> str:
+    """A column of what goes around a stage: hidden ones are kept."""
+    value = item.name if item.name in kept else "NULL"
+    return f"CAST({value} AS {item.dataType.simpleString()}) AS {quoted(item.name)}"

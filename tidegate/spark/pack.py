@@ -1,35 +1,35 @@
-"""Between Spark's rows and operators: rows are packed by key group, and unpacked behind them.
+"""From Spark's rows to operators: rows are packed by key group.
 
 `Packer` runs in the tasks that read: it lifts rows to partials, cuts them by key group, and sends
-a blob to each, with a tick of how far time is; where rows are many, several. `unpack` runs behind
-an operator and turns its blobs into rows again.
+a blob to each, with a tick of how far time is; where rows are many, several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import LATE, LIVE, MARK, NOW, ORIGIN
+from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
 from tidegate.operators.clock import END_US, Tick, encode_ticks
 from tidegate.operators.contract import Operator, Tables
-from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.group_by_base import Grouped
+from tidegate.operators.group_kernels import HASH, PANE, ROWS
 from tidegate.operators.hashing import hash_of
 from tidegate.operators.panes import Grid
+from tidegate.operators.partials import from_partials
+from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.sides import Sides, note_bytes
 from tidegate.spark.worker import keep_what_is_loaded
-from tidegate.state.codec import table_from_bytes, tables_to_bytes
+from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
 # `task` and `part` say in which order rows were read: a shuffle does not keep it.
-PACKED_SCHEMA = "kg INT, port INT, task INT, part INT, now BIGINT, ticks BINARY, data BINARY"
-# What a processor hands on: rows of a port, late rows, or a tick.
-OUT_SCHEMA = "port INT, mark BIGINT, idle BOOLEAN, data BINARY"
-MAIN, LATE_PORT, TICK_PORT = 0, 1, 2
-# Late rows that only pass through an operator further up come in by this port.
+PACKED_SCHEMA = "kg INT, port INT, task INT, part INT, ticks BINARY, data BINARY"
+# What only passes an operator comes in by this port.
 PASSING = -1
 # Partials of a task are merged when they have grown to this many rows.
 _ROWS_TO_SHRINK = 1_000_000
@@ -42,26 +42,36 @@ class PackSpec:
     """How the rows of one port are packed.
 
     `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
-    `delays` are the microseconds the watermark of each origin stays behind.
+    `delays` are the microseconds the watermark of each origin stays behind; `sources` are those
+    origins that end when the input does. Operators know origins by their place in the port
+    (`local`), which stays the same when the rest of a query changes.
     """
 
+    stream: str
     operator: Operator
     port: int
     columns: tuple[tuple[str, str], ...]
     delays: tuple[tuple[int, int], ...]
+    sources: tuple[int, ...]
+    local: tuple[tuple[int, int], ...]
     key_groups: int
     grid: Grid | None = None
     hashed: tuple[str, ...] | None = None
+    # Whether Spark has added up the rows of each group already.
+    grouped: bool = False
+    # The operator in notes.
+    key: str = ""
 
 
-def packer(spec: PackSpec) -> Callable[[Batches], Batches]:
+def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def pack(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        work = Packer(spec, context.partitionId() if context is not None else 0)
+        task = context.partitionId() if context is not None else 0
+        work = Packer(spec, task, place.read())
         for batch in batches:
             yield from work.add(batch)
         yield from work.finish()
@@ -73,16 +83,21 @@ def packer(spec: PackSpec) -> Callable[[Batches], Batches]:
 class Packer:
     """The packing of one task."""
 
-    def __init__(self, spec: PackSpec, task: int) -> None:
+    def __init__(self, spec: PackSpec, task: int, order: Order) -> None:
         self.spec = spec
         self.task = task
+        self.order = order
         self.delays = dict(spec.delays)
         self.marks: dict[int, int] = {}
-        self.now_us = -1
+        self.bad = 0
+        # Groups that came, and the rows that Spark made them of.
+        self.grouped = self.groups_of = 0
         self.parts: list[Tables] = []
         self.rows = 0
         self.bytes = 0
-        self.late: list[bytes] = []
+        self.sides = Sides()
+        self.ticks: list[Tick] = []
+        self.notes: list[bytes] = []
         self.sent = 0
 
     def add(self, batch: pa.RecordBatch) -> Batches:
@@ -93,26 +108,37 @@ class Packer:
             self._shrink()
             # Shrinking again is only worth it once as much again can come.
             if self.bytes > _BYTES_TO_SEND // 2:
-                yield self._blobs(b"", -1)
+                yield self._blobs(b"", last=False)
 
     def _lift(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
         self._hear(table)
-        names = table.column_names
-        if LATE in names:
-            passing = table.column(LATE)
-            if passing.null_count < len(passing):
-                self.late += passing.drop_null().to_pylist()
-                self.bytes += passing.nbytes
+        before = self.sides.size
+        self.sides.add(table.column(SIDE))
+        self.bytes += self.sides.size - before
         live = table.column(LIVE)
         if pc.all(live, skip_nulls=False).as_py() is not True:
             table = table.filter(live)
         if not table.num_rows:
             return
-        part = self.spec.operator.lift(self.spec.port, self._rows(table))
+        part = self._grouped(table) if self.spec.grouped else self._lifted(table)
         if self.spec.hashed is not None:
             part = tuple(_hashed(lifted, self.spec.hashed) for lifted in part)
         self._keep(part)
+
+    def _lifted(self, table: pa.Table) -> Tables:
+        return self.spec.operator.lift(self.spec.port, self._rows(table))
+
+    def _grouped(self, table: pa.Table) -> Tables:
+        """Groups that Spark has made, with their panes."""
+        operator = self.spec.operator
+        assert isinstance(operator, Grouped), "only a GROUP BY has partials"
+        self.grouped += table.num_rows
+        self.groups_of += pc.sum(table.column(ROWS)).as_py()
+        columns = {name: table.column(name) for name in table.column_names}
+        columns.setdefault(PANE, _zeros(table.num_rows))
+        columns[HASH] = _zeros(table.num_rows)
+        return from_partials(operator.groups, pa.table(columns))
 
     def _rows(self, table: pa.Table) -> pa.Table:
         """The columns that the operator knows; its panes are found here."""
@@ -136,17 +162,19 @@ class Packer:
         if len(self.parts) > 1:
             self.parts = [self.spec.operator.shrink(self.spec.port, self.parts)]
         held = sum(table.nbytes for part in self.parts for table in part)
-        self.bytes = held + sum(map(len, self.late))
+        self.bytes = held + self.sides.size
         # Shrinking again is only worth it once as much again has come.
         self.rows = 0
 
     def _hear(self, table: pa.Table) -> None:
-        """How far time is at each origin, and what time it is."""
-        if NOW in table.column_names:
-            self.now_us = max(self.now_us, pc.max(table.column(NOW)).as_py() or -1)
+        """How far time is at each origin, and how many records were of no use."""
+        marks = table.column(MARK)
+        least, most = pc.min_max(marks).as_py().values()
+        if least == BAD_MARK:
+            self.bad += self._count(table, pc.equal(marks, BAD_MARK))
         if len(self.delays) == 1:
             (origin,) = self.delays
-            self._mark(origin, pc.max(table.column(MARK)).as_py())
+            self._mark(origin, most)
             return
         if not self.delays:
             return
@@ -155,37 +183,57 @@ class Packer:
             if row[ORIGIN] is not None:
                 self._mark(row[ORIGIN], row[f"{MARK}_max"])
 
+    def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
+        """How many rows are chosen, or rows of groups that are."""
+        if not self.spec.grouped:
+            return int(pc.sum(chosen).as_py())
+        return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
+
     def _mark(self, origin: int, seen_us: int | None) -> None:
-        if seen_us is None:
+        if seen_us is None or seen_us == BAD_MARK:
             return
         mark = seen_us if seen_us == END_US else seen_us - self.delays.get(origin, 0)
         self.marks[origin] = max(mark, self.marks.get(origin, mark))
 
     def finish(self) -> Batches:
         """The ticks for all key groups, and what has not been sent yet."""
-        ticks = encode_ticks(Tick(origin, 0, mark) for origin, mark in sorted(self.marks.items()))
-        last = self._blobs(ticks, self.now_us)
+        if self.order.ends:
+            self.marks |= dict.fromkeys(self.spec.sources, END_US)
+        if self.bad:
+            self.notes.append(note_bytes({"stream": self.spec.stream, "bad": self.bad}))
+        if self.grouped:
+            shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
+            self.notes.append(note_bytes(shrunk))
+        ticks = [Tick(origin, 0, mark) for origin, mark in sorted(self.marks.items())]
+        local = dict(self.spec.local)
+        heard = [
+            replace(t, origin=local[t.origin]) for t in (*ticks, *self.ticks, *self.sides.ticks)
+        ]
+        last = self._blobs(encode_ticks(heard), last=True)
         if last.num_rows:
             yield last
 
-    def _blobs(self, ticks: bytes, now_us: int) -> pa.RecordBatch:
+    def _blobs(self, ticks: bytes, last: bool) -> pa.RecordBatch:
         """A row for each key group: the partials of each, and the time for all of them."""
         groups = self.spec.key_groups
         blobs: list[bytes | None] = [None] * groups
         if self.parts:
             blobs = split(self.spec.operator.shrink(self.spec.port, self.parts), groups)
-        numbers = [kg for kg in range(groups) if ticks or now_us >= 0 or blobs[kg] is not None]
+        # Every key group steps in every epoch, and sees the time.
+        to_all = ticks or (last and self.task == 0)
+        numbers = [kg for kg in range(groups) if to_all or blobs[kg] is not None]
         rows = [(kg, self.spec.port, blobs[kg]) for kg in numbers]
-        rows += [(0, PASSING, blob) for blob in self.late]
+        rows += [(0, PASSING, item) for item in (*self.sides.passing(), *self.notes)]
         part = self.sent
-        self.parts, self.late, self.rows, self.bytes, self.sent = [], [], 0, 0, part + 1
+        self.ticks += self.sides.ticks
+        self.parts, self.sides, self.notes = [], Sides(), []
+        self.rows, self.bytes, self.sent = 0, 0, part + 1
         return pa.record_batch(
             {
                 "kg": pa.array([row[0] for row in rows], pa.int32()),
                 "port": pa.array([row[1] for row in rows], pa.int32()),
                 "task": pa.array([self.task] * len(rows), pa.int32()),
                 "part": pa.array([part] * len(rows), pa.int32()),
-                "now": pa.array([now_us] * len(rows), pa.int64()),
                 "ticks": pa.array([ticks] * len(rows), pa.binary()),
                 "data": pa.array([row[2] for row in rows], pa.binary()),
             }
@@ -221,81 +269,3 @@ def _on_grid(times: pa.ChunkedArray, grid: Grid) -> pa.Array:
 def _hashed(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     hashes = hash_of([table.column(key) for key in keys], table.num_rows)
     return table.set_column(table.schema.get_field_index(HASH), HASH, pa.array(hashes))
-
-
-@dataclass(frozen=True)
-class UnpackSpec:
-    """`names` are the columns to hand out; with `origin` the hidden columns come along."""
-
-    schema: pa.Schema
-    names: tuple[str, ...]
-    origin: int | None
-    with_late: bool
-
-    @property
-    def output(self) -> pa.Schema:
-        fields = [
-            pa.field(name, field.type) for name, field in zip(self.names, self.schema, strict=True)
-        ]
-        return pa.schema([*fields, *self.hidden])
-
-    @property
-    def hidden(self) -> list[pa.Field]:
-        fields = []
-        if self.origin is not None:
-            fields = [
-                pa.field(ORIGIN, pa.int32()),
-                pa.field(MARK, pa.int64()),
-                pa.field(LIVE, pa.bool_()),
-            ]
-        return [*fields, pa.field(LATE, pa.binary())] if self.with_late else fields
-
-
-def unpacker(spec: UnpackSpec) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow behind a processor."""
-
-    def unpack(batches: Batches) -> Batches:
-        for batch in batches:
-            columns = (batch.column(i) for i in range(4))
-            for port, mark, idle, data in zip(*(c.to_pylist() for c in columns), strict=True):
-                yield from _unpacked(spec, port, mark, idle, data)
-        keep_what_is_loaded()
-
-    return unpack
-
-
-def _unpacked(
-    spec: UnpackSpec, port: int, mark: int | None, idle: bool | None, data: bytes | None
-) -> Batches:
-    if port == MAIN:
-        assert data is not None, "rows come as bytes"
-        yield from _data(spec, table_from_bytes(data, spec.schema))
-    elif port == LATE_PORT and spec.with_late:
-        yield _hidden_row(spec, None, None, data)
-    elif port == TICK_PORT and spec.origin is not None:
-        yield _hidden_row(spec, spec.origin, mark, None)
-
-
-def _data(spec: UnpackSpec, table: pa.Table) -> Batches:
-    count = table.num_rows
-    arrays = [*table.columns]
-    if spec.origin is not None:
-        arrays += [
-            pa.nulls(count, pa.int32()),
-            pa.nulls(count, pa.int64()),
-            pa.repeat(pa.scalar(True), count),
-        ]
-    if spec.with_late:
-        arrays.append(pa.nulls(count, pa.binary()))
-    yield from pa.table(arrays, schema=spec.output).to_batches()
-
-
-def _hidden_row(
-    spec: UnpackSpec, origin: int | None, mark: int | None, late: bytes | None
-) -> pa.RecordBatch:
-    arrays = [pa.nulls(1, field.type) for field in spec.schema]
-    if spec.origin is not None:
-        arrays += [pa.array([origin], pa.int32()), pa.array([mark], pa.int64()), pa.array([False])]
-    if spec.with_late:
-        arrays.append(pa.array([late], pa.binary()))
-    return pa.record_batch(arrays, schema=spec.output)

@@ -20,7 +20,7 @@ from tidegate.columns import OP
 from tidegate.errors import Place, RunError, did_you_mean
 from tidegate.physical.stage_sql import quoted
 from tidegate.spark.failure import describe
-from tidegate.spark.sources import source_frame
+from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.statements import Insert, Script
 
@@ -265,8 +265,8 @@ def _blamed(
 
 def dead_letters_of(spark: SparkSession, source: Source, table: pa.Table) -> list[str]:
     """Why rows that are to be inserted will be dead letters; one reason for each of them."""
-    frame = source_frame(source, spark.createDataFrame(table), "inserted")
-    return list(frame.bad().select("reason").toArrow().column("reason").to_pylist())
+    frame = source_frame(source, spark.createDataFrame(table))
+    return list(bad_reasons(source, frame).toArrow().column("reason").to_pylist())
 
 
 def _unique(names: Sequence[str]) -> list[str]:

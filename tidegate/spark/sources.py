@@ -1,123 +1,111 @@
-"""Declared sources as streaming frames, with bad rows kept apart and event time observed."""
+"""Declared sources as frames: rows with their event time, and records that cannot be used."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame
 
 from tidegate.catalog.objects import Column as Declared
 from tidegate.catalog.objects import Source
 from tidegate.columns import (
     ARRIVAL,
+    ARRIVAL_FILE,
+    ARRIVAL_ROW,
     BAD_COLUMN,
     BAD_REASON,
     BAD_RECORD,
+    LIVE,
+    MARK,
+    NOW,
     OP,
     OPS,
+    ORIGIN,
     RECORD_FILE,
     RECORD_LINE,
+    SIDE,
 )
-from tidegate.physical.stage_sql import micros, quoted
+from tidegate.physical.plan import ScanPlan
+from tidegate.physical.stage_sql import quoted
 from tidegate.spark.computed import FAILED, with_computed
 from tidegate.sql.dialect import own_span, text_literal, to_sql
 
-_BAD, _KEPT, _ROW = "_tg_bad", "_tg_kept", "_tg_row_in_task"
+_BAD = "_tg_bad"
 # What readers and computed columns tell of a row besides its columns.
 _HIDDEN = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE, FAILED, *ARRIVAL)
-# Of the rows a condition drops, the event time of the first ones in a task is seen, and then of
-# every Nth: the watermark that status shows is never too large.
-_FIRST_ROWS, _EVERY_ROW = 1_000, 128
-_ROW_BITS = 2**33 - 1
 
 
-@dataclass(frozen=True)
-class SourceFrame:
-    """A source in two parts: the rows a query sees, and the records it cannot use."""
+def source_frame(source: Source, raw: DataFrame) -> DataFrame:
+    """The raw frame of a connector with the computed columns added, in declared order."""
+    frame = with_computed(source, raw)
+    own = {name.lower() for name in raw.columns}
+    columns = [quoted(c.name) for c in source.columns if c.computed or c.name.lower() in own]
+    if source.options["changelog"]:
+        columns.append(OP)
+    columns += [name for name in (*_HIDDEN, SIDE, NOW) if name in frame.columns]
+    return frame.selectExpr(*columns)
 
-    source: Source
-    everything: DataFrame
-    metric: str
-    counted_by_spark: bool = True
 
-    @property
-    def can_filter(self) -> bool:
-        """Whether `kept` makes a difference."""
-        return self.counted_by_spark and is_bad(self.source, self.everything) is not None
+def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
+    """The rows of a source for a stage: its columns by id, and the hidden ones.
 
-    def good(self, timed: bool = True, kept: str | None = None) -> DataFrame:
-        """The usable rows; what is dropped and (`timed`) the event time are noted on the way.
+    A record that cannot be used stays, turned off, so that somebody counts it.
+    """
+    bad = is_bad(source, frame)
+    side = SIDE if SIDE in frame.columns else "CAST(NULL AS BINARY)"
+    is_row = f"{SIDE} IS NULL" if SIDE in frame.columns else "true"
+    if bad is not None:
+        frame = frame.selectExpr("*", f"{is_row} AND ({bad}) AS {_BAD}")
+        is_row = f"{is_row} AND NOT {_BAD}"
+    hidden = [
+        f"{scan.index} AS {ORIGIN}",
+        f"{scan.mark(_BAD if bad is not None else None)} AS {MARK}",
+        f"{is_row} AS {LIVE}",
+        f"{side} AS {SIDE}",
+    ]
+    return frame.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
 
-        Where Spark counts the rows of the source itself, the good or the bad ones are counted and
-        the rest follows; the generator's rows are all counted. `kept` is what the query asks of
-        its rows, where `can_filter`: it goes first, so that only rows that pass cost anything.
-        """
-        bad = is_bad(self.source, self.everything)
-        if bad is None and self.counted_by_spark:
-            return self.everything
-        frame = self.everything
-        if kept is not None:
-            frame = self._filtered_first(
-                frame, f"CASE WHEN {bad} THEN NULL ELSE ({kept}) IS TRUE END"
-            )
-        elif self.counted_by_spark:
-            frame = frame.where(f"NOT ({bad})")
-            counts = [F.count(F.lit(1)).alias("good")]
-            frame = frame.observe(self.metric, *counts, *(self._time("true") if timed else []))
-        else:
-            # As a column of its own: a metric must not ask for the time of day.
-            frame = frame.selectExpr("*", f"{bad or 'false'} AS {_BAD}")
-            counts = [F.count(F.lit(1)).alias("rows"), F.expr(f"count_if({_BAD})").alias("bad")]
-            times = self._time(f"NOT {_BAD}") if timed else []
-            frame = frame.observe(self.metric, *counts, *times).where(f"NOT {_BAD}")
-        columns = [quoted(c.name) for c in self.source.columns]
-        columns += [OP] if self.source.options["changelog"] else []
-        columns += [name for name in ARRIVAL if name in frame.columns]
-        return frame.selectExpr(*columns)
 
-    def _filtered_first(self, frame: DataFrame, kept: str) -> DataFrame:
-        """Rows that are kept; bad ones (NULL) are counted, and the time of others is sampled."""
-        sampled = f"monotonically_increasing_id() & {_ROW_BITS}" if self._samples else "1L"
-        frame = frame.selectExpr("*", f"{kept} AS {_KEPT}", f"{sampled} AS {_ROW}")
-        some = f"{_ROW} < {_FIRST_ROWS} OR {_ROW} % {_EVERY_ROW} = 0" if self._samples else "false"
-        frame = frame.where(f"{_KEPT} IS NULL OR {_KEPT} OR {some}")
-        counts = [
-            F.expr(f"count_if({_KEPT} IS NULL)").alias("bad"),
-            F.expr(f"count_if({_KEPT})").alias("passed"),
-        ]
-        frame = frame.observe(self.metric, *counts, *self._time(f"{_KEPT} IS NOT NULL"))
-        return frame.where(_KEPT)
+def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
+    """The records that cannot be used: source, reason, record, and the column, file and line."""
+    stored = ", ".join(quoted(column.name) for column in source.stored_columns)
+    record = f"to_json(struct({stored}))"
+    if BAD_RECORD in frame.columns:
+        record = f"coalesce({BAD_RECORD}, {record})"
+    cases = _bad_cases(source, frame)
+    side = SIDE if SIDE in frame.columns else "CAST(NULL AS BINARY)"
+    told = frame.selectExpr(
+        f"{text_literal(source.name)} AS source",
+        f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
+        f"make_valid_utf8({record}) AS record",
+        f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
+        _if_there(frame, RECORD_FILE, "file", "STRING"),
+        _if_there(frame, RECORD_LINE, "line", "BIGINT"),
+        f"{side} AS {SIDE}",
+        *_carried(scan, frame),
+    ).where(f"reason IS NOT NULL OR {SIDE} IS NOT NULL")
+    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {MARK}"]
+    hidden += [f"{SIDE} IS NULL AS {LIVE}", SIDE]
+    carried = [item.rpartition(" AS ")[2] for item in _carried(scan, frame)]
+    return told.selectExpr(*scan.columns, *hidden, *carried)
 
-    @property
-    def _samples(self) -> bool:
-        return self.source.watermark is not None
 
-    def _time(self, is_good: str) -> list[Column]:
-        watermark = self.source.watermark
-        if watermark is None:
-            return []
-        time = quoted(watermark.column)
-        if is_good != "true" and len(_bad_cases(self.source, self.everything)) > 1:
-            time = f"CASE WHEN {is_good} THEN {time} END"
-        return [F.expr(micros(f"max({time})")).alias("time_us")]
+def bad_reasons(source: Source, frame: DataFrame) -> DataFrame:
+    """Why rows cannot be used; one row for each of them."""
+    reason = _choice([(case.test, case.reason) for case in _bad_cases(source, frame)])
+    return frame.selectExpr(f"{reason} AS reason").where("reason IS NOT NULL")
 
-    def bad(self) -> DataFrame:
-        """The dead letters: source, reason, record, and the column, file and line to look at."""
-        frame = self.everything
-        stored = ", ".join(quoted(column.name) for column in self.source.stored_columns)
-        record = f"to_json(struct({stored}))"
-        if BAD_RECORD in frame.columns:
-            record = f"coalesce({BAD_RECORD}, {record})"
-        cases = _bad_cases(self.source, frame)
-        return frame.selectExpr(
-            f"{text_literal(self.source.name)} AS source",
-            f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
-            f"make_valid_utf8({record}) AS record",
-            f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
-            _if_there(frame, RECORD_FILE, "file", "STRING"),
-            _if_there(frame, RECORD_LINE, "line", "BIGINT"),
-        ).where("reason IS NOT NULL")
+
+def _carried(scan: ScanPlan, frame: DataFrame) -> list[str]:
+    """Where rows stood, and what time it is, for those who ask."""
+    found: list[str] = []
+    if scan.arrival:
+        known = ARRIVAL_FILE in frame.columns
+        found.append(f"{ARRIVAL_FILE if known else repr('')} AS {ARRIVAL_FILE}")
+        found.append(f"{ARRIVAL_ROW if known else '0L'} AS {ARRIVAL_ROW}")
+    if scan.clocked:
+        found.append(f"{NOW} AS {NOW}")
+    return found
 
 
 def _choice(cases: list[tuple[str, str]]) -> str:
@@ -127,20 +115,6 @@ def _choice(cases: list[tuple[str, str]]) -> str:
 
 def _if_there(frame: DataFrame, column: str, name: str, kind: str) -> str:
     return f"{column if column in frame.columns else f'CAST(NULL AS {kind})'} AS {name}"
-
-
-def source_frame(
-    source: Source, raw: DataFrame, metric: str, counted_by_spark: bool = True
-) -> SourceFrame:
-    """The raw frame of a connector with the computed columns added, in declared order."""
-    frame = with_computed(source, raw)
-    columns = [quoted(column.name) for column in source.columns]
-    if source.options["changelog"]:
-        columns.append(OP)
-    columns += [name for name in _HIDDEN if name in frame.columns]
-    if columns != [quoted(name) for name in frame.columns]:
-        frame = frame.selectExpr(*columns)
-    return SourceFrame(source, frame, metric, counted_by_spark)
 
 
 @dataclass(frozen=True)

@@ -29,27 +29,16 @@ BUILD_CONF = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 # What every session needs, also a borrowed one.
 SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # Spark adds up the size of a batch anew with every row, unless there is no limit.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.legacy.charVarcharAsString": "true",
-    # Rows that a reader skips are not counted, and bad rows must be.
-    "spark.sql.parquet.filterPushdown": "false",
-    "spark.sql.json.filterPushdown.enabled": "false",
-    "spark.sql.csv.filterPushdown.enabled": "false",
 }
-_LOCAL_CHECKPOINTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 
 
 def own_session(master: str | None, log_file: Path) -> SparkSession:
@@ -67,7 +56,6 @@ def own_session(master: str | None, log_file: Path) -> SparkSession:
     if local:
         cores = spark.sparkContext.defaultParallelism
         spark.conf.set("spark.sql.shuffle.partitions", str(cores))
-        spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _LOCAL_CHECKPOINTS)
     return _configured(spark)
 
 
@@ -75,9 +63,6 @@ def borrowed_session(spark: SparkSession) -> SparkSession:
     """A session on the user's Spark with settings of its own; the user's stays as it is."""
     clone = spark._jsparkSession.cloneSession()
     session = SparkSession(spark.sparkContext, clone)
-    master = spark.sparkContext.master or ""
-    if master.startswith("local"):
-        session.conf.set("spark.sql.streaming.checkpointFileManagerClass", _LOCAL_CHECKPOINTS)
     return _configured(session)
 
 
@@ -88,27 +73,6 @@ def _configured(spark: SparkSession) -> SparkSession:
     for key, value in SESSION_CONF.items():
         spark.conf.set(key, value)
     return spark
-
-
-def set_batches(spark: SparkSession, narrow: bool) -> None:
-    """How many rows go to Python at once, for the queries that start from now on.
-
-    Spark adds up the size of a batch anew with every row, unless there is no limit. Short rows need
-    none: a hundred thousand of them are small enough.
-    """
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000 if narrow else 500_000)
-    if narrow:
-        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", 2**31 - 1)
-    else:
-        spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
-
-
-def set_check(spark: SparkSession, enabled: bool) -> None:
-    """Whether Spark looks for what it cannot stream, in the queries that start from now on.
-
-    It refuses to number rows. A query of filters and projections alone may do that within an epoch.
-    """
-    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "true" if enabled else "false")
 
 
 def require_java() -> None:

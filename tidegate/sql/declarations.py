@@ -80,7 +80,7 @@ def create_lookup_table(cursor: Cursor) -> st.CreateLookupTable:
 
 def create_stream(cursor: Cursor) -> st.CreateStream:
     if_not_exists, name, span = _head(cursor, "stream")
-    options = _options(cursor) if cursor.match("WITH") else ()
+    options = read_options(cursor) if cursor.match("WITH") else ()
     cursor.expect("AS", hint=f"CREATE STREAM {name} AS SELECT …;")
     query = parse_query(cursor)
     return st.CreateStream(
@@ -114,10 +114,10 @@ def create_sink(cursor: Cursor) -> st.CreateSink:
 
 def _with_options(cursor: Cursor, statement: str) -> tuple[st.Option, ...]:
     cursor.expect("WITH", hint=f"{statement} … WITH (connector = '…');")
-    return _options(cursor)
+    return read_options(cursor)
 
 
-def _options(cursor: Cursor) -> tuple[st.Option, ...]:
+def read_options(cursor: Cursor) -> tuple[st.Option, ...]:
     cursor.expect("(", hint="WITH (name = 'value', …)")
     options: list[st.Option] = []
     while not cursor.match(")"):

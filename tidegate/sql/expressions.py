@@ -100,6 +100,14 @@ def is_volatile_call(name: str, node: exp.Expr) -> bool:
     return name in VOLATILE_FUNCTIONS
 
 
+def repeatable(node: exp.Expr) -> bool:
+    """Whether an expression that is written twice gives one value; of other functions who knows."""
+    return all(
+        (name in spark_functions() or name in UNIT_FUNCTIONS) and not is_volatile_call(name, call)
+        for name, call in calls(node)
+    )
+
+
 def is_over(node: exp.Expr) -> bool:
     """Whether this is a function with an OVER clause."""
     return isinstance(node, exp.Window)
@@ -137,7 +145,7 @@ def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
     node = node.unnest()
     if isinstance(node, exp.And):
         return conjuncts(node.left) + conjuncts(node.right)
-    if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+    if isinstance(node, exp.Between) and not node.args.get("symmetric") and repeatable(node.this):
         low = exp.GTE(this=node.this.copy(), expression=node.args["low"].copy())
         high = exp.LTE(this=node.this.copy(), expression=node.args["high"].copy())
         return [low, high]

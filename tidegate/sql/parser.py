@@ -18,6 +18,7 @@ from tidegate.sql.declarations import (
     create_source,
     create_stream,
     read_name,
+    read_options,
 )
 from tidegate.sql.dialect import DIALECT
 from tidegate.sql.misspelt import meant_keyword
@@ -171,7 +172,9 @@ def _insert(cursor: Cursor) -> st.Insert:
     return st.Insert(cursor.statement_text, cursor.statement_span, name, span, columns, tree)
 
 
-def _drop(cursor: Cursor) -> st.Drop:
+def _drop(cursor: Cursor) -> st.Statement:
+    if cursor.match("CHECKPOINT"):
+        return _drop_checkpoint(cursor)
     for kind in st.ObjectKind:
         if cursor.match(*kind.value.split()):
             if_exists = cursor.match("IF", "EXISTS")
@@ -182,8 +185,29 @@ def _drop(cursor: Cursor) -> st.Drop:
             )
     raise cursor.error(
         f"DROP needs what to drop, not {cursor.peek() or 'the end of the statement'}",
-        "DROP SOURCE | STREAM | SINK | LOOKUP TABLE name;",
+        "DROP SOURCE | STREAM | SINK | LOOKUP TABLE name; DROP CHECKPOINT 'name';",
     )
+
+
+def _drop_checkpoint(cursor: Cursor) -> st.DropCheckpoint:
+    if_exists = cursor.match("IF", "EXISTS")
+    name, span = _checkpoint_name(cursor, "DROP CHECKPOINT")
+    cursor.expect_end()
+    return st.DropCheckpoint(cursor.statement_text, cursor.statement_span, name, span, if_exists)
+
+
+def _checkpoint_name(cursor: Cursor, statement: str) -> tuple[str, Span]:
+    """The name of a checkpoint is a text, since it is declared nowhere."""
+    token = cursor.take("the name of a checkpoint")
+    span = Span(token.start, token.end + 1)
+    if token.token_type != TokenType.STRING:
+        meant = token.text if token.text.isalnum() else "name"
+        raise cursor.error(
+            f"the name of a checkpoint is a text in quotes, not {token.text}",
+            f"{statement} '{meant}';",
+            span,
+        )
+    return token.text, span
 
 
 def _show(cursor: Cursor) -> st.Statement:
@@ -226,20 +250,33 @@ def _explain(cursor: Cursor) -> st.Explain:
 
 
 def _checkpoint(cursor: Cursor) -> st.Checkpoint:
+    if cursor.done:
+        return st.Checkpoint(cursor.statement_text, cursor.statement_span)
+    name, span = _checkpoint_name(cursor, "CHECKPOINT")
     cursor.expect_end()
-    return st.Checkpoint(cursor.statement_text, cursor.statement_span)
+    return st.Checkpoint(cursor.statement_text, cursor.statement_span, name, span)
 
 
 def _restore(cursor: Cursor) -> st.Restore:
-    token = cursor.take("a checkpoint number")
-    if not token.text.isdigit():
+    token = cursor.take("the name of a checkpoint, or the number of an epoch,")
+    span = Span(token.start, token.end + 1)
+    is_name = token.token_type == TokenType.STRING
+    if not is_name and not token.text.isdigit():
         raise cursor.error(
-            f"{token.text} is not a checkpoint number",
-            "SHOW CHECKPOINTS; lists them.",
-            Span(token.start, token.end + 1),
+            f"{token.text} is neither a name in quotes nor the number of an epoch",
+            "RESTORE FROM CHECKPOINT 'name'; or an epoch: SHOW CHECKPOINTS; lists them.",
+            span,
         )
+    options = read_options(cursor) if cursor.match("WITH") else ()
     cursor.expect_end()
-    return st.Restore(cursor.statement_text, cursor.statement_span, int(token.text))
+    return st.Restore(
+        cursor.statement_text,
+        cursor.statement_span,
+        epoch=None if is_name else int(token.text),
+        name=token.text if is_name else None,
+        name_span=span,
+        options=options,
+    )
 
 
 def _set(cursor: Cursor) -> st.Set:

@@ -179,12 +179,27 @@ class Explain(Statement):
 
 @dataclass(frozen=True)
 class Checkpoint(Statement):
-    pass
+    """CHECKPOINT ['name']."""
+
+    name: str | None = None
+    name_span: Span | None = None
 
 
 @dataclass(frozen=True)
+class DropCheckpoint(Statement):
+    name: str
+    name_span: Span
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restore(Statement):
-    epoch: int
+    """RESTORE FROM CHECKPOINT 'name' | epoch: exactly one of the two is set."""
+
+    epoch: int | None = None
+    name: str | None = None
+    name_span: Span
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 class StateBackend(Protocol):
     """The state of one operator in one key group."""
 
-    def get(self, name: str, key: bytes) -> bytes | None:
+    def get(self, name: str, key: bytes) -> bytes | memoryview | None:
         """The value of a key; None if there is none."""
         ...
 
@@ -23,7 +23,7 @@ class StateBackend(Protocol):
 
     def scan(
         self, name: str, start: bytes = b"", end: bytes | None = None
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[tuple[bytes, bytes | memoryview]]:
         """The entries from `start` up to but without `end`, sorted by key.
 
         State may change during a scan: what was deleted no longer comes, nor does what was added.

@@ -49,12 +49,12 @@ class SortedMap:
             self.delete(key)
 
     def _keys(self, start: bytes, end: bytes | None) -> list[bytes]:
-        self._settle()
+        self._put_in_order()
         order = self._order
         last = len(order) if end is None else bisect_left(order, end)
         return order[bisect_left(order, start) : last]
 
-    def _settle(self) -> None:
+    def _put_in_order(self) -> None:
         """Put the new keys in their place, and drop deleted ones when they are most."""
         dead_many = len(self._order) + len(self._new) > 2 * len(self._values) + _FEW
         if dead_many or len(self._new) > _FEW:

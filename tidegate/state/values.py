@@ -53,7 +53,7 @@ class ValueState(Generic[T]):
     def get(self) -> T | None:
         """The value, if there is one."""
         stored = self.backend.get(self.name, self.key)
-        return None if stored is None else self.serializer.from_bytes(stored)
+        return None if stored is None else self.serializer.from_bytes(bytes(stored))
 
     def put(self, value: T) -> None:
         """Set the value."""
@@ -107,7 +107,7 @@ class ListState(Generic[T]):
 
     def get(self) -> list[T]:
         """The elements in the order they were appended."""
-        return [self.serializer.from_bytes(raw) for _, raw in self._scan()]
+        return [self.serializer.from_bytes(bytes(raw)) for _, raw in self._scan()]
 
     def append(self, value: T) -> None:
         """Add one element at the end."""
@@ -130,7 +130,7 @@ class ListState(Generic[T]):
             self.backend.delete(self.name, prefix + _sequence(sequence))
         self.backend.delete(self.name, prefix)
 
-    def _scan(self) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         prefix = delimit(self.key)
         # The counter is the prefix itself and sorts before the first element.
         return self.backend.scan(self.name, prefix + _sequence(0), prefix_end(prefix))
@@ -156,7 +156,7 @@ class MapState(Generic[K, T]):
     def get(self, map_key: K) -> T | None:
         """The value of a map key, if it has one."""
         stored = self.backend.get(self.name, self._entry(map_key))
-        return None if stored is None else self.values_as.from_bytes(stored)
+        return None if stored is None else self.values_as.from_bytes(bytes(stored))
 
     def put(self, map_key: K, value: T) -> None:
         """Set the value of a map key."""
@@ -170,7 +170,7 @@ class MapState(Generic[K, T]):
         """Keys and values, sorted by key."""
         prefix = delimit(self.key)
         for key, raw in self.backend.scan(self.name, prefix, prefix_end(prefix)):
-            yield self.keys_as.from_bytes(key[len(prefix) :]), self.values_as.from_bytes(raw)
+            yield self.keys_as.from_bytes(key[len(prefix) :]), self.values_as.from_bytes(bytes(raw))
 
     def keys(self) -> Iterator[K]:
         """The map keys, sorted."""

@@ -96,7 +96,7 @@ class ExpectWatermark:
 
 @dataclass(frozen=True)
 class Restart:
-    """Stop, and start again from the checkpoint."""
+    """Stop, and start again where it was."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from tidegate.columns import OP
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
-from tidegate.plan.properties import properties
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.testing.case import Case, CaseSource, DeleteAll
@@ -25,7 +24,7 @@ _EMITS = {
     "update": "EMIT CHANGES",
     "changelog": "EMIT CHANGES",
 }
-# Findings that a state_ttl settles: joins, DISTINCT and set operations without a bound.
+# Findings that a state_ttl answers: joins, DISTINCT and set operations without a bound.
 _UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409"})
 # What refuses a late stream; the number of late rows is checked then.
 _NO_LATE_STREAM = frozenset({"TG-412", "TG-418"})
@@ -119,9 +118,9 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
 
 def _kind(stream: Stream) -> tuple[ChangelogKind, tuple[str, ...]]:
     """What the rows of a stream mean, and the columns of its key."""
-    found = properties(stream.plan)
-    ids = set(found.key or ())
-    return found.changelog, tuple(f.name for f in stream.plan.fields if f.id in ids)
+    plan = stream.plan
+    ids = set(plan.key or ())
+    return plan.changelog, tuple(item.name for item in plan.fields if item.id in ids)
 
 
 def _draft(case: Case, late: bool, ttl: bool) -> _Draft:

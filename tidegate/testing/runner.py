@@ -179,7 +179,7 @@ class _Run:
         elif isinstance(step, ExpectDropped):
             self._check_dropped(step)
         elif isinstance(step, ExpectWatermark):
-            self._settle()
+            self._await_report()
             check_watermark(step, self._watermark())
         else:
             self._collect()
@@ -267,7 +267,7 @@ class _Run:
         """Until the first epoch of the next start, what the counters say now holds."""
         if not self.running:
             return
-        self._settle()
+        self._await_report()
         self.dropped_before = self._dropped()
         self.watermark_before = self._watermark()
         self._live.stop()
@@ -319,7 +319,7 @@ class _Run:
         known = status.watermark if status is not None else None
         return known if known is not None else self.watermark_before
 
-    def _settle(self) -> None:
+    def _await_report(self) -> None:
         """Wait for the report of the last epoch, if this start has had one."""
         self._collect()
         deadline = time.monotonic() + _REPORT_SECONDS
@@ -330,7 +330,7 @@ class _Run:
             time.sleep(0.01)
 
     def _check_dropped(self, step: ExpectDropped) -> None:
-        self._settle()
+        self._await_report()
         dropped = self._dropped()
         check_late_count(step.count, dropped - self.dropped_checked)
         self.dropped_checked = dropped
@@ -341,5 +341,5 @@ class _Run:
         if self.declared.late_stream is not None:
             check_late_rows(self.case, self.late)
             return
-        self._settle()
+        self._await_report()
         check_late_count(len(self.case.late_rows), self._dropped())

@@ -9,7 +9,6 @@ from sqlglot import exp
 
 from tidegate.errors import Place, ValidationError
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.statements import Emit
 from tidegate.types import Span
@@ -53,14 +52,14 @@ Check = Callable[[Subject], Iterable[Finding]]
 
 def unbounded(node: n.Node) -> bool:
     """Whether some input of a node never ends."""
-    return any(properties(child).unbounded for child in node.inputs)
+    return any(not child.bounded for child in node.inputs)
 
 
 def plan_path(node: n.Node) -> str:
     """From a node down to the endless source that makes it a problem."""
     labels = [node.label()]
     while node.inputs:
-        endless = [child for child in node.inputs if properties(child).unbounded]
+        endless = [child for child in node.inputs if not child.bounded]
         node = (endless or list(node.inputs))[0]
         if not isinstance(node, n.Project | n.Filter):
             labels.append(node.label())

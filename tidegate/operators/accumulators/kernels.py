@@ -76,7 +76,8 @@ def where(column: Column, there: Mask) -> Column:
 
 def with_nulls(values: npt.NDArray[np.generic], there: Mask, kind: pa.DataType) -> pa.Array:
     """An array that is NULL where nothing is there."""
-    return pa.array(values, mask=~there).cast(kind)
+    array = pa.array(values) if there.all() else pa.array(values, mask=~there)
+    return array if array.type == kind else array.cast(kind)
 
 
 def reduce_by(column: Column, ids: Ids, groups: int, kernel: str) -> pa.Array:

@@ -26,7 +26,6 @@ from tidegate.plan.optimise.push_filter_through_rows import push_filter_through_
 from tidegate.plan.optimise.push_filter_through_union import push_filter_through_union
 from tidegate.plan.optimise.push_filter_through_window import push_filter_through_window
 from tidegate.plan.optimise.remove_projects import remove_projects
-from tidegate.plan.properties import properties
 
 # A rule looks at one node, and gives it back or another in its place.
 Rule = Callable[[n.Node, Judges], n.Node]
@@ -90,14 +89,14 @@ def prune(plan: n.Emit) -> n.Emit:
 
 def _descend(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
     # What is below a node is still as it was, so the judges among it are known by identity.
-    changed = _settled(node, rules, judges)
+    changed = _fixpoint(node, rules, judges)
     inputs = tuple(_descend(child, rules, judges) for child in changed.inputs)
     same = all(one is other for one, other in zip(inputs, changed.inputs, strict=True))
     return changed if same else changed.with_inputs(*inputs)
 
 
-def _settled(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
-    """The node when no rule changes it any more."""
+def _fixpoint(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
+    """The node after rules that are applied until none changes it."""
     while True:
         before = node
         for rule in rules:
@@ -114,14 +113,12 @@ def _kept_judges(plan: n.Emit) -> Judges:
 
 def _if_kept(before: n.Emit, after: n.Emit) -> n.Emit:
     """What a stream promises was checked and told: a plan that promises more is not the same."""
-    one, other = properties(before), properties(after)
-    same = (one.bounded, one.has_watermark, one.changelog, one.key) == (
-        other.bounded,
-        other.has_watermark,
-        other.changelog,
-        other.key,
-    )
+    same = _promises(before) == _promises(after)
     return after if same else before
+
+
+def _promises(plan: n.Emit) -> tuple[object, ...]:
+    return plan.bounded, plan.has_watermark, plan.changelog, plan.key
 
 
 __all__ = ["RULES", "Rule", "apply", "optimise", "plan_to_run", "prune"]

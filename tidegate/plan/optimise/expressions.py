@@ -47,13 +47,7 @@ def pieces(condition: exp.Expr) -> list[exp.Expr]:
 
 def is_deterministic(tree: exp.Expr) -> bool:
     """Whether it gives the same value for the same row, asked again or somewhere else."""
-    if tree.find(exp.Query):
-        return False
-    return all(
-        (name in ex.spark_functions() or name in ex.UNIT_FUNCTIONS)
-        and not ex.is_volatile_call(name, call)
-        for name, call in ex.calls(tree)
-    )
+    return ex.repeatable(tree) and not tree.find(exp.Query)
 
 
 def substitute(tree: exp.Expr, mapping: Mapping[str, exp.Expr]) -> exp.Expr | None:

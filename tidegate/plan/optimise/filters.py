@@ -8,7 +8,6 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise.expressions import can_fail, is_deterministic, pieces
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import by_id, referenced
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
@@ -48,10 +47,9 @@ def accepts(node: n.Node, condition: exp.Expr) -> bool:
 
     Of upserts only by their key: else the old row would stay when its successor is dropped.
     """
-    known = properties(node)
-    if known.changelog is not ChangelogKind.UPSERT:
+    if node.changelog is not ChangelogKind.UPSERT:
         return True
-    return known.key is not None and referenced(condition) <= set(known.key)
+    return node.key is not None and referenced(condition) <= set(node.key)
 
 
 def filtered(node: n.Node, parts: Sequence[exp.Expr], like: n.Node) -> n.Node:

@@ -8,7 +8,6 @@ from tidegate.plan import nodes as n
 from tidegate.plan.optimise.expressions import pieces, rejects_nulls
 from tidegate.plan.optimise.filters import Judges, movable
 from tidegate.plan.optimise.push_filter_into_join import PAIRING
-from tidegate.plan.properties import properties
 from tidegate.sql import expressions as ex
 
 # Which join is left when rows without a left part (0) or without a right part (1) are dropped.
@@ -33,7 +32,7 @@ def outer_join_to_inner(node: n.Node, judges: Judges) -> n.Node:
             continue
         inner = replace(join, how=how)
         # Rows that are never taken back are another kind of stream than the one promised.
-        if properties(inner).changelog is properties(join).changelog:
+        if inner.changelog is join.changelog:
             return _without_residual(replace(node, input=inner), inner)
     return node
 

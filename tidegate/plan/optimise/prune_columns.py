@@ -13,9 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import late_rows
 from tidegate.plan.optimise.filters import Judges
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import column, referenced
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
@@ -57,10 +55,9 @@ class _Pruner:
 
     def prune(self, node: n.Node, needed: Ids) -> n.Node:
         """The node with the needed columns, in their order; it may keep more than these."""
-        known = properties(node)
-        if known.changelog is ChangelogKind.UPSERT:
+        if node.changelog is ChangelogKind.UPSERT:
             # The key says which row a row replaces.
-            needed |= frozenset(known.key) if known.key is not None else _ids(node)
+            needed |= frozenset(node.key) if node.key is not None else _ids(node)
         method = getattr(self, f"_{type(node).__name__.lower()}", self._whole)
         pruned = method(node, needed)
         assert isinstance(pruned, n.Node), "a method gives the node"
@@ -71,8 +68,8 @@ class _Pruner:
         """The node with the needed columns only: a projection drops what it keeps beyond them."""
         needed = needed or frozenset([_cheapest(node.fields)])
         pruned = self.prune(node, needed)
-        if properties(pruned).changelog is ChangelogKind.UPSERT:
-            needed |= frozenset(properties(pruned).key or _ids(pruned))
+        if pruned.changelog is ChangelogKind.UPSERT:
+            needed |= frozenset(pruned.key or _ids(pruned))
         if isinstance(pruned, n.LookupScan) or _ids(pruned) == needed:
             return pruned
         fields = _kept(pruned.fields, needed)
@@ -83,7 +80,7 @@ class _Pruner:
         """What a node asks of its input; all of it where late rows are kept as they came."""
         if node not in self.judges:
             return needed
-        return needed | (_ids(late_rows(node, node.input)) & _ids(node.input))
+        return needed | (_ids(node.late_rows(0)) & _ids(node.input))
 
     def _whole(self, node: n.Node, needed: Ids) -> n.Node:
         """Nothing is known to be unused: DISTINCT, INTERSECT, and what is new here."""
@@ -196,13 +193,13 @@ class _Pruner:
         calls = tuple(call for _, call in kept)
         asked = self._input_of(node, _used([*node.keys, *calls]))
         if node in self.judges:
-            asked |= _ids(late_rows(node, node.input))
+            asked |= _ids(node.late_rows(0))
         below = self.prune(node.input, asked)
         fields = (*node.key_fields, *(item for item, _ in kept))
         return _changed(node, input=below, fields=fields, aggregates=calls)
 
     def _topn(self, node: n.TopN, needed: Ids) -> n.Node:
-        if properties(node.input).changelog is not ChangelogKind.APPEND:
+        if node.input.changelog is not ChangelogKind.APPEND:
             # Rows that differ only in a dropped column would be taken back for one another, and
             # among rows that are equal in order the one that came first counts.
             return self._whole(node, needed)
@@ -233,7 +230,7 @@ class _Pruner:
         return self._exactly(child, asked & _ids(child))
 
     def _setoperation(self, node: n.SetOperation, needed: Ids) -> n.Node:
-        if node.operation != "UNION" or not node.all:
+        if not node.union_all:
             return self._whole(node, needed)
         needed = needed or frozenset([_cheapest(node.fields)])
         places = [place for place, item in enumerate(node.fields) if item.id in needed]

@@ -14,8 +14,8 @@ def push_filter_through_aggregate(node: n.Node, judges: Judges) -> n.Node:
     aggregate = node.input
     if not movable(node) or aggregate in judges:
         return node
-    window = aggregate.input
-    if not isinstance(window, n.Window) or not window.grouped:
+    window = aggregate.grouped_window
+    if window is None:
         return through(node, _on_keys(aggregate, set()))
     # The aggregate makes the windows of its GROUP BY itself, so nothing comes in between.
     translate = _on_keys(aggregate, {item.id for item in window.fields[-3:]})

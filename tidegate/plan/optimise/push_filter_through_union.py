@@ -20,7 +20,7 @@ def push_filter_through_union(node: n.Node, judges: Judges) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.SetOperation):
         return node
     union = node.input
-    if not movable(node) or union.operation != "UNION" or not union.all:
+    if not movable(node) or not union.union_all:
         return node
     mappings = [renaming(union.fields, member.fields) for member in union.members]
     stays: list[exp.Expr] = []

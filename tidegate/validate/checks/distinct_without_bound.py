@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import deduplicates
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded
 
 
@@ -30,7 +29,7 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
 
 
 def _first_rows(node: n.TopN) -> Iterable[Finding]:
-    if not deduplicates(node) or node.ttl_us is not None or node.closing_key is not None:
+    if not node.deduplicates or node.ttl_us is not None or node.closing_key is not None:
         return
     yield Finding(
         "TG-408",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import judges_lateness
-from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.validate.finding import Finding, Subject
 
@@ -16,34 +14,17 @@ def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
     by_close = (subject.emit.mode if subject.emit is not None else None) in closing
     for node in subject.nodes():
         waits = by_close and _closes_windows(node)
-        if not waits and not _always_waits(node):
+        if not waits and (_by_clock(node) or not node.needs_watermark):
             continue
         for scan in n.walk(node):
             if not isinstance(scan, n.Scan) or scan.source.bounded:
                 continue
-            if not properties(scan).has_watermark:
+            if not scan.has_watermark:
                 yield _finding(node, scan)
 
 
 def _closes_windows(node: n.Node) -> bool:
     return isinstance(node, n.Window) and not node.spec.processing_time
-
-
-def _always_waits(node: n.Node) -> bool:
-    """Whether a node emits or forgets by the watermark, whatever the EMIT clause says."""
-    if _by_clock(node):
-        return False
-    if isinstance(node, n.Join):
-        return node.kind in (n.JoinKind.WINDOW, n.JoinKind.INTERVAL) or node.timed
-    if isinstance(node, n.TopN):
-        return judges_lateness(node)
-    if isinstance(node, n.SetOperation) and node.operation == "UNION" and node.all:
-        return False
-    if isinstance(node, n.Distinct | n.SetOperation) and node.ttl_us is not None:
-        return False
-    if isinstance(node, n.Distinct | n.SetOperation | n.Over):
-        return any(item.closes for item in node.fields)
-    return False
 
 
 def _by_clock(node: n.Node) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, unbounded
@@ -17,7 +16,7 @@ def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
         return
     if not unbounded(subject.plan):
         return
-    below = properties(subject.plan.input)
+    below = subject.plan.input
     if below.changelog is not ChangelogKind.APPEND and below.key is None:
         yield Finding(
             "TG-416",

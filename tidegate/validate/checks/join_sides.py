@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -63,7 +62,7 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
         yield _finding(
             node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
         )
-    elif properties(node.right).changelog is not ChangelogKind.APPEND and unbounded(node):
+    elif node.right.changelog is not ChangelogKind.APPEND and unbounded(node):
         yield _finding(
             node,
             "the right side of an ASOF join must only append: its rows must not change later",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.validate.finding import Finding, Subject
 
 
@@ -13,7 +12,7 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
             continue
-        if node.ttl_us is not None or all(properties(side).bounded for side in node.inputs):
+        if node.ttl_us is not None or all(side.bounded for side in node.inputs):
             continue
         if any(isinstance(side, n.LookupScan) for side in node.inputs):
             # What is wrong there is its side, and another check says so.

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
-from tidegate.plan.properties import properties
 from tidegate.plan.set_operations import SIDE
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject
@@ -43,7 +42,7 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
         if not isinstance(node, n.Join):
             continue
         what = None if node.kind in _KEPT else f"the {node.kind.value} join"
-        if any(properties(side).changelog is not ChangelogKind.APPEND for side in node.inputs):
+        if any(side.changelog is not ChangelogKind.APPEND for side in node.inputs):
             what = "a join of changes"
         if what is not None:
             yield (

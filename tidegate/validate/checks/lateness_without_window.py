@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import judges_lateness
 from tidegate.validate.finding import Finding, Subject, example_interval, time_column
 
 
@@ -13,7 +12,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     emit = subject.emit
     if emit is None or (emit.lateness_us is None and emit.late_to is None):
         return
-    judges = [node for node in subject.nodes() if judges_lateness(node)]
+    judges = [node for node in subject.nodes() if node.judges_lateness]
     grouped = any(isinstance(node, n.Aggregate) for node in judges)
     if emit.lateness_us is not None and not grouped:
         yield Finding(

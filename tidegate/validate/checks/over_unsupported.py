@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded
@@ -23,7 +22,7 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
             continue
         for function in node.functions:
             yield from _check(node, function)
-        retracts = properties(node.input).changelog is not ChangelogKind.APPEND
+        retracts = node.input.changelog is not ChangelogKind.APPEND
         if retracts and node.ttl_us is None:
             yield Finding(
                 "TG-411",
@@ -37,7 +36,7 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
 def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
     """A limit that differs by row lets any row come back later, so all must be kept."""
     fixed = node.limit is None or not node.limit.find(exp.Column)
-    appended = properties(node.input).changelog is ChangelogKind.APPEND
+    appended = node.input.changelog is ChangelogKind.APPEND
     if not fixed and appended and not node.windowed and node.ttl_us is None:
         yield Finding(
             "TG-411",

@@ -10,9 +10,7 @@ from tidegate.validate.finding import Finding, Subject, unbounded
 
 def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
-        if not isinstance(node, n.SetOperation) or not unbounded(node):
-            continue
-        if node.operation == "UNION" and node.all:
+        if not isinstance(node, n.SetOperation) or node.union_all or not unbounded(node):
             continue
         bounded_by_time = any(item.closes for item in node.fields)
         if node.ttl_us is not None or bounded_by_time:

@@ -6,7 +6,6 @@ from tidegate.catalog.connector import SinkSpec
 from tidegate.catalog.objects import Sink
 from tidegate.errors import Place, ValidationError
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import plan_path
 
@@ -19,7 +18,7 @@ _WHAT = {
 
 def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
     """The finding for a sink and the stream it writes, if they do not fit."""
-    kind = properties(plan).changelog
+    kind = plan.changelog
     accepts = spec.accepts(sink.options)
     if kind in accepts:
         return None

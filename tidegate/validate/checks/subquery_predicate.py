@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.validate.finding import Finding, Subject
 
 _ALONE = (
@@ -22,7 +21,7 @@ def subquery_predicate(subject: Subject) -> Iterable[Finding]:
         if not isinstance(node, n.Filter | n.Project):
             continue
         for subquery in node.subqueries:
-            if properties(subquery).bounded and properties(node.input).bounded:
+            if subquery.bounded and node.input.bounded:
                 continue
             yield Finding(
                 "TG-410",

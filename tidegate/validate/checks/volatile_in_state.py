@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.plan.scope import by_id, volatile
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind, Span
@@ -28,12 +27,14 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
                 "here gets another value each time",
                 own_span(changing),
             )
-        if isinstance(node, (*n.STATELESS, n.Window)):
+        kept = node.kept_expressions
+        if kept is None:
             continue
+        known = by_id(tuple(item for child in node.inputs for item in child.fields))
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
         if columns:
             yield _finding(node, _KEPT.format(f"the column {', '.join(columns)}"))
-        elif _volatile_expressions(node):
+        elif any(volatile(part, known) for part in kept):
             yield _finding(node, _KEPT.format("an expression here"))
         elif any(_volatile_filter(child) for child in node.inputs):
             yield _finding(node, _KEPT.format("a condition below"))
@@ -43,7 +44,7 @@ def _breaks_changes(node: n.Node) -> exp.Expr | None:
     """What in a stateless step over a changelog would change a row between + and -."""
     if not isinstance(node, n.Filter | n.Project | n.Explode):
         return None
-    if properties(node.input).changelog is ChangelogKind.APPEND:
+    if node.input.changelog is ChangelogKind.APPEND:
         return None
     if isinstance(node, n.Filter):
         parts: tuple[exp.Expr, ...] = (node.condition,)
@@ -54,21 +55,6 @@ def _breaks_changes(node: n.Node) -> exp.Expr | None:
 
 def _volatile_fields(node: n.Node) -> list[n.Field]:
     return [item for item in node.fields if item.volatile]
-
-
-def _volatile_expressions(node: n.Node) -> bool:
-    known = {k: v for child in node.inputs for k, v in by_id(child.fields).items()}
-    parts = []
-    if isinstance(node, n.Aggregate):
-        parts = [*node.keys, *node.aggregates]
-    elif isinstance(node, n.Over):
-        parts = list(node.functions)
-    elif isinstance(node, n.TopN):
-        parts = [*node.partition, *node.order]
-        parts += [node.limit] if node.limit is not None else []
-    elif isinstance(node, n.Join) and node.condition is not None:
-        parts = [node.condition]
-    return any(volatile(part, known) for part in parts)
 
 
 def _volatile_filter(node: n.Node) -> bool:

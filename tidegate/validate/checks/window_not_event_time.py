@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.properties import properties
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded, written
 
 
@@ -16,7 +15,7 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
         item = node.field(node.time_id) if node.time_id is not None else None
         if item is not None and item.on_time:
             continue
-        if not properties(node.input).has_watermark and _is_timestamp(item):
+        if not node.input.has_watermark and _is_timestamp(item):
             # Without any watermark the advice is to declare one: another check says so.
             continue
         if item is not None and item.window is not None:

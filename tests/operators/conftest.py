@@ -1,0 +1,16 @@
+"""Runs are small here, so that they are merged and cut within a few epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from tidegate.operators import runs
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _small_runs() -> Iterator[None]:
+    with patch.multiple(runs, _FANOUT=2, _FEW_ROWS=1, _SLICE_BYTES=300):
+        yield

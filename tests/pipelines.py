@@ -1,0 +1,207 @@
+"""A pipeline whose jobs are done in Python: everything but Spark is the real thing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tests.compiling import compile_text
+from tidegate.catalog.objects import Sink, Source, Stream
+from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.manifest import OperatorState, SourceState
+from tidegate.connectors import memory
+from tidegate.connectors.memory_tasks import InsertReader
+from tidegate.connectors.protocols import SinkContext, SourceContext
+from tidegate.connectors.registry import SINKS
+from tidegate.runtime.members import Member
+from tidegate.runtime.pipeline import Pipeline, PipelineContext
+from tidegate.spark.order import Order
+from tidegate.storage import open_store
+
+SCHEMA = pa.schema([("a", pa.int64()), ("id", pa.string())])
+
+
+class NoSpark:
+    """As much of a SparkSession as the loop asks for."""
+
+    sparkContext = SimpleNamespace(  # noqa: N815
+        defaultParallelism=2, setJobDescription=lambda text: None
+    )
+
+    def addTag(self, tag: str) -> None:  # noqa: N802
+        pass
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802
+        pass
+
+
+class Looped(Pipeline):
+    """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
+    give other ones. Every operator writes a state file an epoch."""
+
+    job: Callable[[Looped, Order], None] = staticmethod(lambda pipeline, order: None)
+
+    def _build(self, members: Sequence[Member], epoch: Any, order: Order) -> Any:
+        return tuple(members)
+
+    def _job(self, frame: Any, order: Order) -> list[bytes]:
+        assert self.place.read() == order, "it is written before the job"
+        self.job(self, order)
+        return [json.dumps(n).encode() for m in frame for n in self._run_member(m, order)]
+
+    def _run_member(self, member: Member, order: Order) -> Iterator[dict[str, Any]]:
+        for task, share in enumerate(order.shares.get(f"{member.key}/s", [])):
+            for name in share:
+                yield from self._run_task(member, order, task, name)
+        for key, operator in self._manifest.operators.items():
+            if operator.stream == member.key:
+                file = f"{order.stamp}-{uuid.uuid4().hex[:8]}"
+                self.context.store.child("state").put_new(file, b"state")
+                head, report = [file, 0, 5, 0], {"rows": 1}
+                found = {"operator": key, "key_group": 0, "head": head, "files": [], "size": 5}
+                yield {**found, "report": report}
+
+    def _run_task(
+        self, member: Member, order: Order, task: int, name: str
+    ) -> Iterator[dict[str, Any]]:
+        source = cast(memory.MemorySource, self.sources["s"])
+        reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
+        for batch, count in reader.read(name):
+            yield {"stream": member.name, "rows": count, "out": count}
+            ids = [uuid.uuid4().hex for _ in range(count)]
+            rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
+            for sink_name, (owner, _, sink) in self.sinks.items():
+                if owner.key == member.key:
+                    stager = sink.stager(SCHEMA).open(order.stamp, task)
+                    stager.add(rows)
+                    yield {"sink": sink_name, "tokens": stager.finish()}
+
+
+class House:
+    """A data directory with a memory source and some streams over it."""
+
+    def __init__(self, folder: Path, streams: int = 2, operators: bool = True) -> None:
+        self.folder = folder
+        self.store = open_store(str(folder / "pipeline"))
+        script = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory', inserts_per_epoch = 1);"
+        for number in range(streams):
+            script += (
+                f"CREATE STREAM t{number} AS SELECT a FROM s;"
+                f"CREATE SINK one{number} FROM t{number} WITH (connector = 'files', "
+                f"path = '{self.files(f'one{number}')}');"
+                f"CREATE SINK two{number} FROM t{number} WITH (connector = 'files', "
+                f"path = '{self.files(f'two{number}')}');"
+                f"CREATE SINK kept{number} FROM t{number} WITH (connector = 'memory');"
+            )
+        self.catalog = compile_text(script).catalog
+        self.members = [self.member(stream, operators) for stream in self.catalog.of(Stream)]
+
+    def files(self, sink: str) -> Path:
+        return self.folder / "out" / sink
+
+    def member(self, stream: Stream, operators: bool, on_change: str = "refuse") -> Member:
+        sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
+        scan = SimpleNamespace(index=0, delay_us=0, node=None)
+        key = stream.name.lower()
+        known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
+        plan = SimpleNamespace(scans=(scan,), operators=tuple(known))
+        return cast(
+            Member,
+            _Known(
+                stream.name,
+                cast(Any, None),
+                cast(Any, plan),
+                {"s": SourceState("memory", {})},
+                sinks,
+                None,
+                on_change,
+                known,
+            ),
+        )
+
+    def insert(self, *values: int) -> None:
+        """Each an insert, and an epoch, of its own."""
+        for value in values:
+            self.inserts.append(pa.table({"a": pa.array([value, -value], pa.int64())}))
+
+    @property
+    def inserts(self) -> memory.Inserts:
+        return memory.inserts(str(self.folder / "rows"))
+
+    def pipeline(self, **config: Any) -> Looped:
+        settings = Settings.of(config)
+        source = self.catalog.get("s")
+        assert isinstance(source, Source)
+        data = str(self.folder / "rows")
+        context = PipelineContext(
+            cast(Any, NoSpark()),
+            settings,
+            self.store,
+            str(self.folder / "orders"),
+            lambda source, offsets: memory.MemorySource(
+                SourceContext(source, data, offsets, settings)
+            ),
+            lambda sink, stream: SINKS[sink.connector](
+                SinkContext(sink, str(self.folder / sink.name), stream, lambda *_: None)
+            ),
+            lambda scan: source,
+            2,
+        )
+        return Looped(context, "main")
+
+    def run(self, until_end: bool = True, **config: Any) -> Looped:
+        """Run until everything is done, or until it dies."""
+        pipeline = self.pipeline(**config)
+        pipeline.start(self.members, until_end)
+        if until_end and pipeline._thread is not None:
+            pipeline._thread.join(60)
+            assert not pipeline._thread.is_alive()
+        return pipeline
+
+    def rows(self, sink: str) -> list[tuple[int, str]]:
+        """What a sink shows, with the ids of its rows."""
+        import pyarrow.parquet as pq
+
+        if sink.startswith("kept"):
+            store = open_store(str(self.folder / sink))
+            tables = [memory.read_epoch(store, e) for e in memory.stored_epochs(store)]
+        else:
+            paths = sorted(self.files(sink).glob("*.parquet"))
+            tables = [pq.read_table(path) for path in paths]
+        return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
+
+    def sinks(self) -> list[str]:
+        return [sink.name for sink in self.catalog.of(Sink)]
+
+    def state_files(self) -> set[str]:
+        return {item.name for item in self.store.child("state").list()}
+
+    def epochs(self) -> list[int]:
+        names = sorted((self.folder / "pipeline" / "manifests").glob("*.json"))
+        return [int(name.stem.split("-")[1]) for name in names]
+
+
+class _Known(Member):
+    """A member whose operators are given."""
+
+    def __init__(self, *args: Any) -> None:
+        *rest, known = args
+        super().__init__(*rest)
+        object.__setattr__(self, "known", known)
+
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
+        return dict(self.known)  # type: ignore[attr-defined]
+
+
+class Killed(BaseException):
+    """The process is gone: nobody catches it."""
+
+
+def expected(*values: int) -> list[int]:
+    return sorted(number for value in values for number in (value, -value))

@@ -1,0 +1,161 @@
+"""The pack step by itself, without Spark: what a task sends, how often, and to whom."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.columns import BAD_MARK, LIVE, MARK, OP, SIDE
+from tidegate.operators.accumulators import Call
+from tidegate.operators.clock import END_US, Tick, decode_ticks
+from tidegate.operators.contract import Operator
+from tidegate.operators.group_kernels import PANE, GroupSpec
+from tidegate.operators.hold import Hold, spread_by
+from tidegate.operators.layout import Layout, OutputColumn
+from tidegate.operators.panes import Panes
+from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.spark import pack
+from tidegate.spark.order import Order
+from tidegate.spark.pack import PASSING, Packer, PackSpec
+from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes
+from tidegate.state.codec import tables_from_bytes
+
+L = pa.int64()
+KEY_GROUPS = 4
+HOLD = Hold(pa.schema([("c0", L), ("c1", L)]))
+ORDER = Order(0, 7, 1_000)
+
+
+def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]) -> PackSpec:
+    named = tuple((name, name) for name in columns)
+    delays, local = ((0, 0),), ((0, 0), (1000, 1))
+    return PackSpec("s", operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
+
+
+def hold_spec() -> PackSpec:
+    return spec_of(HOLD, (PANE, "c0", "c1"), spread_by(HOLD.output))
+
+
+def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
+    numbers = np.arange(first, first + count)
+    times = numbers * 10
+    columns = {MARK: times, LIVE: [True] * count, PANE: np.full(count, 60), "c0": numbers}
+    columns[SIDE] = pa.nulls(count, pa.binary())
+    return pa.record_batch({**columns, "c1": times, **more})
+
+
+def sent(
+    spec: PackSpec, batches: list[pa.RecordBatch], order: Order = ORDER, task: int = 3
+) -> list[list[dict[str, Any]]]:
+    """The rows of each batch that a task sends."""
+    work = Packer(spec, task, order)
+    parts = [part for item in batches for part in work.add(item)]
+    return [part.to_pylist() for part in (*parts, *work.finish())]
+
+
+def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
+    blobs = [row["data"] for row in rows if row["data"] is not None and row["port"] == 0]
+    tables = [tables_from_bytes(blob, operator.packed[0])[0] for blob in blobs]
+    return [value for table in tables for value in table.column("c0").to_pylist()]
+
+
+def test_a_task_sends_once_if_it_has_little() -> None:
+    (rows,) = sent(hold_spec(), [batch(0, 100), batch(100, 100)])
+    assert sorted(values(HOLD, rows)) == list(range(200))
+    assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
+
+
+def test_a_task_with_much_sends_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    parts = sent(hold_spec(), [batch(first, 100) for first in range(0, 2_000, 100)])
+    assert len(parts) > 5
+    assert sorted(n for rows in parts for n in values(HOLD, rows)) == list(range(2_000))
+    # Nobody holds much more than the limit, and the order of the parts is known.
+    sizes = [sum(len(row["data"] or b"") for row in rows) for rows in parts]
+    assert max(sizes) < 2 * 10_000
+    assert [{row["part"] for row in rows} for rows in parts] == [{n} for n, _ in enumerate(parts)]
+    assert {row["task"] for rows in parts for row in rows} == {3}
+
+
+def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
+    assert {row["ticks"] for rows in early for row in rows} == {b""}
+    assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
+    assert {tick.mark_us for row in last for tick in decode_ticks(row["ticks"])} == {9_990}
+
+
+def test_the_end_of_input_is_a_time_beyond_all_others() -> None:
+    (rows,) = sent(hold_spec(), [], Order(0, 7, 1_000, ends=True))
+    assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
+    assert {tick for row in rows for tick in decode_ticks(row["ticks"])} == {Tick(0, 0, END_US)}
+
+
+def test_one_task_speaks_to_every_key_group_even_if_it_read_nothing() -> None:
+    (rows,) = sent(hold_spec(), [], task=0)
+    assert [(row["kg"], row["ticks"], row["data"]) for row in rows] == [
+        (kg, b"", None) for kg in range(KEY_GROUPS)
+    ]
+    assert sent(hold_spec(), [], task=1) == []
+
+
+def test_the_tick_of_an_operator_below_goes_on_by_its_place_in_the_port() -> None:
+    told = pa.array([tick_bytes(Tick(1000, 0, 55))] + [None] * 9, pa.binary())
+    dead = {LIVE: [False] * 10, MARK: pa.nulls(10, L)}
+    (rows,) = sent(hold_spec(), [batch(0, 10, **{SIDE: told, **dead})])
+    assert {tick for row in rows for tick in decode_ticks(row["ticks"])} == {Tick(1, 0, 55)}
+    assert not any(row["data"] for row in rows)
+
+
+def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
+    marks = pa.array([BAD_MARK, 5, BAD_MARK, 7], L)
+    live = [False, True, False, True]
+    (rows,) = sent(hold_spec(), [batch(0, 4, **{MARK: marks, LIVE: live})])
+    (note,) = [row["data"] for row in rows if row["port"] == PASSING]
+    assert json.loads(note[1:]) == {"stream": "s", "bad": 2}
+    assert {tick.mark_us for row in rows for tick in decode_ticks(row["ticks"])} == {7}
+    assert sorted(values(HOLD, rows)) == [1, 3]
+
+
+def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    panes = Panes("TUMBLE", 60, 60)
+    columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
+    calls = (Call("count", "count(*)", (), L),)
+    operator = WindowAggregate(GroupSpec((L,), calls), panes, Layout(columns, panes))
+    spec = spec_of(operator, (PANE, "k0"), ("k0",))
+    batches = [batch(0, 500, k0=pa.array(np.arange(500) % 5)) for _ in range(50)]
+    (rows,) = sent(spec, batches)
+    tables = [tables_from_bytes(r["data"], operator.packed[0])[0] for r in rows if r["data"]]
+    assert sum(sum(table.column("_rows").to_pylist()) for table in tables) == 25_000
+
+
+@pytest.mark.parametrize("aside", [late_bytes(b"x" * 2_000), note_bytes({"x": "y" * 2_000})])
+def test_what_passes_is_sent_early_too_and_as_it_came(
+    monkeypatch: pytest.MonkeyPatch, aside: bytes
+) -> None:
+    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    sides = pa.array([aside] * 10, pa.binary())
+    parts = sent(hold_spec(), [batch(0, 10, **{SIDE: sides}) for _ in range(5)])
+    assert len(parts) == 6
+    passing = [row["data"] for rows in parts for row in rows if row["port"] == PASSING]
+    assert passing == [aside] * 50
+
+
+def test_the_rows_of_one_window_are_spread_over_key_groups() -> None:
+    (rows,) = sent(hold_spec(), [batch(0, 4_000)])
+    counts = Counter({row["kg"]: len(values(HOLD, [row])) for row in rows})
+    assert set(counts) == set(range(KEY_GROUPS))
+    assert min(counts.values()) > 800
+
+
+def test_held_rows_are_spread_by_all_columns_that_have_a_hash() -> None:
+    nested = pa.schema([("c0", L), ("c1", pa.list_(L)), ("c2", pa.string())])
+    assert spread_by(nested) == (PANE, "c0", "c2")
+    changes = pa.schema([("c0", L), (OP, pa.string())])
+    assert spread_by(changes) == (PANE,)

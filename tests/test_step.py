@@ -1,0 +1,293 @@
+"""The tasks of an operator without Spark: pack, step, stage; state in files between epochs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
+from tidegate.errors import DataDirectoryError
+from tidegate.operators.accumulators import Call
+from tidegate.operators.clock import Origin, Tick, decode_ticks
+from tidegate.operators.epoch import Runner
+from tidegate.operators.group_kernels import HASH, PANE, GroupSpec
+from tidegate.operators.layout import Layout, OutputColumn
+from tidegate.operators.panes import Panes
+from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.runtime.notes import Notes
+from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.pack import PackSpec, packer
+from tidegate.spark.sides import late_bytes, note_bytes
+from tidegate.spark.staging import StagedSink, StagingSpec, staging
+from tidegate.spark.step import StepSpec, stepper
+from tidegate.state import files
+from tidegate.storage import open_store
+
+L = pa.int64()
+KEY_GROUPS = 4
+SECOND = 1_000_000
+KEY = "sales.1"
+Row = tuple[int, int, int]
+
+
+def operator(*functions: str) -> WindowAggregate:
+    """GROUP BY k, TUMBLE(ts, 10 s) with some aggregates of a number."""
+    calls = [Call(name, f"{name}(v)", (L,), L) for name in functions]
+    columns = [OutputColumn("key", 0, L), OutputColumn("due", 0, L)]
+    columns += [OutputColumn("result", place, L) for place, _ in enumerate(calls)]
+    panes = Panes("TUMBLE", 10 * SECOND)
+    spec = GroupSpec((L,), tuple(calls))
+    return WindowAggregate(spec, panes, Layout(tuple(columns), panes))
+
+
+@dataclass
+class Epoch:
+    """What came out of an epoch."""
+
+    rows: list[tuple[Any, ...]]
+    mark: int | None
+    notes: Notes
+    passing: list[bytes]
+
+
+class Tasks:
+    """One operator in one task; heads go from epoch to epoch as in a manifest."""
+
+    def __init__(self, folder: Path, running: WindowAggregate, delay: int = 0) -> None:
+        self.folder = folder
+        self.running = running
+        self.delay = delay
+        self.place = OrderPlace(str(folder / "orders"), "order.json")
+        self.order = Order(0, 0, 0)
+
+    def restarted(self, running: WindowAggregate) -> Tasks:
+        """Another process with the same heads."""
+        files._whole.clear()
+        again = Tasks(self.folder, running, self.delay)
+        again.order = self.order
+        return again
+
+    def packed(self, rows: Iterable[Row], ends: bool = False) -> list[pa.RecordBatch]:
+        """(key, seconds, value) as a task sends them; a dead row (key -1) tells time."""
+        listed = list(rows)
+        self.order = replace(self.order, ends=ends)
+        self.place.write(self.order)
+        names = [PANE, HASH, "k0", *(f"a{i}_0" for i, _ in enumerate(self.running.spec.calls))]
+        given = {PANE: "x0", HASH: "x1", "k0": "x2"}
+        columns = tuple((name, given.get(name, "x3")) for name in names)
+        delays, local = ((0, self.delay),), ((0, 0),)
+        spec = PackSpec("sales", self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
+        batch = pa.record_batch(
+            {
+                ORIGIN: pa.array([0] * len(listed), pa.int32()),
+                MARK: pa.array([at * SECOND for _, at, _ in listed], L),
+                LIVE: [key >= 0 for key, _, _ in listed],
+                SIDE: pa.nulls(len(listed), pa.binary()),
+                "x0": pa.array([at // 10 * 10 * SECOND for _, at, _ in listed], L),
+                "x1": pa.array([key for key, _, _ in listed], L),
+                "x2": pa.array([key for key, _, _ in listed], L),
+                "x3": pa.array([value for _, _, value in listed], L),
+            }
+        )
+        return list(packer(spec, self.place)(iter([batch])))
+
+    def run(self, packed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        runner = Runner(1000, self.running, ((Origin(0),),), meaning=repr(self.running))
+        names = tuple(self.running.output.names)
+        state = str(self.folder / "state")
+        spec = StepSpec("sales", KEY, runner, state, names, False, False)
+        return list(stepper(spec, self.place)(iter(packed)))
+
+    def epoch(self, *rows: Row, ends: bool = False) -> Epoch:
+        found = self.attempt(*rows, ends=ends)
+        heads = {**self.order.heads.get(KEY, {}), **found.notes.heads[KEY]}
+        self.order = replace(self.order, epoch=self.order.epoch + 1, heads={KEY: heads})
+        return found
+
+    def attempt(self, *rows: Row, ends: bool = False) -> Epoch:
+        """An epoch that nobody decides."""
+        table = pa.Table.from_batches(self.run(self.packed(rows, ends)))
+        live = table.filter(table.column(LIVE)).select(self.running.output.names)
+        sides = table.column(SIDE).drop_null().to_pylist()
+        ticks = [tick for item in sides if item[:1] == b"T" for tick in decode_ticks(item[1:])]
+        assert len(ticks) <= 1, "one key group speaks for all"
+        notes = Notes.of(item[1:] for item in sides if item[:1] == b"N")
+        passing = [item for item in sides if item[:1] == b"L"]
+        found = sorted(tuple(row.values()) for row in live.to_pylist())
+        return Epoch(found, ticks[0].mark_us if ticks else None, notes, passing)
+
+    def files(self) -> list[Path]:
+        return sorted((self.folder / "state").glob("*"))
+
+
+def test_ticks_reach_every_key_group_and_rows_one(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"), delay=2 * SECOND)
+    (packed,) = tasks.packed([(1, 3, 10), (5, 4, 20), (-1, 12, 0)])
+    rows = packed.to_pylist()
+    assert [row["kg"] for row in rows] == [0, 1, 2, 3]
+    assert [row["data"] is not None for row in rows] == [False, True, False, False]
+    heard = {tick for row in rows for tick in decode_ticks(row["ticks"])}
+    assert heard == {Tick(0, 0, 10 * SECOND)}
+
+
+def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum", "max"))
+    first = tasks.epoch((1, 3, 10), (2, 4, 20), (1, 5, 1))
+    assert (first.rows, first.mark) == ([], 5 * SECOND)
+    tasks = tasks.restarted(operator("sum", "max"))
+    second = tasks.epoch((-1, 10, 0))
+    assert second.rows == [(1, 10 * SECOND, 11, 10), (2, 10 * SECOND, 20, 20)]
+    assert second.mark == 10 * SECOND
+    late = tasks.epoch((1, 2, 5), (1, 10, 6))
+    assert (late.rows, late.mark) == ([], 10 * SECOND)
+    assert sum(report["late_rows"] for report in late.notes.reports[KEY]) == 1
+    assert tasks.epoch(ends=True).rows == [(1, 20 * SECOND, 6, 6)]
+
+
+def test_a_task_that_runs_again_gives_the_same_rows_and_writes_another_file(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    tasks.epoch((1, 3, 10), (2, 4, 20))
+    attempts = [tasks.attempt((1, 4, 5), (-1, 11, 0)) for _ in range(3)]
+    assert attempts[0].rows == [(1, 10 * SECOND, 15), (2, 10 * SECOND, 20)]
+    assert all(attempt.rows == attempts[0].rows for attempt in attempts)
+    assert len(tasks.files()) == 4
+    named = {head[0] for attempt in attempts for head in attempt.notes.heads[KEY].values()}
+    assert len(named) == 3 and all(name.startswith("000-000000000001-") for name in named)
+
+
+def test_a_task_writes_one_file_for_all_its_key_groups_and_notes_name_it(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    notes = tasks.epoch((0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)).notes
+    (file,) = tasks.files()
+    assert notes.heads[KEY].keys() == {"0", "1", "2", "3"}
+    assert {head[0] for head in notes.heads[KEY].values()} == {file.name}
+    assert notes.files[KEY] == {file.name}
+
+
+def test_a_changed_operator_forgets_its_rows_but_not_the_time(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    tasks.epoch((1, 3, 10), (2, 12, 20))
+    changed = tasks.restarted(operator("max"))
+    found = changed.epoch((2, 13, 7), (3, 1, 1))
+    assert (found.rows, found.mark) == ([], 13 * SECOND)
+    reports = found.notes.reports[KEY]
+    assert {report["discarded"] for report in reports} == {1}
+    assert sum(report["late_rows"] for report in reports) == 1
+    assert changed.epoch((-1, 20, 0)).rows == [(2, 20 * SECOND, 7)]
+
+
+def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
+    """Every byte of the file in turn: an error, or a byte that nobody reads."""
+    tasks = Tasks(tmp_path, operator("sum"))
+    tasks.epoch((1, 3, 10))
+    expected = tasks.restarted(operator("sum")).attempt((1, 4, 5), (-1, 11, 0)).rows
+    (file, other) = sorted(tasks.files())
+    (file, other) = (file, other) if file.name in _named(tasks) else (other, file)
+    whole, refused = file.read_bytes(), 0
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        file.unlink()
+        file.write_bytes(damaged)
+        hurt = tasks.restarted(operator("sum"))
+        try:
+            assert hurt.attempt((1, 4, 5), (-1, 11, 0)).rows == expected
+        except DataDirectoryError as error:
+            refused += 1
+            assert error.code == "TG-605"
+            assert "the stream sales, operator window_aggregate" in error.message
+            assert "remove the data" in (error.hint or "")
+    # What is left are the gaps between entries.
+    assert refused > len(whole) / 3 * 0.6
+
+
+def _named(tasks: Tasks) -> set[str]:
+    return {head[0] for head in tasks.order.heads[KEY].values()}
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 63, 64, 200])
+def test_state_that_is_missing_or_cut_short_is_an_error(tmp_path: Path, length: int | None) -> None:
+    tasks = Tasks(tmp_path, operator("sum"))
+    tasks.epoch((1, 3, 10))
+    (file,) = tasks.files()
+    if length is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(DataDirectoryError) as caught:
+        tasks.restarted(operator("sum")).attempt((1, 4, 5))
+    assert caught.value.code == "TG-605"
+
+
+class Kept:
+    """A sink that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+
+    def open(self, stamp: str, task: int) -> Kept:
+        self.stamp = stamp
+        return self
+
+    def add(self, rows: pa.Table) -> None:
+        self.tables.append(rows)
+
+    def finish(self) -> list[str]:
+        return [f"{self.stamp}: {sum(table.num_rows for table in self.tables)}"]
+
+
+def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: Path) -> None:
+    place = OrderPlace(str(tmp_path), "order.json")
+    place.write(Order(2, 9, 0))
+    one, two, late = Kept(), Kept(), Kept()
+    sinks = (
+        StagedSink("one", one, ("a", "b"), ("x", "y")),
+        StagedSink("two", two, ("b",), ("b",)),
+        StagedSink("late", late, ("l",), ("l",), late=True),
+    )
+    spec = StagingSpec("s", sinks, scans=True, late="is_late")
+    batch = pa.record_batch(
+        {
+            "a": pa.array([1, 2, None, None, None]),
+            "b": pa.array(["p", "q", None, None, None]),
+            "l": pa.array([None, None, None, 5, None], L),
+            "is_late": [False, False, False, True, False],
+            ORIGIN: pa.array([0, 1, 0, None, 0], pa.int32()),
+            MARK: pa.array([70, 30, None, None, BAD_MARK], L),
+            LIVE: [True, True, False, False, False],
+            SIDE: pa.array(
+                [None, None, note_bytes({"stream": "s", "rows": 3}), None, late_bytes(b"")],
+                pa.binary(),
+            ),
+        }
+    )
+    (out,) = staging(spec, place)(iter([batch]))
+    notes = Notes.of(out.column(0).to_pylist())
+    assert pa.concat_tables(one.tables).to_pylist() == [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]
+    assert pa.concat_tables(two.tables).to_pylist() == [{"b": "p"}, {"b": "q"}]
+    assert pa.concat_tables(late.tables).to_pylist() == [{"l": 5}]
+    stamp = "002-000000000009"
+    assert notes.tokens == {
+        "one": [f"{stamp}: 2"],
+        "two": [f"{stamp}: 2"],
+        "late": [f"{stamp}: 1"],
+    }
+    told = notes.streams["s"]
+    assert (told.rows_in, told.rows_out, told.bad, told.marks) == (3, 2, 1, {"0": 70, "1": 30})
+
+
+def test_orders_of_two_drivers_are_apart_and_forgotten_with_them(tmp_path: Path) -> None:
+    one, two = (OrderPlace(str(tmp_path), name) for name in ("a.json", "b.json"))
+    first = Order(0, 1, 5, True, {"s": [[1], []]}, {KEY: {"0": ["f", 0, 1, 2]}})
+    one.write(first)
+    two.write(Order(0, 2, 6))
+    assert one.read() == first and two.read().epoch == 2
+    one.forget()
+    assert [item.name for item in open_store(str(tmp_path)).list()] == ["b.json"]
+    assert json.loads((tmp_path / "b.json").read_text())["epoch"] == 2

@@ -1,0 +1,237 @@
+"""CHECKPOINT, DROP CHECKPOINT, SHOW CHECKPOINTS and RESTORE, for all pipelines together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.checkpoint.inspect import Checkpoint, summary
+from tidegate.checkpoint.manifest import Manifest
+from tidegate.checkpoint.manifests import Manifests
+from tidegate.checkpoint.names import Name
+from tidegate.checkpoint.restore import Forgets, restore, sinks_ahead
+from tidegate.errors import Place, RunError, TidegateError, did_you_mean
+
+_MADE_UP = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What RESTORE asks for: a name or the number of an epoch, and what is to become of sinks."""
+
+    checkpoint: str | int
+    # Whether sinks that cannot forget keep the rows from after the checkpoint.
+    keep: bool = False
+    # Only this one; all by default.
+    pipeline: str | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A pipeline that went back."""
+
+    pipeline: str
+    chosen: Manifest
+    begun: Manifest
+    warnings: tuple[TidegateError, ...] = ()
+
+
+class Checkpoints:
+    """The checkpoints of the pipelines of a data directory."""
+
+    def __init__(self, pipelines: Mapping[str, Manifests], forgets: Forgets) -> None:
+        self.pipelines = pipelines
+        self.forgets = forgets
+
+    # Keeping
+
+    def keep(self, name: str | None, place: Place | None = None) -> dict[str, Name]:
+        """Give the newest manifest of every pipeline a name; one is made up if none is given."""
+        if name is not None and self._named(name):
+            raise RunError(
+                "TG-202",
+                f"there is a checkpoint {name!r} already",
+                place=place,
+                hint=f"choose another name, or DROP CHECKPOINT '{name}'; first.",
+            )
+        name = name if name is not None else self._made_up()
+        kept = {key: item.keep_newest(name) for key, item in self.pipelines.items()}
+        found = {key: item for key, item in kept.items() if item is not None}
+        if not found:
+            raise RunError(
+                "TG-609",
+                "there is nothing to keep yet: no epoch was run",
+                place=place,
+                hint="start the streams, and wait for their first rows.",
+            )
+        return found
+
+    def _made_up(self) -> str:
+        found = (_MADE_UP.fullmatch(name) for name in self.names())
+        return f"checkpoint-{max((int(m.group(1)) for m in found if m is not None), default=0) + 1}"
+
+    def names(self) -> list[str]:
+        return sorted({n.name for item in self.pipelines.values() for n in item.named.all()})
+
+    def _named(self, name: str) -> dict[str, Name]:
+        found = {key: item.named.find(name) for key, item in self.pipelines.items()}
+        return {key: item for key, item in found.items() if item is not None}
+
+    def has(self, name: str) -> bool:
+        return bool(self._named(name))
+
+    def drop(self, name: str, place: Place | None = None) -> None:
+        found = self._named(name)
+        if not found:
+            raise self._unknown(name, place)
+        for key, item in found.items():
+            self.pipelines[key].drop_name(item)
+
+    def _unknown(self, name: str, place: Place | None) -> RunError:
+        hint = did_you_mean(name, self.names(), "checkpoints with a name")
+        return RunError("TG-609", f"there is no checkpoint {name!r}", place=place, hint=hint)
+
+    def listed(self) -> list[Checkpoint]:
+        """All that can be restored, by pipeline, newest first."""
+        found = []
+        for key, item in self.pipelines.items():
+            for manifest, names in _with_names(item):
+                found += [summary(key, name, manifest) for name in names]
+        return found
+
+    # Going back
+
+    def check(self, wanted: Wanted) -> None:
+        """Refuse what `restore` would refuse, and change nothing."""
+        self._require_room(wanted, self._chosen(wanted))
+
+    def restore(self, wanted: Wanted) -> list[Restored]:
+        chosen = self._chosen(wanted)
+        warnings = self._require_room(wanted, chosen)
+        return [
+            Restored(
+                key,
+                manifest,
+                restore(self.pipelines[key], manifest, wanted.keep),
+                tuple(warnings.get(key, ())),
+            )
+            for key, manifest in chosen.items()
+        ]
+
+    def _chosen(self, wanted: Wanted) -> dict[str, Manifest]:
+        """By pipeline, the manifest to go back to; nothing is done unless all are there."""
+        if isinstance(wanted.checkpoint, int):
+            return self._of_epoch(wanted.checkpoint, wanted)
+        named = self._named(wanted.checkpoint)
+        if not named:
+            raise self._unknown(wanted.checkpoint, wanted.place)
+        keys = [key for key in named if key in self._asked(wanted)]
+        if not keys:
+            raise RunError(
+                "TG-609",
+                f"the checkpoint {wanted.checkpoint!r} has nothing of the pipeline "
+                f"{wanted.pipeline}",
+                place=wanted.place,
+                hint=f"it has: {', '.join(named)}.",
+            )
+        return {key: self._usable(key, named[key], wanted) for key in keys}
+
+    def _asked(self, wanted: Wanted) -> list[str]:
+        if wanted.pipeline is None:
+            return list(self.pipelines)
+        if wanted.pipeline.lower() not in self.pipelines:
+            hint = did_you_mean(wanted.pipeline, self.pipelines, "pipelines")
+            raise RunError(
+                "TG-609",
+                f"there is no pipeline {wanted.pipeline}",
+                place=wanted.place,
+                hint=hint,
+            )
+        return [wanted.pipeline.lower()]
+
+    def _of_epoch(self, epoch: int, wanted: Wanted) -> dict[str, Manifest]:
+        keys = self._asked(wanted)
+        if len(keys) > 1:
+            raise RunError(
+                "TG-609",
+                f"each of the pipelines {', '.join(keys)} counts its own epochs",
+                place=wanted.place,
+                hint=f"RESTORE FROM CHECKPOINT {epoch} WITH (pipeline = '{keys[0]}');",
+            )
+        for key in keys:
+            usable = self.pipelines[key].usable()
+            found = next((m for m in usable if m.epoch == epoch), None)
+            if found is not None:
+                return {key: found}
+            there = sorted({m.epoch for m in usable})
+            raise RunError(
+                "TG-609",
+                f"epoch {epoch} of the pipeline {key} is not kept, or its state cannot be used",
+                place=wanted.place,
+                hint=f"epochs that are kept: {', '.join(map(str, there)) or 'none'}.",
+            )
+        raise RunError(
+            "TG-609",
+            "there is nothing to restore: no epoch was run",
+            place=wanted.place,
+            hint="SHOW CHECKPOINTS; lists what is there.",
+        )
+
+    def _usable(self, key: str, name: Name, wanted: Wanted) -> Manifest:
+        for manifest in self.pipelines[key].usable():
+            if manifest.stamp == name.stamp:
+                return manifest
+        raise RunError(
+            "TG-605",
+            f"the checkpoint {name.name!r} of the pipeline {key} cannot be used: its manifest or "
+            "its state is damaged",
+            place=wanted.place,
+            hint="SHOW CHECKPOINTS; lists the others.",
+        )
+
+    def _require_room(
+        self, wanted: Wanted, chosen: Mapping[str, Manifest]
+    ) -> dict[str, list[TidegateError]]:
+        """Sinks that cannot forget refuse, unless they may keep what they have; then it is said."""
+        warnings: dict[str, list[TidegateError]] = {}
+        for key, manifest in chosen.items():
+            ahead = sinks_ahead(self.pipelines[key], manifest, self.forgets)
+            if not ahead:
+                continue
+            have = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in ahead)
+            if not wanted.keep:
+                raise RunError(
+                    "TG-610",
+                    f"sinks have rows from after epoch {manifest.epoch}, and cannot forget them: "
+                    f"{have}",
+                    place=wanted.place,
+                    hint=f"RESTORE FROM CHECKPOINT {_shown(wanted)}; leaves them there: rows that "
+                    "are read again will be there twice.",
+                )
+            warnings[key] = [_twice(manifest, have)]
+        return warnings
+
+
+def _with_names(manifests: Manifests) -> Iterator[tuple[Manifest, Sequence[str | None]]]:
+    """All that are kept, each with its names; one without a name has None."""
+    names = manifests.named.all()
+    for manifest in manifests.kept():
+        yield manifest, [n.name for n in names if n.stamp == manifest.stamp] or [None]
+
+
+def _shown(wanted: Wanted) -> str:
+    """The statement that was written, with the sinks in it."""
+    what = f"'{wanted.checkpoint}'" if isinstance(wanted.checkpoint, str) else wanted.checkpoint
+    only = f"pipeline = '{wanted.pipeline}', " if wanted.pipeline is not None else ""
+    return f"{what} WITH ({only}sinks = 'keep')"
+
+
+def _twice(manifest: Manifest, have: str) -> RunError:
+    return RunError(
+        "TG-610",
+        f"rows from after epoch {manifest.epoch} stay in sinks that cannot forget them, and will "
+        f"be there twice: {have}",
+        hint="remove them by hand if they matter: their files are named after their epochs.",
+    )

@@ -1,0 +1,199 @@
+"""The line of manifests of a pipeline, in a folder of their own.
+
+The newest one that is whole is the truth. Creating the next one commits an epoch: that can be done
+once, so of two processes that try, one succeeds.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.names import Name, Names
+from tidegate.errors import DataDirectoryError
+from tidegate.storage import AlreadyThere, NotThere
+
+if TYPE_CHECKING:
+    from tidegate.storage import Store
+
+FOLDER = "manifests"
+STATE = "state"
+_NAME = re.compile(r"manifests/(\d+)-(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A manifest that was newer, but could not be used."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest manifest that can be used; None: there is none at all."""
+
+    manifest: Manifest | None
+    skipped: tuple[Skipped, ...] = ()
+
+
+class Manifests:
+    """The manifests of one pipeline."""
+
+    def __init__(self, store: Store, max_retained: int = 3) -> None:
+        self.store = store
+        self.max_retained = max_retained
+        self.named = Names(store)
+        # What gets a name must not expire at the same moment.
+        self._lock = threading.Lock()
+        self._kept: set[str] | None = None
+
+    # Reading
+
+    def names(self) -> list[str]:
+        """All of them, oldest first: by generation, then by epoch."""
+        found = [item.name for item in self.store.list(FOLDER)]
+        return sorted((n for n in found if _NAME.fullmatch(n)), key=_place)
+
+    def load(self, name: str) -> Manifest:
+        return Manifest.from_bytes(self.store.get(name))
+
+    def newest(self) -> Found:
+        """The newest whose state is there; damaged ones are passed over, and said."""
+        skipped: list[Skipped] = []
+        whole = _Whole(self.store)
+        for name in reversed(self.names()[-self.max_retained :]):
+            try:
+                manifest = self.load(name)
+                whole.require(manifest)
+                return Found(manifest, tuple(skipped))
+            except Damaged as error:
+                skipped.append(Skipped(name, str(error)))
+            except NotThere:
+                continue
+        if skipped:
+            raise self._unusable(skipped)
+        return Found(None)
+
+    def _unusable(self, skipped: list[Skipped]) -> DataDirectoryError:
+        older = self.usable()
+        back = f"RESTORE FROM CHECKPOINT {older[0].epoch}; goes back; or " if older else ""
+        return DataDirectoryError(
+            "TG-605",
+            f"none of the newest {len(skipped)} manifests in {self.store.uri}/{FOLDER} can be "
+            f"used: {skipped[0].name}: {skipped[0].reason}",
+            hint=f"{back}put back a copy of the data directory from before, or remove it: all "
+            "streams then start from the beginning.",
+        )
+
+    def kept(self) -> list[Manifest]:
+        """Those that are kept, newest first; damaged ones are left out."""
+        found = []
+        for name in reversed(self.names()):
+            try:
+                found.append(self.load(name))
+            except (Damaged, NotThere):
+                continue
+        return found
+
+    def usable(self) -> list[Manifest]:
+        """Those that are kept and whose state is there, newest first."""
+        whole = _Whole(self.store)
+        return [manifest for manifest in self.kept() if whole.flaw(manifest) is None]
+
+    # Deciding
+
+    def settled(self) -> Found:
+        """The newest that can be used, as one that the next epoch can follow.
+
+        Where newer ones are damaged, their numbers are spent: it is written again behind them, and
+        says that the epochs in between never were.
+        """
+        found = self.newest()
+        if found.manifest is None or not found.skipped:
+            return found
+        generation, epoch = self.top()
+        manifest = found.manifest.gone_back(generation, epoch + 1)
+        self.create(manifest)
+        return Found(manifest, found.skipped)
+
+    def top(self) -> tuple[int, int]:
+        """The largest generation and the largest epoch that were ever used and are still known."""
+        places = [_place(name) for name in self.names()] or [(0, -1)]
+        return max(g for g, _ in places), max(e for _, e in places)
+
+    def create(self, manifest: Manifest) -> None:
+        """Commit an epoch."""
+        name = f"{FOLDER}/{manifest.stamp}.json"
+        try:
+            self.store.put_new(name, manifest.to_bytes())
+        except AlreadyThere:
+            raise DataDirectoryError(
+                "TG-602",
+                f"another process has decided epoch {manifest.epoch} of this pipeline",
+                hint="stop that process; this one has stopped and wrote nothing.",
+            ) from None
+
+    # Keeping
+
+    def keep_newest(self, name: str) -> Name | None:
+        """Give the newest one a name; None if there is none yet."""
+        with self._lock:
+            newest = self.newest().manifest
+            if newest is None:
+                return None
+            added = Name(name, newest.generation, newest.epoch)
+            self.named.add(added)
+            self._kept = None
+            return added
+
+    def drop_name(self, name: Name) -> None:
+        """What it stood for expires like all others from now on."""
+        with self._lock:
+            self.named.remove(name)
+            self._kept = None
+
+    def expire(self) -> None:
+        """Remove what is older than the newest few and has no name."""
+        with self._lock:
+            if self._kept is None:
+                self._kept = {f"{FOLDER}/{name.stamp}.json" for name in self.named.all()}
+            old = self.names()[: -self.max_retained]
+            self.store.delete([name for name in old if name not in self._kept])
+
+
+class _Whole:
+    """Whether the state that manifests speak of is there; it is listed at most once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sizes: dict[str, int] | None = None
+
+    def require(self, manifest: Manifest) -> None:
+        flaw = self.flaw(manifest)
+        if flaw is not None:
+            raise Damaged(flaw)
+
+    def flaw(self, manifest: Manifest) -> str | None:
+        for operator in manifest.operators.values():
+            for file, size in operator.files.items():
+                there = self._there().get(file)
+                if there is None:
+                    return f"its state file {STATE}/{file} is missing"
+                if there != size:
+                    return f"its state file {STATE}/{file} has {there:,} bytes, and had {size:,}"
+        return None
+
+    def _there(self) -> dict[str, int]:
+        if self._sizes is None:
+            self._sizes = {item.name: item.size for item in self._store.child(STATE).list()}
+        return self._sizes
+
+
+def _place(name: str) -> tuple[int, int]:
+    found = _NAME.fullmatch(name)
+    assert found is not None, f"{name} is the name of a manifest"
+    return int(found.group(1)), int(found.group(2))

@@ -1,0 +1,133 @@
+"""`tidegate checkpoints` and `tidegate inspect`: what a data directory holds, without Spark.
+
+They only read, and take no lock, so another process may be using the directory.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tidegate.checkpoint.checkpoints import Checkpoints
+from tidegate.checkpoint.inspect import COLUMNS, sections, summary
+from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.manifests import Manifests
+from tidegate.cli import report
+from tidegate.cli.screen import open_screen
+from tidegate.errors import DataDirectoryError, RunError, TidegateError, did_you_mean
+from tidegate.names import LOCK
+from tidegate.runtime.directory import DataDirectory
+from tidegate.storage import NotThere
+
+
+def checkpoints(path: Path, as_json: bool) -> int:
+    """List everything that can be restored."""
+    found = _pipelines(path)
+    report.show(_damaged(found), "warning")
+    listed = Checkpoints(found, lambda connector: True).listed()
+    if as_json:
+        print(_json([asdict(item) for item in listed]))
+    elif listed:
+        rows = [tuple(asdict(item).values()) for item in listed]
+        open_screen().table("", COLUMNS, [_blank(row) for row in rows])
+    else:
+        print(f"{path} has no checkpoints: no epoch was run")
+    return 0
+
+
+def inspect(path: Path, epoch: int | None, pipeline: str | None, as_json: bool) -> int:
+    """Show what one epoch of each pipeline has decided; the newest by default."""
+    found = _chosen(_pipelines(path), pipeline)
+    report.show(_damaged(found), "warning")
+    manifests = {name: _manifest(name, item, epoch) for name, item in found.items()}
+    if as_json:
+        print(_json({name: asdict(item) for name, item in manifests.items()}))
+        return 0
+    if not manifests:
+        print(f"{path} has no epochs yet")
+    for name, manifest in manifests.items():
+        _show(name, found[name], manifest)
+    return 0
+
+
+def _show(name: str, manifests: Manifests, manifest: Manifest) -> None:
+    screen = open_screen()
+    about = summary(name, None, manifest)
+    names = [n.name for n in manifests.named.all() if n.stamp == manifest.stamp]
+    kept = f", kept as {', '.join(names)}" if names else ""
+    screen.line(
+        f"pipeline {name}: epoch {manifest.epoch} of generation {manifest.generation}, "
+        f"{about.time:%Y-%m-%d %H:%M:%S} UTC, {manifest.key_groups} key groups{kept}"
+    )
+    for generation, left, first in manifest.restored:
+        screen.line(f"went back to epoch {left} of generation {generation} before epoch {first}")
+    for section in sections(manifest):
+        if section.rows:
+            screen.table(section.title, section.columns, [_blank(row) for row in section.rows])
+
+
+def _pipelines(path: Path) -> dict[str, Manifests]:
+    if not (path / LOCK).is_file():
+        raise DataDirectoryError(
+            "TG-601",
+            f"{path} is not a data directory of Tidegate (it has no file {LOCK})",
+            hint="name the directory that was given to run with --data; by default it is "
+            ".tidegate/<file>.",
+        )
+    directory = DataDirectory(path)
+    return {name: Manifests(directory.pipeline(name)) for name in directory.pipelines()}
+
+
+def _chosen(found: dict[str, Manifests], pipeline: str | None) -> dict[str, Manifests]:
+    if pipeline is None:
+        return found
+    if pipeline.lower() not in found:
+        hint = did_you_mean(pipeline, found, "pipelines")
+        raise RunError("TG-609", f"there is no pipeline {pipeline}", hint=hint)
+    return {pipeline.lower(): found[pipeline.lower()]}
+
+
+def _manifest(name: str, manifests: Manifests, epoch: int | None) -> Manifest:
+    kept = manifests.kept()
+    found = next((m for m in kept if epoch is None or m.epoch == epoch), None)
+    if found is None:
+        there = ", ".join(str(m.epoch) for m in kept) or "none"
+        what = f"epoch {epoch}" if epoch is not None else "an epoch that can be read"
+        raise RunError(
+            "TG-609",
+            f"the pipeline {name} does not keep {what}",
+            hint=f"epochs that are kept: {there}.",
+        )
+    return found
+
+
+def _damaged(found: dict[str, Manifests]) -> list[TidegateError]:
+    """Manifests that cannot be read."""
+    problems: list[TidegateError] = []
+    for pipeline, manifests in found.items():
+        for name in manifests.names():
+            try:
+                manifests.load(name)
+            except Damaged as error:
+                message = f"{name} of the pipeline {pipeline} cannot be used: {error}"
+                problems.append(RunError("TG-605", message))
+            except NotThere:
+                # It has expired meanwhile.
+                continue
+    return problems
+
+
+def _blank(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is not there is left empty: NULL is a value of SQL."""
+    return tuple("" if item is None else item for item in row)
+
+
+def _json(content: Any) -> str:
+    def plain(item: Any) -> str:
+        assert isinstance(item, datetime), f"{item!r} has no place in a manifest"
+        return item.isoformat()
+
+    return json.dumps(content, indent=2, default=plain)

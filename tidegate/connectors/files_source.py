@@ -1,0 +1,220 @@
+"""Directories of files as a source: new ones by listing, each read once."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP, RECORD_FILE, RECORD_LINE
+from tidegate.connectors.listing import SeenFiles, new_files
+from tidegate.connectors.parquet_rows import ParquetReader, fits
+from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.text_lines import TextReader, is_compressed
+from tidegate.errors import RunError
+from tidegate.storage import Item, open_store, uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A part of a file that is worth a task of its own.
+_PART_BYTES = 8 << 20
+# From here on Spark's own reader of parquet is faster, though the frame is built for it.
+_NATIVE_BYTES = 48 << 20
+# As many streams that are not equally far are kept in mind.
+_REMEMBERED = 8
+# How long a file that has just come may take until it is whole.
+_WRITING_SECONDS = 3.0
+
+
+class FilesSource:
+    """A directory that files are added to."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self.context = context
+        self.options = context.source.options
+        self.store = open_store(uri(self.options["path"]))
+        self.seen_files = SeenFiles(open_store(context.offsets))
+        self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
+        # Offsets of streams with the files that were read up to there, and the same for ranges
+        # that were cut and may be decided.
+        self._known: list[tuple[Offset, set[str]]] = []
+        self._cuts: list[tuple[Offset, set[str]]] = []
+        self._lock = threading.Lock()
+        self._require_directory()
+
+    def _require_directory(self) -> None:
+        """An empty listing would say nothing about a typo."""
+        path = self.options["path"]
+        if self.store.local and not self.store.local_path("").is_dir():
+            raise RunError(
+                "TG-504",
+                f"the source {self.context.source.name} reads the directory {path}, which does "
+                "not exist",
+                hint=f"mkdir -p {path}, or correct the option path.",
+            )
+
+    # Cutting
+
+    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+        with self._lock:
+            seen = self._seen(since)
+            found = new_files(self.store.list(), seen, self.options["glob"])
+            if not found:
+                return None
+            chosen = found[: self.limit]
+            offset = self.seen_files.next(since, [item.name for item in chosen])
+            self._cuts = [*self._cuts[1 - _REMEMBERED :], (offset, seen)]
+        size = sum(item.size for item in chosen)
+        more = len(found) > len(chosen)
+        if self.options["format"] == "parquet":
+            return self._parquet_cut(chosen, offset, size, more, tasks)
+        shares = _spread(
+            [part for item in chosen for part in _text_parts(item, tasks, self.whole)], tasks
+        )
+        return Cut(offset, shares, size=size, more=more)
+
+    def _seen(self, since: Offset | None) -> set[str]:
+        """The files that were read up to an offset; adding up all names is done once."""
+        found = next((seen for at, seen in self._known if at == since), None)
+        if found is None:
+            found = self.seen_files.names(since)
+            self._known = [*self._known[1 - _REMEMBERED :], (since, found)]
+        return found
+
+    def committed(self, offset: Offset) -> None:
+        with self._lock:
+            seen = next((seen for at, seen in self._cuts if at == offset), None)
+            if seen is None:
+                return
+            self._cuts = [item for item in self._cuts if item[1] is not seen]
+            self._known = [item for item in self._known if item[1] is not seen]
+            seen |= set(offset["files"])
+            self._known.append((offset, seen))
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.options["multi_line"])
+
+    def _parquet_cut(
+        self, chosen: list[Item], offset: Offset, size: int, more: bool, tasks: int
+    ) -> Cut:
+        footers = [self._footer(item) for item in chosen]
+        rows = sum(footer.num_rows for footer in footers)
+        wanted = self._wanted()
+        partitioned = any("=" in item.name for item in chosen)
+        odd = not all(fits(footer.schema.to_arrow_schema(), wanted) for footer in footers)
+        if size > _NATIVE_BYTES or partitioned or odd:
+            return Cut(offset, [], rows, more, size, native=[item.name for item in chosen])
+        parts = []
+        for item, footer in zip(chosen, footers, strict=True):
+            for group in range(footer.num_row_groups):
+                weight = footer.row_group(group).total_byte_size
+                parts.append((weight, [item.name, item.modified_us, group, group + 1]))
+        return Cut(offset, _spread(parts, tasks), more=more, size=size)
+
+    def _footer(self, item: Item) -> Any:
+        """The footer of a file; of one that is new, somebody may still be writing it."""
+        deadline = time.monotonic() + _WRITING_SECONDS
+        while True:
+            try:
+                return pq.ParquetFile(pa.BufferReader(self.store.map(item.name))).metadata
+            except (pa.ArrowException, OSError) as error:
+                old_us = time.time_ns() // 1000 - item.modified_us
+                if old_us > _WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
+                    raise self._unreadable(item.name, error) from None
+                time.sleep(0.05)
+
+    def _unreadable(self, name: str, error: Exception) -> RunError:
+        return RunError(
+            "TG-504",
+            f"the source {self.context.source.name} cannot read {self.store.uri}/{name}: "
+            f"{str(error).splitlines()[0]}",
+            hint="put a readable file of the same name in its place and start again: nothing is "
+            "lost, the epoch is read once more.",
+        )
+
+    def _wanted(self) -> pa.Schema:
+        from tidegate.physical.typed import arrow_type
+
+        fields = [(c.name, arrow_type(str(c.type))) for c in self.context.source.stored_columns]
+        fields += [(OP, pa.string())] if self.options["changelog"] else []
+        return pa.schema(fields)
+
+    # Reading
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        if self.options["format"] == "parquet":
+            columns = pa.schema([self._wanted().field(name) for name, _ in read.columns])
+            return leaf(ParquetReader(self.store.uri, columns, read.arrival, read.located))
+        from tidegate.connectors.text_files import TextFiles
+
+        is_csv = self.options["format"] == "csv"
+        reader = TextReader(
+            self.store.uri,
+            self.whole,
+            is_csv and bool(self.options["header"]),
+            self.options["encoding"] == "utf-8",
+        )
+        declared = [(c.name, str(c.type)) for c in self.context.source.stored_columns]
+        declared += [(OP, "STRING")] if self.options["changelog"] else []
+        kept = (ARRIVAL_FILE, ARRIVAL_ROW) if read.arrival else ()
+        frame = TextFiles(self.options, tuple(declared), kept, read.located).read(leaf(reader))
+        return leaf.counted(frame) if self.whole else frame
+
+    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+        from tidegate.physical.stage_sql import quoted
+
+        paths = [_literally(self.store.spark_uri(name)) for name in cut.native]
+        schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in read.columns)
+        reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
+        kept = list(_ROW_PLACE) if read.located else []
+        kept += list(_ARRIVAL) if read.arrival else []
+        names = [quoted(name) for name, _ in read.columns]
+        return reader.parquet(*paths).selectExpr(*names, *kept)
+
+
+def _literally(path: str) -> str:
+    """A path for Spark's readers, which take [1] and {a,b} for patterns."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
+
+
+# Where a row of parquet stood, as Spark's own reader tells it.
+_ROW_PLACE = (
+    f"_metadata.file_path AS {RECORD_FILE}",
+    f"_metadata.row_index + 1 AS {RECORD_LINE}",
+)
+_TIME = "lpad(CAST(unix_micros(_metadata.file_modification_time) AS STRING), 20, '0')"
+_ARRIVAL = (
+    f"concat_ws(' ', {_TIME}, _metadata.file_path) AS {ARRIVAL_FILE}",
+    f"_metadata.row_index AS {ARRIVAL_ROW}",
+)
+
+
+def _text_parts(item: Item, tasks: int, whole: bool) -> list[tuple[int, list[Any]]]:
+    """A text file as one part, or where it is large as several."""
+    count = min(tasks, item.size // _PART_BYTES)
+    if whole or count < 2 or is_compressed(item.name):
+        return [(item.size, [item.name, item.modified_us, 0, None])]
+    bounds = [item.size * part // count for part in range(count)]
+    ends: Sequence[int | None] = [*bounds[1:], None]
+    return [
+        (item.size // count, [item.name, item.modified_us, start, end])
+        for start, end in zip(bounds, ends, strict=True)
+    ]
+
+
+def _spread(parts: list[tuple[int, list[Any]]], tasks: int) -> list[list[Any]]:
+    """Parts over tasks, so that each reads about the same; the largest are placed first."""
+    shares: list[list[Any]] = [[] for _ in range(tasks)]
+    loads = [0] * tasks
+    for weight, part in sorted(parts, key=lambda item: -item[0]):
+        least = loads.index(min(loads))
+        shares[least].append(part)
+        loads[least] += weight
+    return shares

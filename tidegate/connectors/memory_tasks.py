@@ -1,0 +1,98 @@
+"""What tasks do for memory sources and sinks. Python workers import it: it must load little."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
+from tidegate.errors import RunError
+from tidegate.storage import open_store
+
+
+@dataclass(frozen=True)
+class InsertReader:
+    """Reads inserts by their names; columns that an insert does not have are NULL."""
+
+    root: str
+    columns: pa.Schema
+    arrival: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        fields = list(self.columns)
+        if self.arrival:
+            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+        return pa.schema(fields)
+
+    def read(self, share: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+        buffer = open_store(self.root).map(share)
+        row = 0
+        for batch in pa.ipc.open_file(pa.BufferReader(buffer)).read_all().to_batches():
+            count = batch.num_rows
+            arrays = [self._column(batch, wanted) for wanted in self.columns]
+            if self.arrival:
+                arrays.append(pa.repeat(pa.scalar(share), count))
+                arrays.append(pa.array(np.arange(row, row + count)))
+            row += count
+            yield pa.record_batch(arrays, schema=self.schema), count
+
+    def _column(self, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
+        index = batch.schema.get_field_index(wanted.name)
+        if index < 0:
+            return pa.nulls(batch.num_rows, wanted.type)
+        try:
+            return batch.column(index).cast(wanted.type)
+        except pa.ArrowException as error:
+            raise RunError(
+                "TG-504",
+                f"rows were inserted with the column {wanted.name} as {batch.column(index).type}, "
+                f"and it is declared as {wanted.type}: {error}",
+                hint="declare the type that it had, or another source.",
+            ) from None
+
+
+@dataclass
+class ArrowStager:
+    """Puts the rows of a task into one Arrow file."""
+
+    root: str
+    stamp: str
+    task: int
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        self.tables.append(rows)
+
+    def finish(self) -> list[str]:
+        if not self.tables:
+            return []
+        name = f"{self.stamp}-{self.task:05d}-{uuid.uuid4().hex[:8]}.arrow"
+        schema = self.tables[0].schema
+        store = open_store(self.root)
+        with store.writer(name) as out, pa.ipc.new_file(out, schema) as writer:
+            for table in self.tables:
+                writer.write_table(table)
+        return [name]
+
+
+@dataclass(frozen=True)
+class ArrowStagerFactory:
+    """Opens stagers in tasks."""
+
+    root: str
+
+    def open(self, stamp: str, task: int) -> ArrowStager:
+        return ArrowStager(self.root, stamp, task)
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """A table as the content of an Arrow file."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())

@@ -1,0 +1,215 @@
+"""What connectors offer: sources cut ranges and read them, sinks stage rows and commit them.
+
+A source says how far it is and cuts the range of an epoch; tasks then read exactly the rows of that
+range, any number of times. A sink has its rows staged by tasks, where nobody sees them; what they
+have staged comes back as *tokens*. Once a manifest has decided an epoch, `commit` makes its tokens
+visible, any number of times with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.checkpoint.manifest import Stretch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.catalog.objects import Sink, Source
+    from tidegate.catalog.settings import Settings
+    from tidegate.checkpoint.manifest import Manifest
+
+# JSON: how far a source is, what a task reads, what a task has staged.
+Offset = Any
+Share = list[Any]
+Token = Any
+# Columns as SQL, with their names.
+SqlColumns = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a source gets: where it may keep data of its own, and the settings in force."""
+
+    source: Source
+    # The folder of the source in the data directory, and where this pipeline keeps what belongs to
+    # its offsets, as URIs.
+    data: str
+    offsets: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is wanted of a source: stored columns by name, and what is to be told of each row."""
+
+    columns: tuple[tuple[str, str], ...]
+    # Whether rows must say where they stood.
+    arrival: bool = False
+    # Whether records must say where they stood in a file, and bad ones why they are bad.
+    located: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The range of an epoch: where it ends, and what each task reads of it."""
+
+    offset: Offset
+    shares: list[Share]
+    # How many rows it has, where no task counts them.
+    rows: int | None = None
+    # Whether more is there already.
+    more: bool = False
+    # Bytes to be read, roughly.
+    size: int = 0
+    # What only Spark's own reader can read, or reads faster.
+    native: Any = None
+
+
+class ShareReader(Protocol):
+    """Reads the shares of a task; goes to the task as it is."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def read(self, share: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches of the schema, each with the number of records in it."""
+
+
+class Leaf(Protocol):
+    """Makes a frame of what tasks read, which also tells what time it is."""
+
+    def __call__(self, reader: ShareReader) -> DataFrame: ...
+
+    def counted(self, frame: DataFrame) -> DataFrame:
+        """A frame whose rows are counted here, because readers cannot tell how many they are."""
+
+
+class OpenSource(Protocol):
+    """A source that is open: it cuts ranges, and is read as a frame."""
+
+    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+        """The next range after an offset; None if nothing is new."""
+
+    def committed(self, offset: Offset) -> None:
+        """A manifest has this offset now."""
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        """The stored columns (and _op, and BAD_RECORD) of what tasks read by their orders."""
+
+    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+        """The same of one cut, read by Spark itself."""
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What a sink gets: `pipeline` names the output of this pipeline for good."""
+
+    sink: Sink
+    # The folder of the stream in the data directory, as a URI.
+    data: str
+    pipeline: str
+    show: Callable[[str, int, Any], None]
+
+
+@dataclass(frozen=True, order=True)
+class EpochId:
+    """An epoch and the generation it belongs to."""
+
+    generation: int
+    epoch: int
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.generation:03d}-{self.epoch:012d}"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the newest manifest says when a sink is opened."""
+
+    # The last epoch; None before the first one.
+    last: EpochId | None
+    tokens: Sequence[Token] = ()
+    # The epoch that the tokens were made in; the last one if it is not said.
+    staged: EpochId | None = None
+    # The epochs that led to the last one; all of its generation if it is not said.
+    line: Sequence[Stretch] = ()
+    # What the sink has of generations before this one may be left there.
+    kept_before: int = 0
+
+    @classmethod
+    def by(cls, manifest: Manifest, sink: str) -> Decided:
+        """What a manifest says about a sink."""
+        last = EpochId(manifest.generation, manifest.epoch) if manifest.epoch >= 0 else None
+        state = manifest.sinks.get(sink)
+        if state is None or state.epoch < 0:
+            return cls(last, (), None, manifest.line, manifest.kept_before)
+        staged = EpochId(state.generation, state.epoch)
+        return cls(last, state.tokens, staged, manifest.line, manifest.kept_before)
+
+    @property
+    def made_in(self) -> EpochId | None:
+        """The epoch that the tokens belong to."""
+        return self.staged or self.last
+
+    def knows(self, epoch: EpochId) -> bool:
+        """Whether what a sink has of an epoch belongs there."""
+        if epoch.generation < self.kept_before:
+            return True
+        line = self.line
+        if not line and self.last is not None:
+            line = [Stretch(self.last.generation, -1, self.last.epoch)]
+        return any(stretch.holds(epoch.generation, epoch.epoch) for stretch in line)
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Where the line went back: the last epoch before, and the first one after."""
+        pairs = zip(self.line, self.line[1:], strict=False)
+        return [(before.last, after.first) for before, after in pairs]
+
+
+class Stager(Protocol):
+    """Stages the rows of one task for one sink."""
+
+    def add(self, rows: pa.Table) -> None: ...
+
+    def finish(self) -> list[Token]:
+        """What was staged is safe now."""
+
+
+class StagerFactory(Protocol):
+    """Opens stagers; goes to the task as it is."""
+
+    def open(self, stamp: str, task: int) -> Stager: ...
+
+
+class OpenSink(Protocol):
+    """A sink that is open."""
+
+    def recover(self, decided: Decided) -> None:
+        """Check the target, finish what was decided, remove what was only staged."""
+
+    def columns(self, given: SqlColumns) -> SqlColumns | None:
+        """What the sink wants instead of the columns of the stream; None: just those."""
+
+    def stager(self, schema: pa.Schema) -> StagerFactory:
+        """What stages rows of a stream of this schema in tasks."""
+
+    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+        """Make an epoch visible; again changes nothing."""
+
+
+class SourceFactory(Protocol):
+    """Opens a source."""
+
+    def __call__(self, context: SourceContext) -> OpenSource: ...
+
+
+class SinkFactory(Protocol):
+    """Opens a sink."""
+
+    def __call__(self, context: SinkContext) -> OpenSink: ...

@@ -1,0 +1,66 @@
+"""The logical nodes. Columns have ids that are unique in a plan; expressions refer to ids only.
+
+One module a family. A node answers for itself what it promises (whether its rows end, changelog
+kind, key, what bounds its state) and what time means to it (who is late, when rows are final):
+`base` lists the questions.
+"""
+
+from __future__ import annotations
+
+from tidegate.plan.nodes.aggregate import Aggregate
+from tidegate.plan.nodes.base import Node, Unary
+from tidegate.plan.nodes.distinct import Distinct
+from tidegate.plan.nodes.fields import Field, Role, WindowKind, WindowSpec
+from tidegate.plan.nodes.join import Join, JoinKind, KeyPair, TimeBounds
+from tidegate.plan.nodes.leaves import LookupScan, Scan, SideScan, Values
+from tidegate.plan.nodes.normalize import Normalize
+from tidegate.plan.nodes.over import Over
+from tidegate.plan.nodes.rows import Emit, Explode, Filter, Inlined, Project
+from tidegate.plan.nodes.set_operation import SetOperation
+from tidegate.plan.nodes.sort import Limit, Sort
+from tidegate.plan.nodes.top_n import TopN
+from tidegate.plan.nodes.window import Hold, Window
+
+
+def walk(node: Node, into_inlined: bool = True) -> list[Node]:
+    """The node and everything below it, top down."""
+    nodes = [node]
+    if isinstance(node, Inlined) and not into_inlined:
+        return nodes
+    for child in node.inputs:
+        nodes += walk(child, into_inlined)
+    return nodes
+
+
+__all__ = [
+    "Aggregate",
+    "Distinct",
+    "Emit",
+    "Explode",
+    "Field",
+    "Filter",
+    "Hold",
+    "Inlined",
+    "Join",
+    "JoinKind",
+    "KeyPair",
+    "Limit",
+    "LookupScan",
+    "Node",
+    "Normalize",
+    "Over",
+    "Project",
+    "Role",
+    "Scan",
+    "SetOperation",
+    "SideScan",
+    "Sort",
+    "TimeBounds",
+    "TopN",
+    "Unary",
+    "Values",
+    "Window",
+    "WindowKind",
+    "WindowSpec",
+    "walk",
+]

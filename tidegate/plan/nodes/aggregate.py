@@ -1,0 +1,115 @@
+"""GROUP BY."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, Unary, expiry
+from tidegate.plan.nodes.fields import Field, Role, WindowKind, WindowSpec
+from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.window import Window
+from tidegate.sql.statements import Emit as EmitClause
+from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind, format_duration
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate(Unary):
+    """GROUP BY: `keys` then `aggregates` make up the fields."""
+
+    keys: tuple[exp.Expr, ...] = field(kw_only=True)
+    aggregates: tuple[exp.Expr, ...] = field(kw_only=True)
+    window: WindowSpec | None = field(kw_only=True)
+    emit: EmitClause | None = field(default=None, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
+
+    @property
+    def key_fields(self) -> tuple[Field, ...]:
+        return self.fields[: len(self.keys)]
+
+    @property
+    def grouped_window(self) -> Window | None:
+        """The window by which it groups, if it applies it itself."""
+        below = self.input
+        return below if isinstance(below, Window) and below.grouped else None
+
+    @property
+    def makes_sessions(self) -> bool:
+        """Whether it merges rows into sessions, each key its own."""
+        window = self.grouped_window
+        return window is not None and window.spec.kind is WindowKind.SESSION
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the watermark closes its groups."""
+        return any(item.closes for item in self.key_fields)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether its windows are of processing time."""
+        return self.window is not None and self.window.processing_time
+
+    @property
+    def lateness_us(self) -> int:
+        """For how long closed windows may still be corrected."""
+        return (self.emit.lateness_us or 0) if self.emit is not None else 0
+
+    @once
+    def changelog(self) -> ChangelogKind:
+        mode = self.emit.mode if self.emit is not None else EmitMode.DEFAULT
+        if self.input.bounded and mode is EmitMode.DEFAULT:
+            return APPEND
+        if mode in (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY):
+            return CHANGELOG
+        return CHANGELOG if self.lateness_us or not self.windowed else APPEND
+
+    @once
+    def key(self) -> Key | None:
+        return tuple(item.id for item in self.key_fields)
+
+    @once
+    def state_bound(self) -> str | None:
+        below = self.input
+        closes = below.has_watermark or below.bounded or self.by_clock
+        if not self.windowed or not closes:
+            return "one entry a group" + expiry(self.ttl_us)
+        kept = "key and open session" if self.makes_sessions else "group and open window"
+        text = f"one entry a {kept}"
+        if not self.by_clock and not below.has_watermark:
+            return f"{text}, until the input ends"
+        text += f", until the {'clock' if self.by_clock else 'watermark'} passes its end"
+        return text + (f" + {format_duration(self.lateness_us)}" if self.lateness_us else "")
+
+    @property
+    def judges_lateness(self) -> bool:
+        return self.windowed and not self.by_clock
+
+    def late_rows(self, port: int) -> Node:
+        return self.grouped_window.input if self.grouped_window is not None else self.input
+
+    @once
+    def is_final(self) -> bool:
+        return self.windowed or self.bounded
+
+    @property
+    def reads_clock(self) -> bool:
+        every = self.emit is not None and self.emit.every_us is not None
+        return self.ttl_us is not None or every or self.by_clock
+
+    @property
+    def closing_key(self) -> Field | None:
+        """The key that tells when a group is closed."""
+        if self.grouped_window is not None:
+            return self.grouped_window.fields[-2]
+        found = [item for item in self.key_fields if item.closes]
+        for role in (Role.WINDOW_END, Role.TIME, Role.WINDOW_START):
+            for item in reversed(found) if role is Role.TIME else found:
+                if item.role is role and (role is not Role.WINDOW_START or item.window is not None):
+                    return item
+        return None
+
+    @property
+    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+        return (*self.keys, *self.aggregates)

@@ -1,0 +1,205 @@
+"""Joins: how they are bounded decides everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sqlglot import exp
+
+from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, expiry
+from tidegate.plan.nodes.fields import Field
+from tidegate.plan.nodes.leaves import LookupScan
+from tidegate.plan.nodes.once import once
+from tidegate.types import ChangelogKind, format_duration
+
+
+class JoinKind(Enum):
+    """How a join is bounded, which decides the operator that runs it."""
+
+    INTERVAL = "interval"
+    WINDOW = "window"
+    TEMPORAL = "temporal"
+    ASOF = "asof"
+    LOOKUP = "lookup"
+    REGULAR = "regular"
+
+
+@dataclass(frozen=True)
+class TimeBounds:
+    """left time − right time lies in [lower, upper]; None is open."""
+
+    left_id: str
+    right_id: str
+    lower_us: int | None
+    upper_us: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class KeyPair:
+    """left = right in a join condition; null-safe if NULLs match each other."""
+
+    left: exp.Expr
+    right: exp.Expr
+    null_safe: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    """A join; `equal` are its keys, `residual` is what is left of the condition."""
+
+    left: Node = field(kw_only=True)
+    right: Node = field(kw_only=True)
+    how: str = field(kw_only=True)
+    kind: JoinKind = field(kw_only=True)
+    condition: exp.Expr | None = field(kw_only=True)
+    equal: tuple[KeyPair, ...] = field(default=(), kw_only=True)
+    bounds: TimeBounds | None = field(default=None, kw_only=True)
+    residual: exp.Expr | None = field(default=None, kw_only=True)
+    as_of: exp.Expr | None = field(default=None, kw_only=True)
+    as_of_id: str | None = field(default=None, kw_only=True)
+    match: exp.Expr | None = field(default=None, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
+    # Whether pairs wait until the watermark says that the row they belong to gets no more.
+    at_close: bool = field(default=False, kw_only=True)
+    # The event times of both sides as the query would write them, for hints.
+    times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
+    # The words of the query that ask for it, if it is not written as a join: IN, NOT EXISTS.
+    predicate: str | None = field(default=None, kw_only=True)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    def with_inputs(self, *inputs: Node) -> Node:
+        left, right = inputs
+        return replace(self, left=left, right=right)
+
+    @property
+    def matched(self) -> tuple[Field, Field] | None:
+        """The columns of the left and the right that an ASOF join compares."""
+        if self.match is None:
+            return None
+        sides = (self.match.args.get("this"), self.match.args.get("expression"))
+        names = {side.name for side in sides if isinstance(side, exp.Column)}
+        left = [item for item in self.left.fields if item.id in names]
+        right = [item for item in self.right.fields if item.id in names]
+        return (left[0], right[0]) if len(left) == len(right) == 1 else None
+
+    @property
+    def timed(self) -> bool:
+        """Whether an ASOF join compares event times, so that the watermark makes it final."""
+        return self.matched is not None and all(item.on_time for item in self.matched)
+
+    def label(self) -> str:
+        return f"Join({self.kind.value})"
+
+    @property
+    def _by_time(self) -> bool:
+        """Whether bounds of time say when its rows are forgotten."""
+        return self.kind not in (JoinKind.REGULAR, JoinKind.LOOKUP)
+
+    @property
+    def _keeps_rows_of_left(self) -> bool:
+        """Whether each row of the left comes out with what it finds on the right."""
+        return self.kind in (JoinKind.LOOKUP, JoinKind.TEMPORAL, JoinKind.ASOF)
+
+    @once
+    def bounded(self) -> bool:
+        return self.left.bounded and (self.kind is JoinKind.LOOKUP or self.right.bounded)
+
+    @once
+    def has_watermark(self) -> bool:
+        return self.left.has_watermark if self.kind is JoinKind.LOOKUP else super().has_watermark
+
+    @once
+    def changelog(self) -> ChangelogKind:
+        ends = all(side.bounded for side in self.inputs)
+        if self.kind is JoinKind.ASOF and not self.timed and not ends:
+            # A nearer row may come later: the answer is then retracted.
+            return CHANGELOG
+        if self._keeps_rows_of_left:
+            return self.left.changelog
+        if any(side.changelog is not APPEND for side in self.inputs):
+            return CHANGELOG
+        # An outer row may get its match later: it is then retracted.
+        outer = self.how not in ("INNER", "SEMI")
+        return CHANGELOG if self.kind is JoinKind.REGULAR and outer and not ends else APPEND
+
+    @once
+    def key(self) -> Key | None:
+        if self.kind is JoinKind.LOOKUP and not self._finds_one:
+            return None
+        return self.left.key if self._keeps_rows_of_left else None
+
+    @property
+    def _finds_one(self) -> bool:
+        """Whether a lookup by these columns finds at most one row: they hold the primary key."""
+        if not isinstance(self.right, LookupScan):
+            return False
+        names = {item.id: item.name.lower() for item in self.right.fields}
+        asked = {names.get(p.right.name) for p in self.equal if isinstance(p.right, exp.Column)}
+        key = {name.lower() for name in self.right.table.primary_key}
+        return bool(key) and key <= asked
+
+    @once
+    def state_bound(self) -> str | None:
+        if self.kind is JoinKind.INTERVAL and self.bounds is not None:
+            left_us, right_us = self._kept_us(self.bounds)
+            return (
+                f"left rows for {format_duration(left_us)}, right rows for "
+                f"{format_duration(right_us)} of event time"
+            )
+        words = {
+            JoinKind.LOOKUP: "none: asked for each row, with a cache",
+            JoinKind.WINDOW: "rows of both sides until their window closes",
+            JoinKind.TEMPORAL: "rows until the watermark passes them, and versions a later row can "
+            "still see",
+        }
+        if self.kind in words:
+            return words[self.kind]
+        if self.kind is JoinKind.ASOF and self.timed:
+            return "rows until the watermark passes them, and the candidates they can still match"
+        if self.ttl_us is not None:
+            return "rows of both sides" + expiry(self.ttl_us)
+        return "all input, which is bounded" if self.bounded else "without bound"
+
+    def _kept_us(self, bounds: TimeBounds) -> tuple[int, int]:
+        """For how long rows of each side are kept: while they can match, and, where rows may be
+        retracted, while one that is there by its matches may ask for them."""
+        assert bounds.lower_us is not None and bounds.upper_us is not None, "it has both bounds"
+        left_us, right_us = max(0, -bounds.lower_us), max(0, bounds.upper_us)
+        if all(side.changelog is APPEND for side in self.inputs):
+            return left_us, right_us
+        asks_right = self.how in ("LEFT", "FULL", "SEMI", "ANTI")
+        asks_left = self.how in ("RIGHT", "FULL")
+        both = left_us + right_us
+        return both if asks_left else left_us, both if asks_right else right_us
+
+    @property
+    def judges_lateness(self) -> bool:
+        return self._by_time
+
+    @once
+    def is_final(self) -> bool:
+        if self.kind is JoinKind.LOOKUP:
+            return self.left.is_final
+        return self._by_time or super().is_final
+
+    @property
+    def needs_watermark(self) -> bool:
+        return self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL) or self.timed
+
+    @property
+    def reads_clock(self) -> bool:
+        return self.ttl_us is not None
+
+    def until_close(self, by_time: bool) -> Node:
+        if self.kind is JoinKind.LOOKUP:
+            return replace(self, left=self.left.until_close(by_time))
+        waits = self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
+        return replace(self, at_close=True) if waits else self
+
+    @property
+    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+        return (self.condition,) if self.condition is not None else ()

@@ -1,0 +1,68 @@
+"""What an epoch is made of: the ranges of the sources, the end of input, a moment of the clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidegate.checkpoint.manifest import Manifest
+from tidegate.connectors.protocols import Cut, OpenSource
+from tidegate.runtime.members import Member
+
+# From here on an epoch is large.
+_LARGE_BYTES = 16 << 20
+_LARGE_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was cut for an epoch: by stream and source; sources without news are not there."""
+
+    cuts: Mapping[tuple[str, str], Cut]
+    ends: bool
+    more: bool
+
+    @property
+    def large(self) -> bool:
+        """Whether it is worth a shuffle that Spark adds up rows first."""
+        return any(
+            cut.size > _LARGE_BYTES or (cut.rows or 0) > _LARGE_ROWS for cut in self.cuts.values()
+        )
+
+    @property
+    def native(self) -> dict[tuple[str, str], Cut]:
+        """What Spark's own readers read."""
+        return {key: cut for key, cut in self.cuts.items() if cut.native is not None}
+
+
+def cut_sources(
+    members: Iterable[Member], manifest: Manifest, sources: Mapping[str, OpenSource], tasks: int
+) -> dict[tuple[str, str], Cut]:
+    """The next range of every stream and source that has one."""
+    cuts: dict[tuple[str, str], Cut] = {}
+    known: dict[tuple[str, str], Cut | None] = {}
+    for member in members:
+        offsets = manifest.streams[member.key].offsets
+        for source in member.sources:
+            since = offsets.get(source)
+            # Streams that are equally far read the same range.
+            place = (source, json.dumps(since, sort_keys=True))
+            if place not in known:
+                known[place] = sources[source].cut(since, tasks)
+            cut = known[place]
+            if cut is not None:
+                cuts[member.key, source] = cut
+    return cuts
+
+
+def has_open_ends(members: Iterable[Member], manifest: Manifest) -> bool:
+    """Whether a stream has operators that were not told of the end yet."""
+    return any(m.plan.operators and not manifest.streams[m.key].ended for m in members)
+
+
+def wake_us(members: Mapping[str, Member], manifest: Manifest) -> int | None:
+    """The next moment of the clock that an operator has asked for."""
+    operators = (o for o in manifest.operators.values() if o.stream in members)
+    asked = [operator.report.get("wake_us") for operator in operators]
+    return min((us for us in asked if us is not None), default=None)

@@ -1,0 +1,111 @@
+"""The frames of a pipeline, built when they are needed and used for many epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidegate.catalog.objects import Sink, Source
+from tidegate.checkpoint.manifest import Manifest
+from tidegate.connectors.protocols import OpenSink, OpenSource, Read
+from tidegate.physical.plan import ScanPlan
+from tidegate.plan import nodes as n
+from tidegate.runtime.cutting import Epoch
+from tidegate.runtime.members import Member
+from tidegate.runtime.notes import Notes
+from tidegate.spark.frame import (
+    FrameContext,
+    FramedSink,
+    FramedStream,
+    PipelineFrame,
+    pipeline_frame,
+    stored_columns,
+)
+from tidegate.spark.order import Order, OrderPlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark must make fewer than one group of so many rows, or it is better that it does not.
+_LEAST_SHRINK = 4
+
+
+@dataclass
+class Frames:
+    """Builds frames of members; a small epoch and a large one have frames of their own."""
+
+    spark: SparkSession
+    source_of: Callable[[ScanPlan], Source]
+    place: OrderPlace
+    state: str
+    tasks: int
+    built: dict[bool, PipelineFrame] = field(default_factory=dict)
+    # Operators whose groups are about as many as their rows.
+    spread: set[str] = field(default_factory=set)
+
+    def forget(self) -> None:
+        """The members changed."""
+        self.built.clear()
+
+    def learn(self, notes: Notes) -> None:
+        """Where Spark has added up rows for nothing, it does not do so again."""
+        for key, (groups, rows) in notes.shrunk.items():
+            if groups * _LEAST_SHRINK > rows:
+                self.spread.add(key)
+                self.built.pop(True, None)
+
+    def kept(self, epoch: Epoch, build: Callable[[], PipelineFrame]) -> PipelineFrame:
+        """The frame of an epoch; with what Spark itself reads it is a new one each time."""
+        if epoch.native:
+            return build()
+        if epoch.large not in self.built:
+            self.built[epoch.large] = build()
+        return self.built[epoch.large]
+
+    def build(
+        self,
+        members: Sequence[Member],
+        running: Running,
+        epoch: Epoch,
+        order: Order,
+        manifest: Manifest,
+    ) -> PipelineFrame:
+        context = FrameContext(
+            self.spark,
+            running.sources,
+            self._asked_of,
+            self.place,
+            manifest.key_groups,
+            self.tasks,
+            self.state,
+            epoch.native,
+            order.now_us,
+            frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
+        )
+        return pipeline_frame(context, [_framed(member, running) for member in members])
+
+    def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:
+        source = self.source_of(scan)
+        located = isinstance(scan.node, n.SideScan)
+        names = {c.name for c in source.columns} if located else {f.name for f in scan.node.fields}
+        return source, Read(stored_columns(source, names), scan.arrival, located)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The sources and sinks that are open."""
+
+    sources: Mapping[str, OpenSource]
+    sinks: Mapping[str, tuple[Member, Sink, OpenSink]]
+
+
+def _framed(member: Member, running: Running) -> FramedStream:
+    sinks = tuple(
+        FramedSink(sink.name, opened, member.is_late(sink))
+        for owner, sink, opened in running.sinks.values()
+        if owner.key == member.key
+    )
+    keys = {number: key for number, (key, _) in member.operators().items()}
+    late = tuple(c.name for c in member.late.columns) if member.late is not None else ()
+    return FramedStream(member.plan, keys, sinks, late)

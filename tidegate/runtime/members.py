@@ -1,0 +1,211 @@
+"""The streams of a pipeline as they are declared now, against what its last manifest says.
+
+Operators are found by what they are: one whose fingerprint is in the manifest keeps its state. A
+stream whose operators changed is refused, unless it says what to do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tidegate.catalog.objects import SideStream, Sink
+from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
+from tidegate.errors import DataDirectoryError, RunError, TidegateError
+from tidegate.physical.plan import PhysicalPlan
+from tidegate.physical.runner import runner_of
+from tidegate.physical.typed import TypedPlan
+
+
+@dataclass(frozen=True)
+class Member:
+    """A stream of a pipeline."""
+
+    name: str
+    typed: TypedPlan
+    plan: PhysicalPlan
+    sources: Mapping[str, SourceState]
+    sinks: tuple[Sink, ...]
+    late: SideStream | None = None
+    on_change: str = "refuse"
+
+    @property
+    def key(self) -> str:
+        return self.name.lower()
+
+    def operators(self) -> dict[int, tuple[str, OperatorState]]:
+        """By number, its operators with the keys under which manifests know them."""
+        found: dict[int, tuple[str, OperatorState]] = {}
+        taken: set[str] = set()
+        for plan in self.plan.operators:
+            fingerprint = runner_of(plan).fingerprint.hex()
+            key = base = f"{self.key}.{fingerprint}"
+            while key in taken:
+                key = f"{base}.{len(taken)}"
+            taken.add(key)
+            found[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
+        return found
+
+    def is_late(self, sink: Sink) -> bool:
+        """Whether a sink takes the rows that came too late for this stream."""
+        return sink.source.lower() != self.key
+
+
+@dataclass
+class Opened:
+    """What a pipeline starts from: a manifest that was not written, and what to say about it."""
+
+    manifest: Manifest
+    warnings: list[TidegateError] = field(default_factory=list)
+
+
+def opened(before: Manifest, members: Sequence[Member]) -> Opened:
+    """The manifest of before with the members as they are now; refused if they do not fit."""
+    streams = dict(before.streams)
+    operators = dict(before.operators)
+    warnings: list[TidegateError] = []
+    for member in members:
+        stored = streams.get(member.key)
+        old = {k: o for k, o in before.operators.items() if o.stream == member.key}
+        new = dict(member.operators().values())
+        changed = _change(member, stored, old, new) if stored is not None else None
+        if stored is None or (changed is not None and member.on_change == "restart"):
+            stored, old = StreamState(uuid.uuid4().hex[:8]), {}
+        elif changed is not None:
+            warnings += [_discarded(member, o) for k, o in new.items() if k not in old]
+        operators = {k: o for k, o in operators.items() if o.stream != member.key}
+        operators |= _with_state(new, old)
+        offsets = {k: o for k, o in stored.offsets.items() if k in member.sources}
+        streams[member.key] = replace(stored, sources=dict(member.sources), offsets=offsets)
+        if stored.ended and new:
+            warnings.append(_ended(member))
+    manifest = replace(before, streams=streams, operators=operators)
+    return Opened(manifest, warnings)
+
+
+def _change(
+    member: Member,
+    stored: StreamState,
+    old: Mapping[str, OperatorState],
+    new: Mapping[str, OperatorState],
+) -> DataDirectoryError | None:
+    """How a stream is another one than at its last epoch; raised unless it says what to do."""
+    moved = _moved_source(member, stored)
+    if moved is not None and member.on_change != "restart":
+        # Where it was in the one says nothing about the other.
+        raise moved
+    changed = moved or _other_sources(member, stored)
+    if changed is None and set(old) != set(new):
+        changed = _changed(member, list(old.values()), list(new.values()))
+    if changed is not None and member.on_change == "refuse":
+        raise changed
+    return changed
+
+
+def _with_state(
+    new: Mapping[str, OperatorState], old: Mapping[str, OperatorState]
+) -> dict[str, OperatorState]:
+    """Operators with the state that fits them.
+
+    One that changed gets the heads of one of its name that is gone: it discards what it finds
+    there, but for the time, which must not go back.
+    """
+    gone = [operator for key, operator in old.items() if key not in new]
+    found: dict[str, OperatorState] = {}
+    for key, operator in new.items():
+        if key in old:
+            found[key] = old[key]
+            continue
+        same = next((o for o in gone if o.name == operator.name), None)
+        if same is None:
+            found[key] = operator
+        else:
+            gone.remove(same)
+            found[key] = replace(operator, heads=same.heads, files=same.files)
+    return found
+
+
+def _moved_source(member: Member, stored: StreamState) -> DataDirectoryError | None:
+    """A source that was read and is another one now."""
+    for name, source in member.sources.items():
+        before = stored.sources.get(name)
+        if name in stored.offsets and before is not None and before != source:
+            return DataDirectoryError(
+                "TG-603",
+                f"the source {name} of the stream {member.name} changed since its last epoch: it "
+                f"was {_shown(before)}, now it is {_shown(source)}",
+                hint=_ways_out(),
+            )
+    return None
+
+
+def _other_sources(member: Member, stored: StreamState) -> DataDirectoryError | None:
+    if set(stored.sources) == set(member.sources):
+        return None
+    return DataDirectoryError(
+        "TG-603",
+        f"the sources of the stream {member.name} changed since its last epoch: it read "
+        f"{_all_shown(stored.sources)}, now it reads {_all_shown(member.sources)}",
+        hint=_ways_out(),
+    )
+
+
+def _all_shown(sources: Mapping[str, SourceState]) -> str:
+    return ", ".join(f"{name} ({_shown(source)})" for name, source in sorted(sources.items()))
+
+
+def _shown(source: SourceState) -> str:
+    options = "".join(f", {key}={value}" for key, value in source.options.items())
+    return f"{source.connector}{options}"
+
+
+def _changed(
+    member: Member, old: list[OperatorState], new: list[OperatorState]
+) -> DataDirectoryError:
+    before, now = sorted(o.name for o in old), sorted(o.name for o in new)
+    if before != now:
+        what = (
+            f"the stream {member.name} needs other operators than at its last epoch: "
+            f"{_listed(before)} then, {_listed(now)} now"
+        )
+    else:
+        known = {o.fingerprint for o in old}
+        names = [o.name for o in new if o.fingerprint not in known]
+        what = (
+            f"the query of the stream {member.name} changed since its last epoch, in or below "
+            f"{_listed(names)}: what is stored belongs to the query of before"
+        )
+    return DataDirectoryError("TG-603", what, hint=_ways_out())
+
+
+def _ways_out() -> str:
+    return (
+        "keep the query of before, or give the stream another name; or CREATE STREAM … WITH "
+        "(on_change = 'restart'): it starts from the beginning; or WITH (on_change = 'continue'): "
+        "it goes on from the committed offsets without what was stored, and windows that are open "
+        "now come out incomplete."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _discarded(member: Member, operator: OperatorState) -> RunError:
+    return RunError(
+        "TG-606",
+        f"the operator {operator.name} of the stream {member.name} changed: its state is "
+        "discarded, and it goes on from the committed offsets",
+        hint="to start from the beginning: CREATE STREAM … WITH (on_change = 'restart').",
+    )
+
+
+def _ended(member: Member) -> RunError:
+    return RunError(
+        "TG-607",
+        f"the stream {member.name} was run to its end before: all its windows are closed, and rows "
+        "that come now are late",
+        hint="to start from the beginning, give the stream another name, or DROP STREAM "
+        f"{member.name} and create it again.",
+    )

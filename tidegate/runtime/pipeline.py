@@ -1,0 +1,450 @@
+"""A pipeline: all streams that run together, in one loop that cuts, runs, decides and commits.
+
+Everything that changes does so under one lock, which the loop holds for an epoch. Nothing of an
+epoch is visible before its manifest; after it, nothing is computed again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.catalog.objects import Sink, Source
+from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.forget import without_stream
+from tidegate.checkpoint.manifest import Manifest
+from tidegate.checkpoint.manifests import Manifests
+from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource
+from tidegate.errors import RunError, TidegateError
+from tidegate.observe.status import State, StreamStatus
+from tidegate.physical.plan import ScanPlan
+from tidegate.plan import nodes as n
+from tidegate.runtime.counters import Counters
+from tidegate.runtime.cutting import Epoch, cut_sources, has_open_ends, wake_us
+from tidegate.runtime.decision import decision
+from tidegate.runtime.frames import Frames, Running
+from tidegate.runtime.members import Member, opened
+from tidegate.runtime.notes import Notes
+from tidegate.runtime.state_files import StateFiles
+from tidegate.runtime.steps import Step, reached
+from tidegate.spark.failure import JobFailed, pipeline_error
+from tidegate.spark.frame import PipelineFrame, run_job
+from tidegate.spark.order import Order, OrderPlace
+from tidegate.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How long the loop sleeps when nothing is new, unless somebody wakes it.
+_POLL_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_TRIES = 4
+_BACKOFF_SECONDS = 0.2
+# A sink that stays away is asked again about once a minute.
+_DOUBLINGS = 8
+_STOP_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class PipelineContext:
+    """What a pipeline needs from its session."""
+
+    spark: SparkSession
+    settings: Settings
+    # The folder of the pipeline, and the one for the orders of this process.
+    store: Store
+    orders: str
+    open_source: Callable[[Source, str], OpenSource]
+    open_sink: Callable[[Sink, str], OpenSink]
+    source_of: Callable[[ScanPlan], Source]
+    key_groups: int
+
+
+class Pipeline:
+    """Runs its members, epoch by epoch."""
+
+    def __init__(self, context: PipelineContext, name: str) -> None:
+        self.context = context
+        self.name = name
+        self.manifests = Manifests(context.store, context.settings["max_retained"])
+        self.place = OrderPlace(context.orders, f"{uuid.uuid4().hex}.json")
+        self.members: dict[str, Member] = {}
+        self.counters: dict[str, Counters] = {}
+        self.sources: dict[str, OpenSource] = {}
+        # The declarations that these were opened by: one of the same name may be another source.
+        self._declared: dict[str, Source] = {}
+        self.sinks: dict[str, tuple[Member, Sink, OpenSink]] = {}
+        self.failure: TidegateError | None = None
+        self.warnings: list[TidegateError] = []
+        # Whether it ends with its input, everything closed; or when nothing is new, all open.
+        self.until_end = self.available_now = False
+        self._manifest = Manifest(0, -1, context.key_groups, 0)
+        state = context.store.child("state")
+        self._files = StateFiles(state, self.manifests)
+        self._frames = Frames(context.spark, context.source_of, self.place, state.uri, self.tasks)
+        self._lock = threading.RLock()
+        self._wake = threading.Condition()
+        self._stopping = False
+        # Whether the loop has ended, whatever made it end.
+        self._over = False
+        self._nudged = False
+        # How long it took to look for news.
+        self._looked_s = 0.0
+        self._asked = 0
+        self._quiet = 0
+        self._thread: threading.Thread | None = None
+        self._trigger_s = 0.0
+        self._tag = f"tidegate-{uuid.uuid4().hex[:12]}"
+
+    # Starting
+
+    @property
+    def tasks(self) -> int:
+        return max(self.context.spark.sparkContext.defaultParallelism, 1)
+
+    def start(
+        self,
+        members: Sequence[Member],
+        until_end: bool,
+        trigger_us: int = 0,
+        available_now: bool = False,
+    ) -> None:
+        self.until_end, self.available_now = until_end, available_now
+        found = self.manifests.settled()
+        self.warnings += [_skipped(item.name, item.reason) for item in found.skipped]
+        if found.manifest is not None:
+            self._manifest = found.manifest
+        self.change(members, trigger_us)
+        self._files.open(self._manifest)
+        self._thread = threading.Thread(
+            target=self._loop, name=f"tidegate {self.name}", daemon=True
+        )
+        self._thread.start()
+
+    def change(self, members: Sequence[Member], trigger_us: int = 0) -> None:
+        """These are the streams and sinks from the next epoch on."""
+        with self._lock:
+            self._trigger_s = trigger_us / 1_000_000
+            start = opened(self._manifest, members)
+            members_now = {member.key: member for member in members}
+            sinks = self._opened_sinks(start.manifest, members)
+            for member in members:
+                for scan in member.plan.scans:
+                    self._open_source(self.context.source_of(scan))
+            self._manifest = start.manifest
+            self.warnings += start.warnings
+            self.members, self.sinks = members_now, sinks
+            for member in members:
+                if member.key not in self.counters:
+                    self.counters[member.key] = self._counters(member)
+            self.counters = {k: c for k, c in self.counters.items() if k in members_now}
+            self._frames.forget()
+        self.nudge()
+
+    def _counters(self, member: Member) -> Counters:
+        delays = {
+            str(scan.index): scan.delay_us
+            for scan in member.plan.scans
+            if isinstance(scan.node, n.Scan) and scan.node.source.watermark is not None
+        }
+        counters = Counters(member.name, delays, State.RUNNING)
+        counters.restore(self._manifest)
+        return counters
+
+    def _open_source(self, source: Source) -> None:
+        name = source.name.lower()
+        if self._declared.get(name) != source:
+            offsets = self.context.store.child("offsets").child(name).uri
+            self.sources[name] = self.context.open_source(source, offsets)
+            self._declared[name] = source
+
+    def _opened_sinks(
+        self, manifest: Manifest, members: Sequence[Member]
+    ) -> dict[str, tuple[Member, Sink, OpenSink]]:
+        found: dict[str, tuple[Member, Sink, OpenSink]] = {}
+        for member in members:
+            for sink in member.sinks:
+                known = self.sinks.get(sink.name)
+                if known is not None and known[1] == sink and known[0].key == member.key:
+                    found[sink.name] = (member, sink, known[2])
+                    continue
+                opened_sink = self.context.open_sink(sink, manifest.streams[member.key].id)
+                opened_sink.recover(self._decided(manifest, member, sink))
+                found[sink.name] = (member, sink, opened_sink)
+        return found
+
+    def _decided(self, manifest: Manifest, member: Member, sink: Sink) -> Decided:
+        """What was decided for a sink; nothing if its stream is new, or starts over."""
+        before = self._manifest.streams.get(member.key)
+        if before is None or before.id != manifest.streams[member.key].id:
+            return Decided(None, line=manifest.line, kept_before=manifest.kept_before)
+        return Decided.by(manifest, sink.name)
+
+    # The loop
+
+    def _loop(self) -> None:
+        try:
+            self.context.spark.addTag(self._tag)
+            while not self._stopping:
+                began = time.monotonic()
+                if not self._turn():
+                    return
+                rest = self._trigger_s - (time.monotonic() - began)
+                if rest > 0:
+                    self._sleep(rest, nudged=False)
+        except BaseException as error:
+            if not self._stopping:
+                self._fail(error)
+        finally:
+            with self._wake:
+                self._over = True
+                self._wake.notify_all()
+
+    def _turn(self) -> bool:
+        """One epoch, or a little sleep if nothing is new; False when all has ended."""
+        with self._lock:
+            asked = self._asked
+            began = time.monotonic()
+            epoch = self._cut()
+            self._looked_s = time.monotonic() - began
+            reached(Step.CUT)
+            if epoch is not None:
+                self._run(epoch)
+                done = epoch.ends
+            else:
+                done = self._ends
+            if epoch is None or not (epoch.cuts or epoch.more):
+                with self._wake:
+                    self._quiet = asked
+                    self._wake.notify_all()
+            if done:
+                for counters in self.counters.values():
+                    counters.state = State.FINISHED
+                return False
+        if epoch is None:
+            self._sleep(self._pause(), nudged=True)
+        return True
+
+    def _pause(self) -> float:
+        """Looking costs something too: a twentieth of the time, if nothing comes."""
+        pause = min(max(_POLL_SECONDS, 20 * self._looked_s), _LONGEST_PAUSE_SECONDS)
+        at_us = self._wake_us()
+        if at_us is None:
+            return pause
+        return min(pause, max((at_us - _now_us()) / 1_000_000, 0.001))
+
+    def _sleep(self, seconds: float, nudged: bool) -> None:
+        with self._wake:
+            if not self._stopping and not (nudged and self._nudged):
+                self._wake.wait(seconds)
+            self._nudged = False
+
+    def nudge(self) -> None:
+        """Something may be new."""
+        with self._wake:
+            self._nudged = True
+            self._wake.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = pipeline_error(self._blamed(error), error)
+        for counters in self.counters.values():
+            counters.state = State.FAILED
+            counters.error = self.failure.message
+
+    def _blamed(self, error: BaseException) -> str:
+        names = [member.name for member in self.members.values()]
+        return getattr(error, "stream", None) or (names[0] if names else self.name)
+
+    # Cutting
+
+    def _cut(self) -> Epoch | None:
+        """The ranges of the next epoch; None if there is no news."""
+        members = self.members.values()
+        cuts = cut_sources(members, self._manifest, self.sources, self.tasks)
+        more = any(cut.more for cut in cuts.values())
+        ends = self.until_end and not more
+        if cuts or (ends and has_open_ends(members, self._manifest)) or self._is_time():
+            return Epoch(cuts, ends, more)
+        return None
+
+    def _is_time(self) -> bool:
+        at_us = self._wake_us()
+        return at_us is not None and at_us <= _now_us()
+
+    def _wake_us(self) -> int | None:
+        return None if self._ends else wake_us(self.members, self._manifest)
+
+    # Running
+
+    def _run(self, epoch: Epoch) -> None:
+        began = time.monotonic()
+        number = self._manifest.epoch + 1
+        order = self._order(epoch, number)
+        notes = self._noted(epoch, order)
+        reached(Step.RAN)
+        sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
+        members = self.members.values()
+        manifest = decision(self._manifest, members, sinks, epoch, order, notes)
+        self.manifests.create(manifest)
+        self._manifest = manifest
+        reached(Step.DECIDED)
+        self._commit(manifest)
+        reached(Step.COMMITTED)
+        self._after(epoch, manifest, notes, time.monotonic() - began)
+
+    def _order(self, epoch: Epoch, number: int) -> Order:
+        manifest = self._manifest
+        return Order(
+            manifest.generation,
+            number,
+            max(_now_us(), manifest.now_us),
+            epoch.ends,
+            {f"{stream}/{source}": cut.shares for (stream, source), cut in epoch.cuts.items()},
+            {key: operator.heads for key, operator in manifest.operators.items()},
+        )
+
+    def _noted(self, epoch: Epoch, order: Order) -> Notes:
+        """Run the job; what can pass by itself is tried again."""
+        for attempt in range(_TRIES):
+            try:
+                self.place.write(order)
+                reached(Step.ORDERED)
+                return Notes.of(self._job(self._framed(epoch, order), order))
+            except JobFailed as error:
+                if self._stopping:
+                    raise
+                if attempt == _TRIES - 1 or not error.passing:
+                    raise self._found(epoch, order, error) from None
+                time.sleep(_BACKOFF_SECONDS * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _job(self, frame: PipelineFrame, order: Order) -> list[bytes]:
+        names = ", ".join(member.name for member in self.members.values())
+        return run_job(self.context.spark, frame, f"{names}, epoch {order.epoch}")
+
+    def _framed(self, epoch: Epoch, order: Order) -> PipelineFrame:
+        members = tuple(self.members.values())
+        return self._frames.kept(epoch, lambda: self._build(members, epoch, order))
+
+    def _build(self, members: Sequence[Member], epoch: Epoch, order: Order) -> PipelineFrame:
+        running = Running(self.sources, self.sinks)
+        return self._frames.build(members, running, epoch, order, self._manifest)
+
+    def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
+        """Which stream it was: each is run alone. What they write then, nobody will know of."""
+        members = list(self.members.values())
+        if len(members) > 1:
+            for member in members:
+                try:
+                    self._job(self._build([member], epoch, order), order)
+                except JobFailed as again:
+                    return pipeline_error(member.name, again)
+        return pipeline_error(members[0].name, error)
+
+    # Committing
+
+    def _commit(self, manifest: Manifest) -> None:
+        epoch = EpochId(manifest.generation, manifest.epoch)
+        for name, (member, _, sink) in self.sinks.items():
+            attempt = 0
+            while True:
+                try:
+                    sink.commit(epoch, manifest.sinks[name].tokens)
+                    break
+                except TidegateError as error:
+                    attempt += 1
+                    self.counters[member.key].error = f"the sink {name}: {error.message}"
+                    passing = getattr(error, "retryable", False)
+                    if self._stopping or (attempt >= _TRIES and not passing):
+                        raise
+                    self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt - 1, _DOUBLINGS), nudged=False)
+            self.counters[member.key].error = None
+            reached(Step.COMMITTING)
+
+    def _after(self, epoch: Epoch, manifest: Manifest, notes: Notes, seconds: float) -> None:
+        for (_, source), cut in epoch.cuts.items():
+            self.sources[source].committed(cut.offset)
+        for member in self.members.values():
+            self.counters[member.key].add(manifest, notes.stream(member.name), seconds)
+        self._frames.learn(notes)
+        self._files.decided(manifest)
+        reached(Step.SWEPT)
+
+    # Watching and ending
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until the rows that are there now are done, or all is done if it ends by itself."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._wake:
+            self._asked += 1
+            asked = self._asked
+            self._nudged = True
+            self._wake.notify_all()
+            while self._alive and not (self._quiet >= asked and not self._ends):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._wake.wait(left if left is not None else 1.0)
+        self.is_alive()
+        return True
+
+    @property
+    def _ends(self) -> bool:
+        """Whether it ends by itself."""
+        return self.until_end or self.available_now
+
+    @property
+    def _alive(self) -> bool:
+        return self._thread is not None and not self._over and self.failure is None
+
+    def is_alive(self) -> bool:
+        """Whether more epochs may come; raises the error of a pipeline that failed."""
+        if self.failure is not None:
+            raise self.failure
+        return self._alive and not self._stopping
+
+    def stop(self) -> None:
+        """Let go at once: an epoch that was not decided never was."""
+        self._stopping = True
+        self.nudge()
+        thread = self._thread
+        if thread is not None:
+            deadline = time.monotonic() + _STOP_SECONDS
+            while thread.is_alive() and time.monotonic() < deadline:
+                self.context.spark.interruptTag(self._tag)
+                thread.join(0.2)
+        for counters in self.counters.values():
+            if counters.state in (State.RUNNING, State.STARTING):
+                counters.state = State.STOPPED
+        self.place.forget()
+
+    def forget(self, stream: str) -> None:
+        """A stream was dropped: so is what was kept of it."""
+        with self._lock:
+            manifest = without_stream(self._manifest, stream.lower())
+            if manifest is not self._manifest:
+                self.manifests.create(manifest)
+                self._manifest = manifest
+            self.members.pop(stream.lower(), None)
+            self.counters.pop(stream.lower(), None)
+            self.sinks = {k: v for k, v in self.sinks.items() if v[0].key != stream.lower()}
+            self._frames.forget()
+
+    def status(self) -> list[StreamStatus]:
+        return [counters.status() for counters in self.counters.values()]
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _skipped(name: str, reason: str) -> RunError:
+    return RunError(
+        "TG-605",
+        f"{name} cannot be used: {reason}; the pipeline goes on from the one before it",
+        hint="rows of the epoch that is lost are read again.",
+    )

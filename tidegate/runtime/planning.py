@@ -1,0 +1,82 @@
+"""From declared streams to the members of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import Declared, SideStream, Sink, Source, Stream
+from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.manifest import SourceState
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.operators.limits import Limits
+from tidegate.physical.plan import ScanPlan, plan_physical
+from tidegate.physical.typed import TypedPlan
+from tidegate.plan.tables import side_plan
+from tidegate.runtime.members import Member
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_PIPELINE = "main"
+
+
+def pipeline_of(declared: Declared | None) -> str:
+    """The pipeline that a stream runs in."""
+    given = declared.options["pipeline"] if isinstance(declared, Stream) else None
+    return str(given).lower() if given else DEFAULT_PIPELINE
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Plans streams with the catalog and the settings of now."""
+
+    spark: SparkSession
+    catalog: Catalog
+    settings: Settings
+
+    def member(self, declared: Stream | SideStream, sinks: Sequence[Sink]) -> Member:
+        """A stream with the sinks that take its rows, and those that take its late ones."""
+        late = next((s for s in self.catalog.of(SideStream) if _is_late_of(s, declared)), None)
+        typed = self._typed(declared)
+        limits = Limits(self.settings["max_groups"], self.settings["max_state_bytes"])
+        keeps_late = any(sink.source.lower() != declared.name.lower() for sink in sinks)
+        plan = plan_physical(declared.name, typed, limits, keeps_late)
+        sources = dict(self._source_state(scan) for scan in plan.scans)
+        on_change = declared.options["on_change"] if isinstance(declared, Stream) else "refuse"
+        return Member(declared.name, typed, plan, sources, tuple(sinks), late, on_change)
+
+    def _typed(self, declared: Stream | SideStream) -> TypedPlan:
+        if isinstance(declared, Stream):
+            typed: TypedPlan = declared.typed
+            return typed
+        from tidegate.spark.analysis import analyse_plan
+
+        return analyse_plan(self.spark, declared, side_plan(declared), self.catalog)
+
+    def source_of(self, scan: ScanPlan) -> Source:
+        """The source that a scan reads; dead letters come from the source itself."""
+        node = scan.node
+        source = getattr(node, "source", None)
+        if source is None:
+            source = self.catalog.get(node.side.parent)  # type: ignore[union-attr]
+        assert isinstance(source, Source), "what is scanned is a source"
+        return source
+
+    def _source_state(self, scan: ScanPlan) -> tuple[str, SourceState]:
+        source = self.source_of(scan)
+        spec = CONNECTORS[source.connector].source
+        names = spec.identity if spec is not None else ()
+        options = {name: str(source.options[name]) for name in names}
+        return source.name.lower(), SourceState(source.connector, options)
+
+    def trigger_us(self, stream: str) -> int:
+        declared = self.catalog.get(stream)
+        given = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
+        return int(given if given is not None else self.settings["trigger_interval"])
+
+
+def _is_late_of(side: SideStream, stream: Declared) -> bool:
+    return side.is_late and side.parent.lower() == stream.name.lower()

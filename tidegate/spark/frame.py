@@ -1,0 +1,278 @@
+"""The frame of a pipeline: all its streams, from their sources to the notes of their sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+from sqlglot import exp
+
+from tidegate.catalog.objects import Source
+from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
+from tidegate.physical.plan import PhysicalPlan, ScanPlan
+from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
+from tidegate.plan import nodes as n
+from tidegate.spark.failure import JobFailed
+from tidegate.spark.fused import step_and_stage
+from tidegate.spark.leaf import Leaf
+from tidegate.spark.lowering import Lowered, LoweringContext, lower
+from tidegate.spark.order import OrderPlace
+from tidegate.spark.pack import Batches
+from tidegate.spark.sides import Sides
+from tidegate.spark.sources import dead_letters, scanned, source_frame
+from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
+from tidegate.state.codec import table_from_bytes
+
+if TYPE_CHECKING:
+    from tidegate.connectors.protocols import Cut, OpenSink, OpenSource, Read
+
+_HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
+_IS_LATE = pa.field("_tg_is_late", pa.bool_())
+
+
+@dataclass(frozen=True)
+class FramedSink:
+    """A sink that is open; `late`: it takes the rows that came too late."""
+
+    name: str
+    sink: OpenSink
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class FramedStream:
+    """A stream as its frame needs it."""
+
+    plan: PhysicalPlan
+    keys: Mapping[int, str]
+    sinks: tuple[FramedSink, ...]
+    late_names: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.plan.stream
+
+
+@dataclass(frozen=True)
+class FrameContext:
+    """What all streams of a pipeline share."""
+
+    spark: SparkSession
+    sources: Mapping[str, OpenSource]
+    # The source of a scan, and how it is read.
+    asked: Callable[[ScanPlan], tuple[Source, Read]]
+    place: OrderPlace
+    key_groups: int
+    tasks: int
+    state: str
+    # By stream and source: cuts that Spark's own readers read.
+    native: Mapping[tuple[str, str], Cut] = field(default_factory=dict)
+    now_us: int = 0
+    # The operators before which Spark adds up rows.
+    grouped: frozenset[str] = frozenset()
+    shared: list[DataFrame] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PipelineFrame:
+    """A frame whose rows are notes, and what of it is kept while it runs."""
+
+    notes: DataFrame
+    shared: Sequence[DataFrame]
+
+
+def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
+    """One frame for all streams; running it is an epoch, and its rows are notes."""
+    frames = [_stream_frame(context, stream) for stream in streams]
+    notes = frames[0]
+    for frame in frames[1:]:
+        notes = notes.union(frame)
+    return PipelineFrame(notes, context.shared)
+
+
+def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
+    """Run a frame once more and return its notes; its plan is analysed already."""
+    spark.sparkContext.setJobDescription(description)
+    try:
+        for shared in frame.shared:
+            shared.persist()
+        notes: list[bytes] = frame.notes.select("*").toArrow().column("note").to_pylist()
+    except (PySparkException, Py4JError) as error:
+        # Of a worker that died Spark tells in Java's words.
+        raise JobFailed(error) from None
+    finally:
+        for shared in frame.shared:
+            shared.unpersist()
+    return notes
+
+
+def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
+    plan = stream.plan
+    lowering = LoweringContext(
+        context.spark,
+        lambda scan: _scan(context, stream, scan),
+        context.place,
+        context.key_groups,
+        context.tasks,
+        context.state,
+        stream.keys,
+        context.grouped,
+        context.shared,
+    )
+    plain = not any(sink.late or sink.sink.columns([]) is not None for sink in stream.sinks)
+    lowered = lower(plan, lowering, may_fuse=plain)
+    if lowered.frame is None:
+        return _fused(lowered, stream, context.place)
+    frame = _mended(plan.node, lowered.frame)
+    main = [sink for sink in stream.sinks if not sink.late]
+    names = [name for name in frame.columns if name not in _HIDDEN]
+    frame, staged = _with_columns(frame, main, names, _arrow(frame, names), LIVE)
+    frame, staged = _with_plain_names(frame, staged)
+    late = [sink for sink in stream.sinks if sink.late]
+    if late:
+        assert plan.late is not None, "somebody asked for late rows"
+        frame = _with_late(frame, plan.late)
+        kinds = zip(stream.late_names, plan.late, strict=True)
+        schema = pa.schema([pa.field(name, field.type) for name, field in kinds])
+        own = [_late_column(place) for place, _ in enumerate(schema)]
+        frame, others = _with_columns(frame, late, own, schema, _IS_LATE.name)
+        staged += others
+    scans = any(isinstance(leaf, ScanPlan) for leaf in plan.leaves)
+    spec = StagingSpec(stream.name, tuple(staged), scans, _IS_LATE.name if late else None)
+    return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
+
+
+def _fused(lowered: Lowered, stream: FramedStream, place: OrderPlace) -> DataFrame:
+    """A stream whose last operator and whose sinks are one task."""
+    stepped, renames = lowered.stepped, lowered.renames
+    assert stepped is not None and renames is not None, "there is no frame"
+    output = stepped.spec.output
+    schema = pa.schema([pa.field(name, output.field(own).type) for name, own in renames.columns])
+    names = tuple(schema.names)
+    staged = tuple(
+        StagedSink(item.name, item.sink.stager(schema), names, names) for item in stream.sinks
+    )
+    work = step_and_stage(stepped.spec, renames, StagingSpec(stream.name, staged, False), place)
+    return stepped.packed.mapInArrow(work, NOTES_SCHEMA)
+
+
+def _with_columns(
+    frame: DataFrame, sinks: Sequence[FramedSink], own: Sequence[str], schema: pa.Schema, live: str
+) -> tuple[DataFrame, list[StagedSink]]:
+    """The frame with what sinks want besides the columns of the stream, and who takes what.
+
+    `own` are the columns of the frame that are those of the schema.
+    """
+    given = [(quoted(column), name) for column, name in zip(own, schema.names, strict=True)]
+    staged: list[StagedSink] = []
+    extra: list[str] = []
+    for item in sinks:
+        wanted = item.sink.columns(given)
+        taken = list(own)
+        if wanted is not None:
+            taken = [f"_tg_out_{len(extra) + place}" for place, _ in enumerate(wanted)]
+            pairs = zip(wanted, taken, strict=True)
+            extra += [f"CASE WHEN {live} THEN {sql} END AS {name}" for (sql, _), name in pairs]
+        names = tuple(name for _, name in (wanted or given))
+        factory = item.sink.stager(schema)
+        staged.append(StagedSink(item.name, factory, tuple(taken), names, item.late))
+    return (frame.selectExpr("*", *extra) if extra else frame), staged
+
+
+def _with_plain_names(
+    frame: DataFrame, staged: Sequence[StagedSink]
+) -> tuple[DataFrame, list[StagedSink]]:
+    """Spark parses the names of columns that go to Python, and a name may hold anything."""
+    plain = {name: f"_tg_c{place}" for place, name in enumerate(frame.columns)}
+    plain |= {name: name for name in _HIDDEN}
+    renamed = frame.toDF(*[plain[name] for name in frame.columns])
+    return renamed, [replace(s, columns=tuple(plain[name] for name in s.columns)) for s in staged]
+
+
+def _with_late(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Late rows as rows of columns of their own, so that SQL can be made of them."""
+    fields = [pa.field(_late_column(place), f.type) for place, f in enumerate(schema)]
+    whole = pa.schema([*to_arrow_schema(frame.schema, timezone="UTC"), *fields, _IS_LATE])
+
+    def unpack(batches: Batches) -> Batches:
+        for batch in batches:
+            sides = Sides()
+            sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
+            nothing = [pa.nulls(batch.num_rows, f.type) for f in fields]
+            flags = pa.repeat(pa.scalar(False), batch.num_rows)
+            yield pa.record_batch([*batch.columns, *nothing, flags], schema=whole)
+            for data in sides.late:
+                for rows in table_from_bytes(data, schema).to_batches():
+                    given = dict(zip((f.name for f in fields), rows.columns, strict=True))
+                    given[_IS_LATE.name] = pa.repeat(pa.scalar(True), rows.num_rows)
+                    given[LIVE] = pa.repeat(pa.scalar(False), rows.num_rows)
+                    yield pa.record_batch(
+                        [given.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in whole],
+                        schema=whole,
+                    )
+
+    return frame.mapInArrow(unpack, from_arrow_schema(whole))
+
+
+def _late_column(place: int) -> str:
+    return f"_tg_late_{place}"
+
+
+def _arrow(frame: DataFrame, names: Sequence[str]) -> pa.Schema:
+    fields = [field for field in frame.schema.fields if field.name in names]
+    return to_arrow_schema(StructType(fields), timezone="UTC")
+
+
+def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFrame:
+    source, read = context.asked(scan)
+    opened = context.sources[source.name.lower()]
+    share = f"{stream.name}/{source.name}".lower()
+    cut = context.native.get((stream.name.lower(), source.name.lower()))
+    if cut is not None:
+        raw = opened.native_frame(context.spark, read, cut)
+        raw = raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
+    else:
+        raw = opened.frame(
+            context.spark,
+            read,
+            Leaf(context.spark, share, stream.name, context.place, context.tasks),
+        )
+    frame = source_frame(source, raw)
+    if isinstance(scan.node, n.SideScan):
+        return dead_letters(scan, source, frame)
+    return scanned(scan, source, frame)
+
+
+def _mended(node: n.Emit, frame: DataFrame) -> DataFrame:
+    """Behind a filter an old row may come without its new one: then its key is gone."""
+    if not (gives_upserts(node) and carries_op(node) and filters_changes(node)):
+        return frame
+    key = node.key or ()
+    names = [quoted(node.field(column).name) for column in key] or ["1"]
+    has_new = f"max({LIVE} AND {OP} IN ('+I', '+U')) OVER (PARTITION BY {', '.join(names)})"
+    columns = [quoted(name) for name in frame.columns if name != OP]
+    marked = frame.selectExpr(*columns, OP, f"{has_new} AS _tg_new")
+    kept = marked.where(f"NOT {LIVE} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
+    return kept.selectExpr(*columns, f"CASE WHEN {OP} = '-U' THEN '-D' ELSE {OP} END AS {OP}")
+
+
+def stored_columns(source: Source, names: set[str]) -> tuple[tuple[str, str], ...]:
+    """The stored columns that are needed to make and to judge these columns of a source."""
+    wanted = {name.lower() for name in names}
+    wanted |= {c.name.lower() for c in source.columns if c.not_null}
+    if source.watermark is not None:
+        wanted.add(source.watermark.column.lower())
+    for column in source.columns:
+        if column.computed is not None:
+            wanted |= {part.name.lower() for part in column.computed.find_all(exp.Column)}
+    found = [(c.name, str(c.type)) for c in source.stored_columns if c.name.lower() in wanted]
+    found += [(OP, "STRING")] if source.options["changelog"] else []
+    # Even where nobody reads a column, rows must come.
+    return tuple(found or [(c.name, str(c.type)) for c in source.stored_columns[:1]])

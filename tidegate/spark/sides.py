@@ -1,0 +1,56 @@
+"""What passes by rows on its side: notes for the driver, rows that came too late, and ticks.
+
+It travels in a column of its own, as bytes whose first one says what it is. Ticks of an operator go
+to the operator above it, everything else through all stages up to the sinks of the stream.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.operators.clock import Tick, decode_ticks, encode_ticks
+
+_NOTE, _LATE, _TICKS = b"N", b"L", b"T"
+
+Note = dict[str, Any]
+
+
+def note_bytes(note: Note) -> bytes:
+    return _NOTE + json.dumps(note, separators=(",", ":")).encode()
+
+
+def late_bytes(rows: bytes) -> bytes:
+    return _LATE + rows
+
+
+def tick_bytes(tick: Tick) -> bytes:
+    return _TICKS + encode_ticks([tick])
+
+
+@dataclass
+class Sides:
+    """What came by, sorted by kind."""
+
+    notes: list[bytes] = field(default_factory=list)
+    late: list[bytes] = field(default_factory=list)
+    ticks: list[Tick] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        if column.null_count == len(column):
+            return
+        self.size += column.nbytes
+        for item in column.drop_null().to_pylist():
+            kind, content = item[:1], item[1:]
+            if kind == _TICKS:
+                self.ticks += decode_ticks(content)
+            else:
+                (self.notes if kind == _NOTE else self.late).append(content)
+
+    def passing(self) -> list[bytes]:
+        """What goes on to the sinks, as it came."""
+        return [*(_NOTE + note for note in self.notes), *(_LATE + rows for rows in self.late)]

@@ -1,0 +1,180 @@
+"""The task of an operator: unpack what came for its key groups, step, write the new state.
+
+It hands on rows with their hidden columns: the operator's own tick, and on the side what passes by,
+rows that came too late, and a note for each key group that says where its state is now.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.operators.clock import decode_ticks
+from tidegate.operators.epoch import EpochResult, Runner
+from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.pack import PASSING, Batches
+from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes
+from tidegate.spark.worker import keep_what_is_loaded
+from tidegate.state.codec import table_to_bytes, tables_from_bytes
+from tidegate.state.files import FileBackend, Head, StateFile
+from tidegate.storage import Store, open_store
+
+# Of everything that came for a key group: port, task, part, ticks, data.
+_Came = tuple[int, int, int, bytes, bytes | None]
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """An operator as its tasks know it; `key` is its name in manifests and orders."""
+
+    stream: str
+    key: str
+    runner: Runner
+    state: str
+    names: tuple[str, ...]
+    with_arrival: bool
+    with_now: bool
+
+    @cached_property
+    def output(self) -> pa.Schema:
+        """Its rows as the stage above reads them."""
+        own = zip(self.names, self.runner.operator.output, strict=True)
+        return pa.schema([*(pa.field(name, field.type) for name, field in own), *self.hidden])
+
+    @cached_property
+    def hidden(self) -> list[pa.Field]:
+        fields = [
+            pa.field(ORIGIN, pa.int32()),
+            pa.field(MARK, pa.int64()),
+            pa.field(LIVE, pa.bool_()),
+            pa.field(SIDE, pa.binary()),
+        ]
+        if self.with_arrival:
+            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+        return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
+
+
+def stepper(spec: StepSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+    """The function for mapInArrow behind the shuffle."""
+
+    def step(batches: Batches) -> Batches:
+        yield from Step(spec, place.read()).run(batches)
+        keep_what_is_loaded()
+
+    return step
+
+
+class Step:
+    """The step of one task: some key groups, one state file."""
+
+    def __init__(self, spec: StepSpec, order: Order) -> None:
+        self.spec = spec
+        self.order = order
+        self.store: Store = open_store(spec.state)
+        # No two attempts ever have the same name.
+        name = f"{order.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.file = StateFile(name, self.store.writer)
+        self.heads = order.heads.get(spec.key, {})
+
+    def run(self, batches: Batches) -> Batches:
+        came, passing = _sorted_out(batches)
+        results = []
+        notes = []
+        for key_group in sorted(came):
+            result, note = self._key_group(key_group, came[key_group])
+            results.append((key_group, result))
+            notes.append(note)
+        # Everything that a note speaks of is there before the note.
+        self.file.close()
+        for note in notes:
+            note["size"] = self.file.size
+        for key_group, result in results:
+            yield from self._rows(key_group, result)
+        sides = [*passing, *map(note_bytes, notes)]
+        if sides:
+            yield self._hidden_rows(sides)
+
+    def _key_group(self, key_group: int, came: list[_Came]) -> tuple[EpochResult, dict[str, Any]]:
+        operator = self.spec.runner.operator
+        inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.packed]
+        ticks = []
+        for port, _, _, tick, data in sorted(came, key=lambda row: row[:3]):
+            ticks += decode_ticks(tick)
+            if data is not None:
+                inputs[port].append(tuple(tables_from_bytes(data, operator.packed[port])))
+        head = self.heads.get(str(key_group))
+        what = f"the state of the stream {self.spec.stream}, operator {operator.name}"
+        backend = FileBackend(Head.of(head) if head else None, self._mapped, what)
+        result = self.spec.runner.run(backend, inputs, ticks, self.order.now_us, key_group)
+        saved = backend.save(self.file)
+        note = {
+            "operator": self.spec.key,
+            "key_group": key_group,
+            "head": saved.as_json(),
+            "files": backend.needed_files,
+            "report": result.report,
+        }
+        return result, note
+
+    def _mapped(self, file: str) -> memoryview:
+        return memoryview(self.store.map(file))
+
+    def _rows(self, key_group: int, result: EpochResult) -> Iterator[pa.RecordBatch]:
+        for table in result.output.main:
+            if table.num_rows:
+                yield from self._live_rows(table)
+        late = [late_bytes(table_to_bytes(t)) for t in result.output.late if t.num_rows]
+        if late:
+            yield self._hidden_rows(late)
+        # All key groups have the same watermark, so one tells it.
+        if key_group == 0 and result.tick is not None:
+            yield self._hidden_rows([tick_bytes(result.tick)])
+
+    def _live_rows(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        count = table.num_rows
+        hidden = {LIVE: pa.repeat(pa.scalar(True), count), **self._constants(count)}
+        arrays = [*table.columns, *(_column(hidden, f, count) for f in self.spec.hidden)]
+        yield from pa.table(arrays, schema=self.spec.output).to_batches()
+
+    def _hidden_rows(self, sides: list[bytes]) -> pa.RecordBatch:
+        count = len(sides)
+        given: dict[str, Any] = {
+            LIVE: pa.array([False] * count),
+            SIDE: pa.array(sides, pa.binary()),
+            **self._constants(count),
+        }
+        arrays = [_column(given, field, count) for field in self.spec.output]
+        return pa.record_batch(arrays, schema=self.spec.output)
+
+    def _constants(self, count: int) -> dict[str, Any]:
+        """What is the same for all rows, and what rows of an operator do not have."""
+        return {
+            NOW: pa.repeat(pa.scalar(self.order.now_us, pa.int64()), count),
+            ARRIVAL_FILE: pa.repeat(pa.scalar("", pa.string()), count),
+            ARRIVAL_ROW: pa.repeat(pa.scalar(0, pa.int64()), count),
+        }
+
+
+def _column(given: dict[str, Any], field: pa.Field, count: int) -> Any:
+    return given[field.name] if field.name in given else pa.nulls(count, field.type)
+
+
+def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
+    """What came, by key group, and what only passes."""
+    came: dict[int, list[_Came]] = {}
+    passing: list[bytes] = []
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for key_group, port, task, part, ticks, data in zip(*columns, strict=True):
+            if port == PASSING:
+                passing.append(data)
+            else:
+                came.setdefault(key_group, []).append((port, task, part, ticks, data))
+    return came, passing
