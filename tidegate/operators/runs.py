@@ -48,13 +48,15 @@ _NONE: Ints = np.zeros(0, np.int64)
 class _Slice:
     """An entry of the state, with the hashes from `first` to `last`.
 
-    `dead` rows are gone by what newer runs say. Of its hints, the first `served` have been looked
-    at or have fallen; `due` is the earliest of the others.
+    Of `gone` hashes it says that older rows are dead; `dead` of its own are so by what newer runs
+    say. Of its hints, the first `served` have been looked at or have fallen; `due` is the earliest
+    of the others.
     """
 
     number: int
     first: int
     last: int
+    gone: int
     rows: int
     groups: int
     bytes: int
@@ -75,6 +77,11 @@ class _Run:
     def rows(self) -> int:
         return sum(part.rows for part in self.slices)
 
+    @property
+    def size(self) -> int:
+        """What it costs to merge it."""
+        return sum(part.rows + part.gone for part in self.slices)
+
 
 @dataclass(frozen=True)
 class _Content:
@@ -87,6 +94,10 @@ class _Content:
     @property
     def rows(self) -> int:
         return sum(table.num_rows for table in self.tables)
+
+    @property
+    def size(self) -> int:
+        return self.rows + len(self.gone)
 
     def take(self, hashes: Ints) -> Tables:
         return tuple(_taken(table, hashes) for table in self.tables)
@@ -246,7 +257,7 @@ class RunLog:
 
     def _add(self, gone: Ints, tables: Tables) -> None:
         content = _Content(gone, tuple(_by_hash(table) for table in tables))
-        if content.rows or len(gone):
+        if content.size:
             self.fresh.append(content)
 
     def _bury(self, hashes: Ints) -> Ints:
@@ -316,9 +327,9 @@ class RunLog:
 
     def _alike(self) -> int:
         """How many of the newest runs are merged with what is new."""
-        sizes = [run.rows for run in reversed(self.runs)]
-        taken = sum(1 for _ in takewhile(lambda rows: rows <= _FEW_ROWS, sizes))
-        size = sum(content.rows for content in self.fresh) + sum(sizes[:taken])
+        sizes = [run.size for run in reversed(self.runs)]
+        taken = sum(1 for _ in takewhile(lambda size: size <= _FEW_ROWS, sizes))
+        size = sum(content.size for content in self.fresh) + sum(sizes[:taken])
         while True:
             more = 0
             while taken + more < len(sizes) and sizes[taken + more] <= _FANOUT * max(size, 1):
@@ -365,10 +376,10 @@ class RunLog:
         )
         due = None if hints is None or not hints.num_rows else int(_ints(hints, _DUE)[0])
         first, last = int(min(end[0] for end in ends)), int(max(end[1] for end in ends))
-        rows, groups = content.rows, content.tables[0].num_rows
+        counts = (len(content.gone), content.rows, content.tables[0].num_rows)
         hinted = 0 if hints is None else hints.num_rows
         self.next += 1
-        return [_Slice(self.next - 1, first, last, rows, groups, size, hinted, due)]
+        return [_Slice(self.next - 1, first, last, *counts, size, hinted, due)]
 
     def _hints(self, tables: Tables) -> pa.Table | None:
         """When rows are due, by time."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long the loop sleeps when nothing is new, unless somebody wakes it.
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRIES = 4
 _BACKOFF_SECONDS = 0.2
