@@ -10,7 +10,11 @@ from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.protocols import Cut, OpenSource
 from tidegate.runtime.members import Member
 
-# From here on an epoch is large.
+# Up to here an epoch is small, as long as little state is touched.
+_SMALL_BYTES = 512 << 10
+_SMALL_ROWS = 20_000
+_SMALL_STATE_BYTES = 16 << 20
+# From here on it is large.
 _LARGE_BYTES = 16 << 20
 _LARGE_ROWS = 500_000
 
@@ -28,6 +32,14 @@ class Epoch:
         """Whether it is worth a shuffle that Spark adds up rows first."""
         return any(
             cut.size > _LARGE_BYTES or (cut.rows or 0) > _LARGE_ROWS for cut in self.cuts.values()
+        )
+
+    @property
+    def small(self) -> bool:
+        """Whether one task is enough: every other one costs more than it helps."""
+        return all(
+            cut.size <= _SMALL_BYTES and (cut.rows or 0) <= _SMALL_ROWS
+            for cut in self.cuts.values()
         )
 
     @property
@@ -54,6 +66,12 @@ def cut_sources(
             if cut is not None:
                 cuts[member.key, source] = cut
     return cuts
+
+
+def has_little_state(manifest: Manifest) -> bool:
+    """Whether one task can step all key groups in no time."""
+    kept = sum(int(o.report.get("bytes") or 0) for o in manifest.operators.values())
+    return kept <= _SMALL_STATE_BYTES
 
 
 def has_open_ends(members: Iterable[Member], manifest: Manifest) -> bool:

@@ -33,14 +33,13 @@ _LEAST_SHRINK = 4
 
 @dataclass
 class Frames:
-    """Builds frames of members; a small epoch and a large one have frames of their own."""
+    """Builds frames of members; small epochs and large ones have frames of their own."""
 
     spark: SparkSession
     source_of: Callable[[ScanPlan], Source]
     place: OrderPlace
     state: str
-    tasks: int
-    built: dict[bool, PipelineFrame] = field(default_factory=dict)
+    built: dict[tuple[bool, int], PipelineFrame] = field(default_factory=dict)
     # Operators whose groups are about as many as their rows.
     spread: set[str] = field(default_factory=set)
 
@@ -53,15 +52,16 @@ class Frames:
         for key, (groups, rows) in notes.shrunk.items():
             if groups * _LEAST_SHRINK > rows:
                 self.spread.add(key)
-                self.built.pop(True, None)
+                self.built = {key: frame for key, frame in self.built.items() if not key[0]}
 
-    def kept(self, epoch: Epoch, build: Callable[[], PipelineFrame]) -> PipelineFrame:
+    def kept(self, epoch: Epoch, tasks: int, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
         if epoch.native:
             return build()
-        if epoch.large not in self.built:
-            self.built[epoch.large] = build()
-        return self.built[epoch.large]
+        key = (epoch.large, tasks)
+        if key not in self.built:
+            self.built[key] = build()
+        return self.built[key]
 
     def build(
         self,
@@ -70,6 +70,7 @@ class Frames:
         epoch: Epoch,
         order: Order,
         manifest: Manifest,
+        tasks: int,
     ) -> PipelineFrame:
         context = FrameContext(
             self.spark,
@@ -77,7 +78,7 @@ class Frames:
             self._asked_of,
             self.place,
             manifest.key_groups,
-            self.tasks,
+            tasks,
             self.state,
             epoch.native,
             order.now_us,

@@ -18,13 +18,19 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource
+from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource, Share
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.physical.plan import ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.counters import Counters
-from tidegate.runtime.cutting import Epoch, cut_sources, has_open_ends, wake_us
+from tidegate.runtime.cutting import (
+    Epoch,
+    cut_sources,
+    has_little_state,
+    has_open_ends,
+    wake_us,
+)
 from tidegate.runtime.decision import decision
 from tidegate.runtime.frames import Frames, Running
 from tidegate.runtime.members import Member, opened
@@ -85,7 +91,7 @@ class Pipeline:
         self._manifest = Manifest(0, -1, context.key_groups, 0)
         state = context.store.child("state")
         self._files = StateFiles(state, self.manifests)
-        self._frames = Frames(context.spark, context.source_of, self.place, state.uri, self.tasks)
+        self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
@@ -303,7 +309,10 @@ class Pipeline:
             number,
             max(_now_us(), manifest.now_us),
             epoch.ends,
-            {f"{stream}/{source}": cut.shares for (stream, source), cut in epoch.cuts.items()},
+            {
+                f"{stream}/{source}": _shared_out(cut.shares, self._tasks_of(epoch))
+                for (stream, source), cut in epoch.cuts.items()
+            },
             {key: operator.heads for key, operator in manifest.operators.items()},
         )
 
@@ -328,11 +337,16 @@ class Pipeline:
 
     def _framed(self, epoch: Epoch, order: Order) -> PipelineFrame:
         members = tuple(self.members.values())
-        return self._frames.kept(epoch, lambda: self._build(members, epoch, order))
+        tasks = self._tasks_of(epoch)
+        return self._frames.kept(epoch, tasks, lambda: self._build(members, epoch, order))
+
+    def _tasks_of(self, epoch: Epoch) -> int:
+        return 1 if epoch.small and has_little_state(self._manifest) else self.tasks
 
     def _build(self, members: Sequence[Member], epoch: Epoch, order: Order) -> PipelineFrame:
         running = Running(self.sources, self.sinks)
-        return self._frames.build(members, running, epoch, order, self._manifest)
+        tasks = self._tasks_of(epoch)
+        return self._frames.build(members, running, epoch, order, self._manifest, tasks)
 
     def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
         """Which stream it was: each is run alone. What they write then, nobody will know of."""
@@ -436,6 +450,11 @@ class Pipeline:
 
     def status(self) -> list[StreamStatus]:
         return [counters.status() for counters in self.counters.values()]
+
+
+def _shared_out(shares: list[Share], tasks: int) -> list[Share]:
+    """What tasks read; one task reads all."""
+    return shares if tasks > 1 else [[part for share in shares for part in share]]
 
 
 def _now_us() -> int:
