@@ -2,8 +2,8 @@
 
     python benchmarks/windows.py [--rows 5000000] [--rounds 3] [--only a,b,c,d]
 
-Both read the same parquet files in the same epochs on two cores, with the RocksDB state store and
-the same number of partitions, from building the query to the end of the last epoch. Plain PySpark
+Both read the same parquet files in the same epochs on two cores with the same number of partitions,
+from building the query to the end of the last epoch. Plain PySpark uses the RocksDB state store and
 has a JVM of its own with Spark's own settings; with `--tuned` it gets the settings that Tidegate
 gives its sessions. A first round warms up and is left out. What counts is the last column:
 Tidegate's throughput over plain PySpark's, median of the rounds; above 1 Tidegate is faster.

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,14 @@ class Campaign:
     def run_until_killed(self, step: str, times: int) -> int:
         """A life that ends when a step is reached for so many times; the code of its end."""
         process = self._start("--kill", step, str(times))
-        process.communicate(timeout=600)
-        return process.returncode
+        try:
+            return process.wait(timeout=600)
+        finally:
+            # Spark's JVM would live on for minutes, and has the other end of the pipe.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            assert process.stdout is not None, "its output is a pipe"
+            process.stdout.close()
 
     def run_to_end(self) -> str:
         """Its last words."""
