@@ -520,6 +520,29 @@ def test_a_stream_that_starts_over_does_not_write_beside_its_old_rows(tmp_path: 
     check(house, 1)
 
 
+def test_a_sink_that_was_away_is_told_what_it_lacks(tmp_path: Path) -> None:
+    house = House(tmp_path, streams=1)
+    whole, without = house.members[0], house.member(next(iter(house.catalog.of(Stream))), True)
+    object.__setattr__(without, "sinks", whole.sinks[1:])
+    for members, rows, said in (
+        ([without], (1,), ""),
+        ([whole], (2,), "one0 does not have 2 rows of t0: they were given out before the sink"),
+        ([without], (3, 4), ""),
+        ([whole], (), "one0 does not have 4 rows of t0: they were given out while the sink"),
+        ([whole], (5,), "one0 does not have 4 rows of t0: they were given out while the sink"),
+        ([whole], (6,), ""),
+    ):
+        house.insert(*rows)
+        house.members = members
+        running = house.run(until_end=False)
+        assert running.wait(30)
+        running.stop()
+        warnings = [warning.message for warning in running.warnings]
+        assert len(warnings) == bool(said)
+        assert all(said in warning for warning in warnings)
+    assert [a for a, _ in house.rows("one0")] == expected(2, 5, 6)
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_what_was_decided_for_others_is_not_lost_when_a_stream_is_dropped(
     house: House, monkeypatch: pytest.MonkeyPatch, running: bool

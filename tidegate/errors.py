@@ -85,6 +85,7 @@ TITLES: dict[str, str] = {
     "TG-609": "checkpoint that does not exist",
     "TG-610": "sink that cannot forget what came after a checkpoint",
     "TG-611": "stream that went back to a checkpoint",
+    "TG-612": "sink that does not have all rows of its stream",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

@@ -260,7 +260,7 @@ class Supervisor:
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
         self._subscribed[key] = Sink(
-            name, options, declared.statement, declared.origin, "memory", declared.name
+            name, options, declared.statement, declared.origin, "memory", declared.name, True
         )
         return True
 
@@ -289,7 +289,7 @@ class Supervisor:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"
                 self._subscribed[f"console:{stream.name.lower()}"] = Sink(
-                    name, options, stream.statement, stream.origin, "console", stream.name
+                    name, options, stream.statement, stream.origin, "console", stream.name, True
                 )
                 added.append(stream.name)
         return added

@@ -58,8 +58,8 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens when its sources, or the query in or below an operator, have changed",
-        default="refuse",
+        "what happens when its sources, or the query in or below an operator, have changed; the "
+        "setting on_change if left out",
         choices=("refuse", "continue", "restart"),
     ),
     OptionSpec(

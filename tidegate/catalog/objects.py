@@ -149,6 +149,8 @@ class SideStream(Declared):
 class Sink(Declared):
     connector: str
     source: str
+    # Whether nobody declared it: it is there for whoever looks at the stream now.
+    implied: bool = False
 
     @property
     def kind(self) -> st.ObjectKind:

@@ -26,6 +26,13 @@ SETTINGS: tuple[OptionSpec, ...] = (
         choices=("on", "off"),
     ),
     OptionSpec(
+        "on_change",
+        OptionType.TEXT,
+        "what happens to streams that changed since their last epoch and do not say it themselves",
+        default="refuse",
+        choices=("refuse", "continue", "restart"),
+    ),
+    OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
         "the least time between two epochs of a pipeline",

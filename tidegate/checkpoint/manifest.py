@@ -71,6 +71,8 @@ class SinkState:
     epoch: int = -1
     tokens: list[Any] = field(default_factory=list)
     generation: int = 0
+    # How many rows the stream had given out when the sink last took part.
+    rows: int | None = None
 
     def following(self, before: SinkState | None) -> SinkState:
         """The same after an earlier one: without tokens, the last epoch with some is still that."""

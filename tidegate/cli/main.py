@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -38,6 +39,14 @@ Master = Annotated[
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
+
+
+class OnChange(StrEnum):
+    """What to do about streams that changed."""
+
+    REFUSE = "refuse"
+    CONTINUE = "continue"
+    RESTART = "restart"
 
 
 def _version(wanted: bool) -> None:
@@ -102,6 +111,13 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove the data directory first.")
     ] = False,
+    on_change: Annotated[
+        OnChange | None,
+        typer.Option(
+            "--on-change",
+            help="What happens to streams whose query changed since their last epoch.",
+        ),
+    ] = None,
     master: Master = None,
     debug: Debug = False,
 ) -> int:
@@ -112,7 +128,8 @@ def run(
     from tidegate.cli import run as command
 
     ending = command.Ending(until_end, available_now)
-    return command.run(file, ending=ending, data=data, fresh=fresh, master=master)
+    config = {"on_change": on_change.value} if on_change is not None else {}
+    return command.run(file, ending=ending, data=data, fresh=fresh, master=master, config=config)
 
 
 @app.command()

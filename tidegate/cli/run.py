@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,15 @@ class Ending:
     available_now: bool = False
 
 
-def run(file: str, *, ending: Ending, data: Path | None, fresh: bool, master: str | None) -> int:
+def run(
+    file: str,
+    *,
+    ending: Ending,
+    data: Path | None,
+    fresh: bool,
+    master: str | None,
+    config: Mapping[str, str],
+) -> int:
     """Run a file until it ends or the user has seen enough."""
     script = scripts.read(file)
     # Errors are found before Spark starts, and before anything is removed.
@@ -42,7 +50,7 @@ def run(file: str, *, ending: Ending, data: Path | None, fresh: bool, master: st
     interrupts = Interrupts()
     interrupts.install()
     screen = open_screen(interrupts.note)
-    with tidegate.open(directory, master=master, show=screen.rows) as session:
+    with tidegate.open(directory, master=master, config=config, show=screen.rows) as session:
         try:
             _start(session, script, screen, interrupts, ending)
             _watch(session, screen, interrupts)

@@ -10,6 +10,7 @@ from tidegate.checkpoint.manifest import Manifest, SinkState, StreamState
 from tidegate.connectors.protocols import Cut
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.members import Member
+from tidegate.runtime.missed import given
 from tidegate.runtime.notes import Notes
 from tidegate.spark.order import Order
 
@@ -27,14 +28,14 @@ def decision(
     for member in members:
         own = {source: cut for (key, source), cut in epoch.cuts.items() if key == member.key}
         streams[member.key] = _stream(streams[member.key], member, own, epoch.ends, notes)
-    return replace(
+    after = replace(
         before,
         epoch=order.epoch,
         now_us=order.now_us,
         streams=streams,
         operators={k: notes.operator(k, o) for k, o in before.operators.items()},
-        sinks=_sinks(before, sinks, order, notes),
     )
+    return replace(after, sinks=_sinks(after, sinks, notes))
 
 
 def _stream(
@@ -57,12 +58,13 @@ def _stream(
 
 
 def _sinks(
-    before: Manifest, sinks: Mapping[str, tuple[Member, Sink]], order: Order, notes: Notes
+    now: Manifest, sinks: Mapping[str, tuple[Member, Sink]], notes: Notes
 ) -> dict[str, SinkState]:
     """Sinks that take no part now may still have to finish an older epoch when they are back."""
-    found = dict(before.sinks)
+    found = dict(now.sinks)
     for name, (member, sink) in sinks.items():
         tokens = notes.tokens.get(name, [])
-        state = SinkState(member.key, sink.connector, order.epoch, tokens, order.generation)
-        found[name] = state.following(before.sinks.get(name))
+        rows = given(now, member, sink)
+        state = SinkState(member.key, sink.connector, now.epoch, tokens, now.generation, rows)
+        found[name] = state.following(now.sinks.get(name))
     return found

@@ -181,10 +181,10 @@ def _changed(
 
 def _ways_out() -> str:
     return (
-        "keep the query of before, or give the stream another name; or CREATE STREAM … WITH "
-        "(on_change = 'restart'): it starts from the beginning; or WITH (on_change = 'continue'): "
-        "it goes on from the committed offsets without what was stored, and windows that are open "
-        "now come out incomplete."
+        "keep the query of before, or give the stream another name; or run once with --on-change "
+        "restart, or CREATE STREAM … WITH (on_change = 'restart'): it starts from the beginning; "
+        "or say 'continue' there: it goes on from the committed offsets without what was stored, "
+        "and windows that are open now come out incomplete."
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from tidegate.runtime.cutting import (
 from tidegate.runtime.decision import decision
 from tidegate.runtime.frames import Frames, Running
 from tidegate.runtime.members import Member, opened
+from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
 from tidegate.runtime.state_files import StateFiles
 from tidegate.runtime.steps import Step, reached
@@ -142,7 +143,7 @@ class Pipeline:
                 for scan in member.plan.scans:
                     self._open_source(self.context.source_of(scan))
             self._manifest = start.manifest
-            self.warnings += start.warnings
+            self.warnings += [*start.warnings, *self._missed(sinks)]
             self.members, self.sinks = members_now, sinks
             for member in members:
                 if member.key not in self.counters:
@@ -182,6 +183,11 @@ class Pipeline:
                 opened_sink.recover(self._decided(manifest, member, sink))
                 found[sink.name] = (member, sink, opened_sink)
         return found
+
+    def _missed(self, sinks: Mapping[str, tuple[Member, Sink, OpenSink]]) -> list[RunError]:
+        new = [(m, s) for name, (m, s, _) in sinks.items() if name not in self.sinks]
+        found = (missed(self._manifest, member, sink) for member, sink in new)
+        return [warning for warning in found if warning is not None]
 
     def _decided(self, manifest: Manifest, member: Member, sink: Sink) -> Decided:
         """What was decided for a sink; nothing if its stream is new, or starts over."""

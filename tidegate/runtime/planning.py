@@ -45,8 +45,12 @@ class Planning:
         keeps_late = any(sink.source.lower() != declared.name.lower() for sink in sinks)
         plan = plan_physical(declared.name, typed, limits, keeps_late)
         sources = dict(self._source_state(scan) for scan in plan.scans)
-        on_change = declared.options["on_change"] if isinstance(declared, Stream) else "refuse"
+        on_change = self._on_change(declared)
         return Member(declared.name, typed, plan, sources, tuple(sinks), late, on_change)
+
+    def _on_change(self, declared: Stream | SideStream) -> str:
+        given = declared.options["on_change"] if isinstance(declared, Stream) else None
+        return str(given or self.settings["on_change"])
 
     def _typed(self, declared: Stream | SideStream) -> TypedPlan:
         if isinstance(declared, Stream):
