@@ -144,8 +144,8 @@ class House:
             settings,
             self.store,
             str(self.folder / "orders"),
-            lambda source, offsets: memory.MemorySource(
-                SourceContext(source, data, offsets, settings)
+            lambda source, offsets, pace: memory.MemorySource(
+                SourceContext(source, data, offsets, settings, pace)
             ),
             lambda sink, stream: SINKS[sink.connector](
                 SinkContext(sink, str(self.folder / sink.name), stream, lambda *_: None)

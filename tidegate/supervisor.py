@@ -154,14 +154,17 @@ class Supervisor:
             settings,
             self.directory.pipeline(name),
             self.directory.orders.uri,
-            lambda source, offsets: SOURCES[source.connector](
-                SourceContext(source, self.directory.source(source.name).uri, offsets, settings)
+            lambda source, offsets, pace: SOURCES[source.connector](
+                SourceContext(
+                    source, self.directory.source(source.name).uri, offsets, settings, pace
+                )
             ),
             lambda sink, stream: SINKS[sink.connector](
                 SinkContext(sink, self.directory.stream(sink.source).uri, stream, self._show)
             ),
             planning.source_of,
             settings["key_groups"] or _default_key_groups(planning.spark),
+            planning.origin_of,
         )
 
     # Waiting and ending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,34 +49,68 @@ def test_a_csv_header_in_another_order_is_refused_not_swapped(
 
 
 ROWS = "CREATE SOURCE s (v BIGINT, p STRING) WITH (connector = 'memory');"
-ZERO = "INSERT INTO s VALUES (0, '%Y');"
+SOME = "INSERT INTO s VALUES (1, '1'), (7, '%Y'), (3, '3');"
 
 
 @pytest.mark.parametrize(
-    ("query", "message", "hint"),
+    ("query", "message", "hint", "marked"),
     [
-        ("SELECT 1 / v AS x FROM s", "Division by zero", "try_divide(a, b)"),
         (
-            "SELECT date_format(timestamp_seconds(v), p) AS x FROM s",
+            "SELECT v + 1 / (v - 7) AS x FROM s",
+            "Division by zero",
+            "try_divide(a, b)",
+            "v + 1 / (v - 7)",
+        ),
+        (
+            "SELECT date_format(timestamp_seconds(v), p) AS x FROM s WHERE v > 6",
             "'%Y' is not a pattern for dates and times",
             "'yyyy-MM-dd HH:mm:ss'",
+            None,
         ),
-        # An expression below an operator fails in the streaming engine, not in the epoch's write.
         (
-            "SELECT CAST(p AS INT) AS x, count(*) AS n FROM s GROUP BY 1 EMIT CHANGES",
+            "SELECT v FROM s WHERE CAST(p AS INT) > 0",
+            "The value '%Y' of the type",
+            "try_cast(x AS …)",
+            "CAST(p AS INT)",
+        ),
+        # Below an operator, and above one; in this query, and in one that it reads.
+        (
+            "SELECT max(CAST(p AS INT)) AS x, count(*) AS n FROM s GROUP BY v EMIT CHANGES",
             'The value \'%Y\' of the type "STRING" cannot be cast to "INT"',
             "try_cast(x AS …)",
+            "CAST(p AS INT)",
+        ),
+        (
+            "SELECT v, CAST(max(p) AS INT) AS m FROM s GROUP BY v EMIT CHANGES",
+            "The value '%Y' of the type",
+            "try_cast(x AS …)",
+            "CAST(max(p) AS INT)",
+        ),
+        (
+            "SELECT p AS b FROM s; CREATE STREAM t AS SELECT upper(b) AS b FROM t0 "
+            "WHERE CAST(b AS BIGINT) > 3",
+            "The value '%Y' of the type",
+            "try_cast(x AS …)",
+            "CAST(b AS BIGINT)",
         ),
     ],
 )
-def test_an_expression_that_fails_on_a_row_says_what_to_write(
-    spark: Any, data: Path, query: str, message: str, hint: str
+def test_an_expression_that_fails_says_where_it_is_on_which_row_and_what_to_write(
+    spark: Any, data: Path, query: str, message: str, hint: str, marked: str | None
 ) -> None:
-    error = failure(spark, data, f"{ROWS} CREATE STREAM t AS {query}; {ZERO}")
+    name = "t0" if "t0" in query else "t"
+    error = failure(spark, data, f"{ROWS} CREATE STREAM {name} AS {query}; {SOME}")
     assert error.code == "TG-503"
     assert message in error.message
     assert hint in (error.hint or "")
     assert "spark.sql" not in error.render()
+    if marked is None:
+        assert error.place is None, "Spark does not tell where it was"
+        return
+    assert error.place is not None
+    assert error.place.text[error.place.start : error.place.end] == marked
+    row = json.loads(error.message.partition("in the row ")[2])
+    assert 7 in row.values() or "%Y" in row.values()
 
 
 def test_a_parquet_type_that_does_not_fit_says_which(

@@ -40,6 +40,13 @@ SETTINGS: tuple[OptionSpec, ...] = (
         minimum=0,
     ),
     OptionSpec(
+        "target_epoch",
+        OptionType.DURATION,
+        "how long an epoch should take while there is more to read than fits into one",
+        default=1_000_000,
+        minimum=1,
+    ),
+    OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
         "rows a generator hands out per epoch",

@@ -68,6 +68,7 @@ class FilesSource:
             if not found:
                 return None
             chosen = found[: self.limit]
+            chosen = chosen[: self.context.pace.fitting(item.size for item in chosen)]
             offset = self.seen_files.next(since, [item.name for item in chosen])
             self._cuts = [*self._cuts[1 - _REMEMBERED :], (offset, seen)]
         size = sum(item.size for item in chosen)

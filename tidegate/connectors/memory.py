@@ -142,11 +142,13 @@ class MemorySource:
             return None
         stop = min(there, first + self.limit)
         names = [_insert_name(number) for number in range(first, stop)]
+        sizes = [self.inserts.store.size(name) for name in names]
+        taken = self.context.pace.fitting(sizes)
+        names, stop = names[:taken], first + taken
         # Few inserts are small: one task reads them, and the others need not be woken.
         per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
         shares = [names[at : at + per_task] for at in range(0, len(names), per_task)]
-        size = sum(self.inserts.store.size(name) for name in names)
-        return Cut({"insert": stop}, shares, more=there > stop, size=size)
+        return Cut({"insert": stop}, shares, more=there > stop, size=sum(sizes[:taken]))
 
     def committed(self, offset: Offset) -> None:
         """Inserts are kept: streams that are declared later read them all."""

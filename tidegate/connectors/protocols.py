@@ -9,10 +9,11 @@ visible, any number of times with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.checkpoint.manifest import Stretch
+from tidegate.connectors.pace import Pace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ class SourceContext:
     data: str
     offsets: str
     settings: Settings
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True)

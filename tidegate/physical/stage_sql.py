@@ -29,6 +29,16 @@ def micros(sql: str) -> str:
     return f"unix_micros(CAST({sql} AS TIMESTAMP))"
 
 
+def is_failure(sql: str, hashable: bool = True) -> str:
+    """A condition, never NULL: whether an expression fails on a row.
+
+    Spark has no TRY(expression), but `try_to_binary` gives NULL for whatever fails below it: what
+    hashes to something did not fail. Hashing is cheap, but Spark does not hash everything.
+    """
+    seen = f"hash({sql})" if hashable else f"to_json(struct({sql} AS c))"
+    return f"try_to_binary(CAST({seen} AS STRING), 'utf-8') IS NULL"
+
+
 def carries_op(node: n.Node) -> bool:
     """Whether the rows of a node have the hidden column _op."""
     if isinstance(node, n.Scan):

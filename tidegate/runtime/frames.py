@@ -14,6 +14,8 @@ from tidegate.plan import nodes as n
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.members import Member
 from tidegate.runtime.notes import Notes
+from tidegate.spark.culprit import Culprit, culprit
+from tidegate.spark.failure import JobFailed
 from tidegate.spark.frame import (
     FrameContext,
     FramedSink,
@@ -63,28 +65,27 @@ class Frames:
             self.built[key] = build()
         return self.built[key]
 
-    def build(
-        self,
-        members: Sequence[Member],
-        running: Running,
-        epoch: Epoch,
-        order: Order,
-        manifest: Manifest,
-        tasks: int,
-    ) -> PipelineFrame:
-        context = FrameContext(
+    def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
+        return pipeline_frame(self._context(job), [_framed(member, job) for member in members])
+
+    def culprit(self, member: Member, job: Job, failed: JobFailed) -> Culprit | None:
+        """What has failed in a stream, if that can be found."""
+        return culprit(self._context(job), _framed(member, job), failed)
+
+    def _context(self, job: Job) -> FrameContext:
+        epoch, manifest = job.epoch, job.manifest
+        return FrameContext(
             self.spark,
-            running.sources,
+            job.sources,
             self._asked_of,
             self.place,
             manifest.key_groups,
-            tasks,
+            job.tasks,
             self.state,
             epoch.native,
-            order.now_us,
+            job.order.now_us,
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
         )
-        return pipeline_frame(context, [_framed(member, running) for member in members])
 
     def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:
         source = self.source_of(scan)
@@ -94,17 +95,21 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Running:
-    """The sources and sinks that are open."""
+class Job:
+    """What the job of an epoch reads and writes: open sources and sinks, ranges, the state."""
 
     sources: Mapping[str, OpenSource]
     sinks: Mapping[str, tuple[Member, Sink, OpenSink]]
+    epoch: Epoch
+    order: Order
+    manifest: Manifest
+    tasks: int
 
 
-def _framed(member: Member, running: Running) -> FramedStream:
+def _framed(member: Member, job: Job) -> FramedStream:
     sinks = tuple(
         FramedSink(sink.name, opened, member.is_late(sink))
-        for owner, sink, opened in running.sinks.values()
+        for owner, sink, opened in job.sinks.values()
         if owner.key == member.key
     )
     keys = {number: key for number, (key, _) in member.operators().items()}

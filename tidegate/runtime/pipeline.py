@@ -18,11 +18,13 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
+from tidegate.connectors.pace import Pace
 from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource, Share
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.physical.plan import ScanPlan
 from tidegate.plan import nodes as n
+from tidegate.runtime.blame import OriginOf, with_culprit
 from tidegate.runtime.counters import Counters
 from tidegate.runtime.cutting import (
     Epoch,
@@ -32,7 +34,7 @@ from tidegate.runtime.cutting import (
     wake_us,
 )
 from tidegate.runtime.decision import decision
-from tidegate.runtime.frames import Frames, Running
+from tidegate.runtime.frames import Frames, Job
 from tidegate.runtime.members import Member, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
@@ -65,10 +67,12 @@ class PipelineContext:
     # The folder of the pipeline, and the one for the orders of this process.
     store: Store
     orders: str
-    open_source: Callable[[Source, str], OpenSource]
+    open_source: Callable[[Source, str, Pace], OpenSource]
     open_sink: Callable[[Sink, str], OpenSink]
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
+    # The text that a stream was declared in.
+    origin_of: OriginOf = lambda stream: None
 
 
 class Pipeline:
@@ -85,6 +89,7 @@ class Pipeline:
         # The declarations that these were opened by: one of the same name may be another source.
         self._declared: dict[str, Source] = {}
         self.sinks: dict[str, tuple[Member, Sink, OpenSink]] = {}
+        self.pace = Pace(context.settings["target_epoch"] / 1_000_000)
         self.failure: TidegateError | None = None
         self.warnings: list[TidegateError] = []
         # Whether it ends with its input, everything closed; or when nothing is new, all open.
@@ -166,7 +171,7 @@ class Pipeline:
         name = source.name.lower()
         if self._declared.get(name) != source:
             offsets = self.context.store.child("offsets").child(name).uri
-            self.sources[name] = self.context.open_source(source, offsets)
+            self.sources[name] = self.context.open_source(source, offsets, self.pace)
             self._declared[name] = source
 
     def _opened_sinks(
@@ -350,9 +355,11 @@ class Pipeline:
         return 1 if epoch.small and has_little_state(self._manifest) else self.tasks
 
     def _build(self, members: Sequence[Member], epoch: Epoch, order: Order) -> PipelineFrame:
-        running = Running(self.sources, self.sinks)
+        return self._frames.build(members, self._described(epoch, order))
+
+    def _described(self, epoch: Epoch, order: Order) -> Job:
         tasks = self._tasks_of(epoch)
-        return self._frames.build(members, running, epoch, order, self._manifest, tasks)
+        return Job(self.sources, self.sinks, epoch, order, self._manifest, tasks)
 
     def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
         """Which stream it was: each is run alone. What they write then, nobody will know of."""
@@ -362,8 +369,16 @@ class Pipeline:
                 try:
                     self._job(self._build([member], epoch, order), order)
                 except JobFailed as again:
-                    return pipeline_error(member.name, again)
-        return pipeline_error(members[0].name, error)
+                    return self._explained(member, epoch, order, again)
+        return self._explained(members[0], epoch, order, error)
+
+    def _explained(
+        self, member: Member, epoch: Epoch, order: Order, failed: JobFailed
+    ) -> TidegateError:
+        """What has happened; the epoch is looked at again for the expression and the row."""
+        error = pipeline_error(member.name, failed)
+        found = self._frames.culprit(member, self._described(epoch, order), failed)
+        return error if found is None else with_culprit(error, found, self.context.origin_of)
 
     # Committing
 
@@ -390,6 +405,9 @@ class Pipeline:
             self.sources[source].committed(cut.offset)
         for member in self.members.values():
             self.counters[member.key].add(manifest, notes.stream(member.name), seconds)
+        full = [cut.size for cut in epoch.cuts.values() if cut.more and cut.size]
+        if full:
+            self.pace.learn(max(full), seconds)
         self._frames.learn(notes)
         self._files.decided(manifest)
         reached(Step.SWEPT)

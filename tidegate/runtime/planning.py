@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Declared, SideStream, Sink, Source, Stream
+from tidegate.catalog.objects import Declared, Origin, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
 from tidegate.connectors.registry import CONNECTORS
@@ -68,6 +68,11 @@ class Planning:
             source = self.catalog.get(node.side.parent)  # type: ignore[union-attr]
         assert isinstance(source, Source), "what is scanned is a source"
         return source
+
+    def origin_of(self, stream: str) -> Origin | None:
+        """The text that a stream was declared in."""
+        declared = self.catalog.get(stream)
+        return declared.origin if declared is not None else None
 
     def _source_state(self, scan: ScanPlan) -> tuple[str, SourceState]:
         source = self.source_of(scan)

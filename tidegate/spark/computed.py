@@ -1,9 +1,8 @@
 """Computed columns of sources, with the rows on which one of them fails found out.
 
 In ANSI mode a cast or a division that fails ends the job, and the row would be there again after
-every restart. Spark has no TRY(expression), but `try_to_binary` gives NULL for whatever fails below
-it: a column that hashes to something did not fail. `explode` keeps these calls where they are
-written; elsewhere Spark takes out what several of them share, and evaluates it unguarded.
+every restart. So each column is tried first. `explode` keeps these calls where they are written;
+elsewhere Spark takes out what several of them share, and evaluates it unguarded.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from tidegate.catalog.objects import Column, Source
-from tidegate.physical.stage_sql import quoted
+from tidegate.physical.stage_sql import is_failure, quoted
 from tidegate.sql.dialect import text_literal, to_sql
 from tidegate.sql.expressions import calls, is_volatile_call
 
@@ -54,10 +53,7 @@ def _sql(column: Column) -> str:
 def _failed(column: Column) -> str:
     """A condition, never NULL: whether the column cannot be computed."""
     kind = column.type or ""
-    # Hashing is cheap, but Spark does not hash everything.
-    unhashable = "MAP<" in kind or "VARIANT" in kind
-    seen = f"to_json(struct({_sql(column)} AS c))" if unhashable else f"hash({_sql(column)})"
-    return f"try_to_binary(CAST({seen} AS STRING), 'utf-8') IS NULL"
+    return is_failure(_sql(column), hashable="MAP<" not in kind and "VARIANT" not in kind)
 
 
 def _may_fail(column: Column) -> bool:

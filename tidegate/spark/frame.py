@@ -113,9 +113,9 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
     return notes
 
 
-def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
-    plan = stream.plan
-    lowering = LoweringContext(
+def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringContext:
+    """What lowering needs of a stream and of its pipeline."""
+    return LoweringContext(
         context.spark,
         lambda scan: _scan(context, stream, scan),
         context.place,
@@ -126,6 +126,11 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
         context.grouped,
         context.shared,
     )
+
+
+def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
+    plan = stream.plan
+    lowering = lowering_context(context, stream)
     plain = not any(sink.late or sink.sink.columns([]) is not None for sink in stream.sinks)
     lowered = lower(plan, lowering, may_fuse=plain)
     if lowered.frame is None:

@@ -83,6 +83,18 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
             context.spark.catalog.dropTempView(view)
 
 
+def lower_stage(
+    plan: PhysicalPlan, context: LoweringContext, sql: str, leaves: Leaves
+) -> DataFrame:
+    """The frame of other SQL over the leaves of one of its stages."""
+    lowering = _Lowering(plan, context)
+    try:
+        return lowering.stage(sql, leaves, user=False)
+    finally:
+        for view in lowering.views:
+            context.spark.catalog.dropTempView(view)
+
+
 class _Lowering:
     """Makes a view of each leaf of a stage, bottom up."""
 

@@ -86,6 +86,9 @@ class TidegateParser(SparkParser):
     def _parse_expression(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_expression(*args, **kwargs))
 
+    def _parse_primary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._located(lambda: super(TidegateParser, self)._parse_primary(*args, **kwargs))
+
     def _parse_function(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_function(*args, **kwargs))
 
