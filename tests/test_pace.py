@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
     source = house.catalog.get("s")
     assert source is not None
     source.options._values["inserts_per_epoch"] = 1_000
-    values = list(range(40_000))
+    values = [random.Random(place).getrandbits(60) for place in range(40_000)]
     for _ in range(30):
         house.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
     pipeline = house.pipeline()
