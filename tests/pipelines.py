@@ -57,8 +57,8 @@ class Looped(Pipeline):
 
     def _run_member(self, member: Member, order: Order) -> Iterator[dict[str, Any]]:
         for task, share in enumerate(order.shares.get(f"{member.key}/s", [])):
-            for name in share:
-                yield from self._run_task(member, order, task, name)
+            if share:
+                yield from self._run_task(member, order, task, share)
         for key, operator in self._manifest.operators.items():
             if operator.stream == member.key:
                 file = f"{order.stamp}-{uuid.uuid4().hex[:8]}"
@@ -68,19 +68,23 @@ class Looped(Pipeline):
                 yield {**found, "report": report}
 
     def _run_task(
-        self, member: Member, order: Order, task: int, name: str
+        self, member: Member, order: Order, task: int, share: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
         source = cast(memory.MemorySource, self.sources["s"])
         reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
-        for batch, count in reader.read(name):
+        stagers = {
+            name: sink.stager(SCHEMA).open(order.stamp, task)
+            for name, (owner, _, sink) in self.sinks.items()
+            if owner.key == member.key
+        }
+        for batch, count in (item for name in share for item in reader.read(name)):
             yield {"stream": member.name, "rows": count, "out": count}
             ids = [uuid.uuid4().hex for _ in range(count)]
             rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
-            for sink_name, (owner, _, sink) in self.sinks.items():
-                if owner.key == member.key:
-                    stager = sink.stager(SCHEMA).open(order.stamp, task)
-                    stager.add(rows)
-                    yield {"sink": sink_name, "tokens": stager.finish()}
+            for stager in stagers.values():
+                stager.add(rows)
+        for name, stager in stagers.items():
+            yield {"sink": name, "tokens": stager.finish()}
 
 
 class House:
