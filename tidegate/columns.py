@@ -3,8 +3,6 @@ a worker does not load the parser."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 # What a row of a changelog does, and the four things it can do.
 OP = "_op"
 INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
@@ -24,12 +22,3 @@ ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
 # the column to blame, and of every record its file and its line (or row) there.
 BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"
 RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
-
-
-@dataclass(frozen=True)
-class Renames:
-    """What a stage does that only renames: its columns, as (name, column of the leaf)."""
-
-    columns: tuple[tuple[str, str], ...]
-    # Whether rows that are about to be replaced are left out.
-    drops_before: bool = False

@@ -26,6 +26,13 @@ SETTINGS: tuple[OptionSpec, ...] = (
         choices=("on", "off"),
     ),
     OptionSpec(
+        "vectors",
+        OptionType.TEXT,
+        "whether tasks compute simple expressions themselves, not Spark; the rows are the same",
+        default="on",
+        choices=("on", "off"),
+    ),
+    OptionSpec(
         "on_change",
         OptionType.TEXT,
         "what happens to streams that changed since their last epoch and do not say it themselves",

@@ -110,14 +110,16 @@ class FilesSource:
         wanted = self._wanted()
         partitioned = any("=" in item.name for item in chosen)
         odd = not all(fits(footer.schema.to_arrow_schema(), wanted) for footer in footers)
-        if size > _NATIVE_BYTES or partitioned or odd:
-            return Cut(offset, [], rows, more, size, native=[item.name for item in chosen])
+        names = [item.name for item in chosen]
+        if partitioned or odd:
+            return Cut(offset, [], rows, more, size, native=names)
         parts = []
         for item, footer in zip(chosen, footers, strict=True):
             for group in range(footer.num_row_groups):
                 weight = footer.row_group(group).total_byte_size
                 parts.append((weight, [item.name, item.modified_us, group, group + 1]))
-        return Cut(offset, _spread(parts, tasks), more=more, size=size)
+        native = names if size > _NATIVE_BYTES else None
+        return Cut(offset, _spread(parts, tasks), rows, more, size, native)
 
     def _footer(self, item: Item) -> Any:
         """The footer of a file; of one that is new, somebody may still be writing it."""
@@ -149,10 +151,16 @@ class FilesSource:
 
     # Reading
 
+    def direct(self, read: Read) -> ParquetReader | None:
+        if self.options["format"] != "parquet":
+            return None
+        columns = pa.schema([self._wanted().field(name) for name, _ in read.columns])
+        return ParquetReader(self.store.uri, columns, read.arrival, read.located)
+
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        if self.options["format"] == "parquet":
-            columns = pa.schema([self._wanted().field(name) for name, _ in read.columns])
-            return leaf(ParquetReader(self.store.uri, columns, read.arrival, read.located))
+        parquet = self.direct(read)
+        if parquet is not None:
+            return leaf(parquet)
         from tidegate.connectors.text_files import TextFiles
 
         is_csv = self.options["format"] == "csv"

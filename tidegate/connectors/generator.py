@@ -89,6 +89,9 @@ class GeneratorSource:
     def committed(self, offset: Offset) -> None:
         """Events are made again when they are asked for."""
 
+    def direct(self, read: Read) -> None:
+        """Spark makes them."""
+
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         frame = _generate(leaf(ChunkReader()), self.spec, (NOW,))
         return frame.select(*[name for name, _ in read.columns], NOW)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.connectors.memory_tasks import ArrowStagerFactory
+    from tidegate.connectors.memory_tasks import ArrowStagerFactory, InsertReader
 
 SPEC = ConnectorSpec(
     "memory",
@@ -153,14 +153,17 @@ class MemorySource:
     def committed(self, offset: Offset) -> None:
         """Inserts are kept: streams that are declared later read them all."""
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+    def direct(self, read: Read) -> InsertReader:
         import pyarrow as pa
 
         from tidegate.connectors.memory_tasks import InsertReader
         from tidegate.physical.typed import arrow_type
 
         columns = pa.schema([(name, arrow_type(kind)) for name, kind in read.columns])
-        return leaf(InsertReader(self.inserts.store.uri, columns, read.arrival))
+        return InsertReader(self.inserts.store.uri, columns, read.arrival)
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        return leaf(self.direct(read))
 
     def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
         raise AssertionError("tasks read all inserts")

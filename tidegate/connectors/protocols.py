@@ -99,6 +99,9 @@ class OpenSource(Protocol):
     def committed(self, offset: Offset) -> None:
         """A manifest has this offset now."""
 
+    def direct(self, read: Read) -> ShareReader | None:
+        """A reader whose rows tasks can use as they are; None if Spark must make them."""
+
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         """The stored columns (and _op, and BAD_RECORD) of what tasks read by their orders."""
 

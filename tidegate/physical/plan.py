@@ -11,6 +11,7 @@ from tidegate.errors import RunError
 from tidegate.operators.clock import Origin
 from tidegate.operators.contract import Operator
 from tidegate.operators.limits import Limits
+from tidegate.operators.vectors import VectorStage
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.kind import Built, Request
 from tidegate.physical.late import in_late_stream, is_judge, require_fitting
@@ -27,6 +28,7 @@ from tidegate.physical.stages import (
 )
 from tidegate.physical.ticked_sql import LastWriter, TickedWriter
 from tidegate.physical.typed import TypedPlan, Types
+from tidegate.physical.vector_stages import last_stage, port_stage
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
 
@@ -82,6 +84,8 @@ class FedPort:
     delays: tuple[tuple[int, int], ...]
     # The same with groups instead of rows, where Spark can add them up.
     grouped_sql: str | None = None
+    # The same for tasks that need no SQL.
+    vectors: VectorStage | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +125,8 @@ class PhysicalPlan:
     needs_clock: bool
     # The schema of rows that came too late, if somebody wants them.
     late: pa.Schema | None
+    # The last stage for tasks that need no SQL.
+    vectors: VectorStage | None = None
 
 
 def plan_physical(
@@ -169,6 +175,7 @@ class _Planner:
             operators,
             self.clock,
             self.late,
+            last_stage(self.root, leaves[0].node, self.types) if len(leaves) == 1 else None,
         )
 
     def _leaves(self, stage: Stage, arrival: bool) -> tuple[ScanPlan | OperatorPlan, ...]:
@@ -239,7 +246,8 @@ class _Planner:
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
         delays = {leaf.index: leaf.delay_us for leaf in leaves if isinstance(leaf, ScanPlan)}
         waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
-        return FedPort(port, sql, leaves, origins, waits, port.grouped(sql, hidden))
+        vectors = port_stage(port, leaves[0].node, self.types) if len(leaves) == 1 else None
+        return FedPort(port, sql, leaves, origins, waits, port.grouped(sql, hidden), vectors)
 
 
 def _is_by_clock(node: n.Node) -> bool:

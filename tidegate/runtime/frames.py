@@ -29,6 +29,8 @@ from tidegate.spark.order import Order, OrderPlace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Whether epochs are large, how many tasks they have, and what Spark itself would read.
+_Kind = tuple[bool, int, frozenset[tuple[str, str]]]
 # Spark must make fewer than one group of so many rows, or it is better that it does not.
 _LEAST_SHRINK = 4
 
@@ -41,9 +43,11 @@ class Frames:
     source_of: Callable[[ScanPlan], Source]
     place: OrderPlace
     state: str
-    built: dict[tuple[bool, int], PipelineFrame] = field(default_factory=dict)
+    built: dict[_Kind, PipelineFrame] = field(default_factory=dict)
     # Operators whose groups are about as many as their rows.
     spread: set[str] = field(default_factory=set)
+    # Whether tasks compute what they can.
+    vectors: bool = True
 
     def forget(self) -> None:
         """The members changed."""
@@ -58,12 +62,18 @@ class Frames:
 
     def kept(self, epoch: Epoch, tasks: int, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
-        if epoch.native:
-            return build()
-        key = (epoch.large, tasks)
+        key = (epoch.large, tasks, frozenset(epoch.native))
         if key not in self.built:
-            self.built[key] = build()
+            frame = build()
+            if frame.once:
+                return frame
+            self.built[key] = frame
         return self.built[key]
+
+    def without_vectors(self) -> None:
+        """Tasks have met a value that only Spark can judge: from now on it computes everything."""
+        self.vectors = False
+        self.built.clear()
 
     def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
         return pipeline_frame(self._context(job), [_framed(member, job) for member in members])
@@ -85,6 +95,7 @@ class Frames:
             epoch.native,
             job.order.now_us,
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
+            self.vectors,
         )
 
     def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:

@@ -98,6 +98,7 @@ class Pipeline:
         state = context.store.child("state")
         self._files = StateFiles(state, self.manifests)
         self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
+        self._frames.vectors = context.settings["vectors"] == "on"
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
@@ -337,6 +338,9 @@ class Pipeline:
             except JobFailed as error:
                 if self._stopping:
                     raise
+                if error.by_vectors and self._frames.vectors:
+                    self._frames.without_vectors()
+                    continue
                 if attempt == _TRIES - 1 or not error.passing:
                     raise self._found(epoch, order, error) from None
                 time.sleep(_BACKOFF_SECONDS * 2**attempt)

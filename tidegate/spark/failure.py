@@ -61,6 +61,8 @@ class JobFailed(Exception):
         super().__init__(str(error))
         self.error = error
         self.passing = is_passing(error)
+        # A task met a value that only Spark's SQL can judge.
+        self.by_vectors = "VectorFailed" in str(error)
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:

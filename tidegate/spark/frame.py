@@ -16,9 +16,11 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
+from tidegate.physical.direct_scans import source_vectors
 from tidegate.physical.plan import PhysicalPlan, ScanPlan
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.plan import nodes as n
+from tidegate.spark.direct import DirectScan, scan_and_stage
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.fused import step_and_stage
 from tidegate.spark.leaf import Leaf
@@ -77,7 +79,11 @@ class FrameContext:
     now_us: int = 0
     # The operators before which Spark adds up rows.
     grouped: frozenset[str] = frozenset()
+    # Whether tasks compute what they can.
+    vectors: bool = True
     shared: list[DataFrame] = field(default_factory=list)
+    # What Spark's own readers read in this frame, by stream and source.
+    read_natively: set[tuple[str, str]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ class PipelineFrame:
 
     notes: DataFrame
     shared: Sequence[DataFrame]
+    # Whether it reads what only this epoch has.
+    once: bool = False
 
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
@@ -94,7 +102,7 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     notes = frames[0]
     for frame in frames[1:]:
         notes = notes.union(frame)
-    return PipelineFrame(notes, context.shared)
+    return PipelineFrame(notes, context.shared, bool(context.read_natively))
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
@@ -118,6 +126,7 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
     return LoweringContext(
         context.spark,
         lambda scan: _scan(context, stream, scan),
+        lambda scan: _direct(context, stream, scan),
         context.place,
         context.key_groups,
         context.tasks,
@@ -125,6 +134,7 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
         stream.keys,
         context.grouped,
         context.shared,
+        context.vectors,
     )
 
 
@@ -134,7 +144,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     plain = not any(sink.late or sink.sink.columns([]) is not None for sink in stream.sinks)
     lowered = lower(plan, lowering, may_fuse=plain)
     if lowered.frame is None:
-        return _fused(lowered, stream, context.place)
+        return _fused(lowered, stream, lowering)
     frame = _mended(plan.node, lowered.frame)
     main = [sink for sink in stream.sinks if not sink.late]
     names = [name for name in frame.columns if name not in _HIDDEN]
@@ -154,18 +164,22 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
 
 
-def _fused(lowered: Lowered, stream: FramedStream, place: OrderPlace) -> DataFrame:
-    """A stream whose last operator and whose sinks are one task."""
-    stepped, renames = lowered.stepped, lowered.renames
-    assert stepped is not None and renames is not None, "there is no frame"
-    output = stepped.spec.output
-    schema = pa.schema([pa.field(name, output.field(own).type) for name, own in renames.columns])
+def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
+    """A stream whose last stage is computed by the tasks of its sinks."""
+    below, stage, place = lowered.below, lowered.stage, lowering.place
+    assert below is not None and stage is not None, "there is no frame"
+    schema = pa.schema([pa.field(name, kind) for name, _, kind in stage.columns])
     names = tuple(schema.names)
     staged = tuple(
         StagedSink(item.name, item.sink.stager(schema), names, names) for item in stream.sinks
     )
-    work = step_and_stage(stepped.spec, renames, StagingSpec(stream.name, staged, False), place)
-    return stepped.packed.mapInArrow(work, NOTES_SCHEMA)
+    scans = isinstance(below, DirectScan)
+    spec = StagingSpec(stream.name, staged, scans)
+    if isinstance(below, DirectScan):
+        work = scan_and_stage(below, stage, spec, place)
+        return lowering.tasks_frame().mapInArrow(work, NOTES_SCHEMA)
+    work = step_and_stage(below.spec, stage, spec, place)
+    return below.packed.mapInArrow(work, NOTES_SCHEMA)
 
 
 def _with_columns(
@@ -241,6 +255,7 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFr
     share = f"{stream.name}/{source.name}".lower()
     cut = context.native.get((stream.name.lower(), source.name.lower()))
     if cut is not None:
+        context.read_natively.add((stream.name.lower(), source.name.lower()))
         raw = opened.native_frame(context.spark, read, cut)
         raw = raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
     else:
@@ -253,6 +268,27 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFr
     if isinstance(scan.node, n.SideScan):
         return dead_letters(scan, source, frame)
     return scanned(scan, source, frame)
+
+
+def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DirectScan | None:
+    """How tasks read a source themselves, where they can."""
+    source, read = context.asked(scan)
+    opened = context.sources[source.name.lower()]
+    cut = context.native.get((stream.name.lower(), source.name.lower()))
+    reader = opened.direct(read)
+    vectors = source_vectors(scan, source)
+    if reader is None or vectors is None or (cut is not None and not cut.shares):
+        return None
+    return DirectScan(
+        reader,
+        f"{stream.name}/{source.name}".lower(),
+        stream.name,
+        scan.index,
+        vectors.columns,
+        vectors.required,
+        vectors.time,
+        vectors.max_future_us,
+    )
 
 
 def _mended(node: n.Emit, frame: DataFrame) -> DataFrame:

@@ -10,12 +10,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField
 
-from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE, Renames
+from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.operators.vectors import VectorStage
 from tidegate.physical.plan import FIRST_OPERATOR, FedPort, OperatorPlan, PhysicalPlan, ScanPlan
-from tidegate.physical.renames import last_renames, port_renames
 from tidegate.physical.runner import place_of, runner_of
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
+from tidegate.spark.direct import DirectScan, scan_and_pack
 from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
@@ -31,6 +32,8 @@ class LoweringContext:
 
     spark: SparkSession
     scan: Callable[[ScanPlan], DataFrame]
+    # How tasks read a source themselves; None where Spark has to.
+    direct: Callable[[ScanPlan], DirectScan | None]
     place: OrderPlace
     key_groups: int
     tasks: int
@@ -42,6 +45,12 @@ class LoweringContext:
     grouped: frozenset[str] = frozenset()
     # Frames that several others read: they are to be kept while the job runs.
     shared: list[DataFrame] = field(default_factory=list)
+    # Whether tasks compute stages where they can.
+    vectors: bool = True
+
+    def tasks_frame(self) -> DataFrame:
+        """A row for each task that reads sources, with its number."""
+        return self.spark.range(0, self.tasks, 1, self.tasks)
 
 
 @dataclass(frozen=True)
@@ -60,22 +69,27 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The rows of a stream; or, where its last stage only renames columns, its last operator."""
+    """The rows of a stream; or, where tasks compute its last stage, that and what is below it."""
 
     frame: DataFrame | None
-    stepped: Stepped | None = None
-    renames: Renames | None = None
+    below: Stepped | DirectScan | None = None
+    stage: VectorStage | None = None
 
 
 def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lowered:
     """Build the frame; the views that hold it together are dropped when it is done."""
     lowering = _Lowering(plan, context)
-    last = plan.leaves[0] if len(plan.leaves) == 1 else None
+    stage = plan.vectors if context.vectors and may_fuse else None
     try:
-        if may_fuse and isinstance(last, OperatorPlan):
-            renames = last_renames(plan.node, last.node)
-            if renames is not None:
-                return Lowered(None, lowering.operator(last), renames)
+        if stage is not None:
+            (last,) = plan.leaves
+            below: Stepped | DirectScan | None
+            if isinstance(last, OperatorPlan):
+                below = lowering.operator(last)
+            else:
+                below = context.direct(last)
+            if below is not None:
+                return Lowered(None, below, stage)
         user = calls_user_functions(plan.node, {leaf.node for leaf in plan.leaves})
         return Lowered(lowering.stage(plan.sql, plan.leaves, user))
     finally:
@@ -168,21 +182,33 @@ class _Lowering:
             port.grid,
             port.hashed,
         )
+        below = self._computed(fed, spec)
+        if below is not None:
+            return below
         user = self._user(plan, fed)
         wanted = self.context.keys[plan.number] in self.context.grouped and not user
         if fed.grouped_sql is not None and wanted:
             spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
             groups = self.stage(fed.grouped_sql, fed.leaves, False)
             return groups.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
-        place = self.context.place
-        below = fed.leaves[0] if len(fed.leaves) == 1 else None
-        renames = port_renames(port, below.node) if isinstance(below, OperatorPlan) else None
-        if isinstance(below, OperatorPlan) and renames is not None:
-            stepped = self.operator(below)
-            work = step_and_pack(stepped.spec, renames, spec, place)
-            return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
         rows = self.stage(fed.sql, fed.leaves, user)
-        return rows.mapInArrow(packer(spec, place), PACKED_SCHEMA)
+        return rows.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
+
+    def _computed(self, fed: FedPort, spec: PackSpec) -> DataFrame | None:
+        """The packed rows of a port whose stage tasks compute; None if Spark does."""
+        context = self.context
+        if fed.vectors is None or not context.vectors:
+            return None
+        (leaf,) = fed.leaves
+        if isinstance(leaf, OperatorPlan):
+            stepped = self.operator(leaf)
+            work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
+            return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
+        scan = context.direct(leaf)
+        if scan is None:
+            return None
+        work = scan_and_pack(scan, fed.vectors, spec, context.place)
+        return context.tasks_frame().mapInArrow(work, PACKED_SCHEMA)
 
     def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:
         leaves = {leaf.node for leaf in fed.leaves}

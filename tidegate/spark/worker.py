@@ -19,3 +19,11 @@ def keep_what_is_loaded() -> None:
     if _seen < _TASKS:
         _seen += 1
         gc.freeze()
+
+
+def task_number() -> int:
+    """The number of this task in its stage."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return int(context.partitionId()) if context is not None else 0

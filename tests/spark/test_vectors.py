@@ -1,0 +1,192 @@
+"""Expressions that tasks compute themselves give what Spark gives, or leave it to Spark."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlglot import parse_one
+
+from tests.spark.helpers import bag, open_with, rows_of
+from tidegate.operators.vectors import Column, VectorFailed, VectorStage
+from tidegate.physical.typed import arrow_type
+from tidegate.physical.vectors import Untranslatable, known, translated
+from tidegate.sql.dialect import DIALECT
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+COLUMNS = {
+    "a": ("BIGINT", [None, 0, 1, -1, 7, -7, 2**63 - 1, -(2**63), 10, 123]),
+    "i": ("INT", [3, None, -3, 0, 2**31 - 1, -(2**31), 1, 1, 5, -5]),
+    "n": ("SMALLINT", [1, 2, None, -1, 32767, -32768, 0, 0, 4, 9]),
+    "s": ("STRING", ["", None, "a", "A", "ä", "z", "OR", " a", "a ", "\U0001f30a"]),
+    "z": ("STRING", ["a", "a", "", None, "z", "ab", "OR", "or", "0", "\ufffd"]),
+    "t": (
+        "TIMESTAMP",
+        [
+            None,
+            START,
+            START - timedelta(microseconds=1),
+            datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
+            *[START + timedelta(seconds=n) for n in (1, 60, 3600, 86_400)],
+        ],
+    ),
+    "u": ("TIMESTAMP", [START] * 9 + [None]),
+    "d": ("DATE", [date(2026, 1, n + 1) if n else None for n in range(10)]),
+    "f": ("BOOLEAN", [True, False, None, True, False, None, True, False, None, True]),
+    "g": ("BOOLEAN", [True, True, True, False, False, False, None, None, None, True]),
+}
+NUMBERS = ("a", "i", "n", "0", "10", "-3", "2147483648", "9223372036854775807")
+LEAVES = {
+    "number": NUMBERS,
+    "text": ("s", "z", "'a'", "'OR'", "''"),
+    "time": ("t", "u", "timestamp_millis(i)", "timestamp_seconds(n)", "timestamp_micros(a)"),
+    "condition": ("f", "g", "true", "false"),
+}
+
+
+def expression(rng: random.Random, kind: str, depth: int) -> str:
+    """A random expression of a kind."""
+    if depth == 0 or rng.random() < 0.15:
+        return rng.choice(LEAVES[kind])
+    below = lambda wanted: expression(rng, wanted, depth - 1)  # noqa: E731
+    if kind == "condition":
+        other = rng.choice(["number", "text", "time"])
+        return rng.choice(
+            [
+                f"({below(other)} {rng.choice(['=', '<>', '<', '<=', '>', '>='])} {below(other)})",
+                f"({below(kind)} AND {below(kind)})",
+                f"({below(kind)} OR {below(kind)})",
+                f"(NOT {below(kind)})",
+                f"({below(other)} IS NULL)",
+                f"({below(other)} IS NOT NULL)",
+                f"({below('number')} BETWEEN {below('number')} AND {below('number')})",
+                f"({below('number')} IN (1, -7, 123, 2147483648))",
+                f"({below('text')} NOT IN ('a', 'OR', 'ä'))",
+            ]
+        )
+    options = [
+        f"coalesce({below(kind)}, {below(kind)})",
+        f"(CASE WHEN {below('condition')} THEN {below(kind)} ELSE {below(kind)} END)",
+    ]
+    if kind == "number":
+        options += [f"({below(kind)} {op} {below(kind)})" for op in "+-*"]
+        options += [f"({below(kind)} % 7)", f"({below(kind)} % -3)", f"(- {below(kind)})"]
+        options += [f"CAST({below(kind)} AS BIGINT)", f"unix_micros({below('time')})"]
+    if kind == "time":
+        options += [f"({below(kind)} {op} INTERVAL '90' SECOND)" for op in "+-"]
+    return rng.choice(options)
+
+
+def table() -> pa.Table:
+    return pa.table(
+        {name: pa.array(values, arrow_type(kind)) for name, (kind, values) in COLUMNS.items()}
+    )
+
+
+def in_tasks(sql: str) -> pa.Array | None:
+    """What tasks make of an expression; None if they leave it to Spark."""
+    columns = {name: known(Column(name), kind) for name, (kind, _) in COLUMNS.items()}
+    try:
+        found = translated(parse_one(sql, dialect=DIALECT), columns)
+    except Untranslatable:
+        return None
+    live = pa.array([True] * len(table()))
+    batch = table().append_column("_tg_live", live).to_batches()[0]
+    try:
+        stage = VectorStage((("x", found.vector, arrow_type(found.kind)),))
+        return stage.apply(batch, ()).column("x")
+    except VectorFailed:
+        return None
+
+
+def test_what_tasks_compute_is_what_spark_computes(spark: Any) -> None:
+    rng = random.Random(20261116)
+    texts = [
+        expression(rng, rng.choice(["number", "text", "time", "condition", "condition"]), 3)
+        for _ in range(600)
+    ]
+    ours = {sql: found for sql in dict.fromkeys(texts) if (found := in_tasks(sql)) is not None}
+    assert len(ours) > 250, "most of them are left to Spark"
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    frame = session.createDataFrame(table()).coalesce(1)
+    listed = list(ours)
+    for start in range(0, len(listed), 40):
+        some = listed[start : start + 40]
+        theirs = frame.selectExpr(*[f"{sql} AS c{i}" for i, sql in enumerate(some)]).toArrow()
+        for i, sql in enumerate(some):
+            expected = theirs.column(f"c{i}").combine_chunks()
+            assert ours[sql].type == expected.type, sql
+            assert ours[sql].equals(expected), sql
+
+
+SCRIPT = """
+CREATE SOURCE s (k BIGINT, v INT, p STRING, ms BIGINT, ts AS timestamp_millis(ms),
+    WATERMARK FOR ts AS ts - INTERVAL '2' SECOND) WITH (connector = 'memory', inserts_per_epoch = 1);
+CREATE STREAM plain AS SELECT k + v AS kv, p FROM s WHERE p IN ('x', 'y') AND k % 3 <> 1;
+CREATE STREAM counted AS SELECT k, window_end, count(*) AS n, max(v) AS top FROM s WHERE v > 2
+    GROUP BY k, TUMBLE(ts, INTERVAL '5' SECOND);
+CREATE STREAM again AS SELECT window_end, sum(n) AS n FROM counted WHERE n > 1 GROUP BY window_end;
+CREATE STREAM changes AS SELECT p, sum(v) AS total FROM s GROUP BY p HAVING sum(v) > 10 EMIT CHANGES;
+CREATE STREAM pairs AS SELECT a.k, b.v FROM s AS a JOIN s AS b ON a.k = b.k AND a.v < b.v
+    AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '3' SECOND WHERE a.p = 'x';
+"""
+STREAMS = ("plain", "counted", "again", "changes", "pairs")
+
+
+def made(data: Path, spark: Any, inserts: list[list[dict[str, Any]]], vectors: str) -> Any:
+    with open_with(data, spark, SCRIPT, vectors=vectors) as session:
+        outs = {name: session.subscribe(name) for name in STREAMS}
+        for rows in inserts:
+            session.insert("s", rows)
+        session.start(until_end=True)
+        session.wait()
+        status = {item.name: (item.rows_in, item.dead_letters) for item in session.status()}
+        return {name: bag(rows_of(out.take_all())) for name, out in outs.items()}, status
+
+
+def test_streams_are_the_same_whoever_computes(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    rows = [
+        {
+            "k": rng.randrange(5),
+            "v": rng.randrange(8),
+            "p": rng.choice(["x", "y", "z", None]),
+            "ms": None if rng.random() < 0.05 else 1_767_225_600_000 + n * 100,
+        }
+        for n in range(300)
+    ]
+    inserts = [rows[:100], rows[100:220], rows[220:]]
+    ours, ours_told = made(tmp_path / "tasks", spark, inserts, "on")
+    theirs, theirs_told = made(tmp_path / "spark", spark, inserts, "off")
+    assert all(ours[name] for name in STREAMS)
+    assert ours == theirs
+    assert ours_told == theirs_told
+
+
+def test_a_value_that_only_spark_can_judge_is_left_to_it(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (a BIGINT, ms BIGINT, ts AS timestamp_millis(ms), WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory', inserts_per_epoch = 1);"
+        "CREATE STREAM t AS SELECT a + 1 AS b FROM s;"
+    )
+    with open_with(data, spark, script) as session:
+        out = session.subscribe("t")
+        session.insert("s", [{"a": 1, "ms": 1}, {"a": 2, "ms": 2**62}])
+        session.start()
+        session.wait()
+        assert [row["b"] for row in rows_of(out.take_all())] == [2]
+        assert session.status()[0].dead_letters == 1
+        session.insert("s", [{"a": 2**63 - 1, "ms": 3}])
+        with pytest.raises(Exception, match="overflow") as caught:
+            session.wait()
+        assert getattr(caught.value, "code", "") == "TG-503"

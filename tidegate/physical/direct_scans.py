@@ -1,0 +1,63 @@
+"""How tasks make the columns of a source themselves, where that takes no SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidegate.catalog.objects import Source
+from tidegate.operators.vectors import Cast, Column, Vector
+from tidegate.physical.plan import ScanPlan
+from tidegate.physical.typed import arrow_type
+from tidegate.physical.vectors import Known, Untranslatable, known, translated
+from tidegate.plan import nodes as n
+
+
+@dataclass(frozen=True)
+class SourceVectors:
+    """The columns of a scan over those that a reader gives, and what makes a record bad."""
+
+    columns: tuple[tuple[str, Vector], ...]
+    required: tuple[Vector, ...]
+    time: Vector | None
+    max_future_us: int | None
+
+
+def source_vectors(scan: ScanPlan, source: Source) -> SourceVectors | None:
+    """None if Spark's SQL is needed."""
+    if not isinstance(scan.node, n.Scan) or source.options["changelog"]:
+        return None
+    try:
+        made = _Columns(source)
+        columns = tuple((item.id, made.of(item.name).vector) for item in scan.node.fields)
+        required = tuple(made.of(c.name).vector for c in source.columns if c.not_null)
+        time = None
+        if source.watermark is not None:
+            time = made.of(source.watermark.column)
+            if time.kind != "TIMESTAMP":
+                return None
+        micros = Cast(time.vector, arrow_type("BIGINT")) if time is not None else None
+        return SourceVectors(columns, required, micros, source.options["max_future"])
+    except Untranslatable:
+        return None
+
+
+class _Columns:
+    """Columns of a source by name, in any case; computed ones are computed."""
+
+    def __init__(self, source: Source) -> None:
+        self.columns = {column.name.lower(): column for column in source.columns}
+
+    def of(self, name: str) -> Known:
+        column = self.columns[name.lower()]
+        if column.computed is None:
+            return known(Column(column.name), str(column.type))
+        tree = column.computed.copy()
+        inner = {part.name.lower(): self.of(part.name) for part in tree.find_all(exp.Column)}
+        lowered = tree.transform(_lowered)
+        return translated(lowered, inner)
+
+
+def _lowered(part: exp.Expr) -> exp.Expr:
+    return exp.column(part.name.lower()) if isinstance(part, exp.Column) else part

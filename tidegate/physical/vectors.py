@@ -1,0 +1,247 @@
+"""Expressions of Spark SQL as Arrow kernels, where both are known to give the same.
+
+Whole numbers, texts, booleans, dates and times: comparing, adding, choosing. Not here: floating
+point (NaN and zeros compare otherwise), decimals (their own rules of precision), collations, and
+every function of Spark's but a few that only count in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidegate.operators.vectors import Call, Cast, Constant, OneOf, Vector
+from tidegate.physical.typed import arrow_type
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import to_sql
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_PLAIN = (*_INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP")
+_COMPARED: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_MICROS = {"TIMESTAMP_MICROS": 1, "TIMESTAMP_MILLIS": 1_000, "TIMESTAMP_SECONDS": 1_000_000}
+
+
+class Untranslatable(Exception):
+    """Only Spark can compute it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """An expression with Spark's name of its type."""
+
+    vector: Vector
+    kind: str
+
+
+Columns = Mapping[str, Known]
+
+
+def known(vector: Vector, kind: str) -> Known:
+    """An expression of a type by Spark's name, in any case."""
+    return Known(vector, kind.upper() if kind.upper() in _PLAIN else kind)
+
+
+def translated(tree: exp.Expr, columns: Columns) -> Known:
+    """An expression over columns that are known; raises Untranslatable."""
+    tree = tree.unnest()
+    for kind, translate in _TRANSLATED.items():
+        if isinstance(tree, kind):
+            return translate(tree, columns)
+    raise Untranslatable(type(tree).__name__)
+
+
+def _column(tree: exp.Expr, columns: Columns) -> Known:
+    if tree.name not in columns:
+        raise Untranslatable(tree.name)
+    return columns[tree.name]
+
+
+def _literal(tree: exp.Expr, columns: Columns) -> Known:
+    if tree.args.get("is_string"):
+        return _constant(tree.name, "STRING")
+    if not tree.name.isdecimal():
+        raise Untranslatable(tree.name)
+    number = int(tree.name)
+    if number >= 2**63:
+        raise Untranslatable(tree.name)
+    return _constant(number, "INT" if number < 2**31 else "BIGINT")
+
+
+def _constant(value: object, kind: str) -> Known:
+    return Known(Constant(value, arrow_type(kind)), kind)
+
+
+def _compared(tree: exp.Expr, columns: Columns) -> Known:
+    one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
+    return Known(Call(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
+
+
+def _between(tree: exp.Expr, columns: Columns) -> Known:
+    given = translated(tree.this, columns)
+    bounds = []
+    for word, kernel in (("low", ">="), ("high", "<=")):
+        one, other = _alike(given, translated(tree.args[word], columns))
+        bounds.append(Call(kernel, (one.vector, other.vector)))
+    return Known(Call("and", tuple(bounds)), "BOOLEAN")
+
+
+def _alike(one: Known, other: Known) -> tuple[Known, Known]:
+    """Two values in one type; whole numbers in the wider of theirs."""
+    if one.kind == other.kind and one.kind in _PLAIN:
+        return one, other
+    if one.kind in _INTEGERS and other.kind in _INTEGERS:
+        kind = max(one.kind, other.kind, key=_INTEGERS.index)
+        return _as(one, kind), _as(other, kind)
+    raise Untranslatable(f"{one.kind} with {other.kind}")
+
+
+def _as(given: Known, kind: str) -> Known:
+    if given.kind == kind:
+        return given
+    if isinstance(given.vector, Constant):
+        return _constant(given.vector.value, kind)
+    return Known(Cast(given.vector, arrow_type(kind)), kind)
+
+
+def _counted(tree: exp.Expr, columns: Columns) -> Known:
+    shift = ex.interval_micros(tree.expression) if isinstance(tree, exp.Add | exp.Sub) else None
+    given = translated(tree.this, columns)
+    if shift is not None and given.kind == "TIMESTAMP":
+        micros = Cast(given.vector, arrow_type("BIGINT"))
+        shifted = Call(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
+        return Known(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
+    one, other = _alike(given, translated(tree.expression, columns))
+    if one.kind not in _INTEGERS:
+        raise Untranslatable(f"{one.kind} is no whole number")
+    return Known(Call(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
+
+
+def _remainder(tree: exp.Expr, columns: Columns) -> Known:
+    one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
+    by = other.vector
+    # Dividing by zero is an error, and the least number by -1 no number.
+    safe = isinstance(by, Constant) and by.value not in (0, -1, None)
+    if one.kind not in _INTEGERS or not safe:
+        raise Untranslatable("a remainder")
+    return Known(Call("%", (one.vector, other.vector)), one.kind)
+
+
+def _negated(tree: exp.Expr, columns: Columns) -> Known:
+    given = translated(tree.this, columns)
+    if given.kind not in _INTEGERS:
+        raise Untranslatable(f"- {given.kind}")
+    if isinstance(tree.this, exp.Literal):
+        # The sign belongs to the number: the least INT is one.
+        number = -int(tree.this.name)
+        return _constant(number, "INT" if number >= -(2**31) else "BIGINT")
+    return Known(Call("negate", (given.vector,)), given.kind)
+
+
+def _joined(kernel: str) -> Callable[[exp.Expr, Columns], Known]:
+    def translate(tree: exp.Expr, columns: Columns) -> Known:
+        parts = tuple(_condition(part, columns) for part in (tree.this, tree.expression))
+        return Known(Call(kernel, parts), "BOOLEAN")
+
+    return translate
+
+
+def _condition(tree: exp.Expr, columns: Columns) -> Vector:
+    given = translated(tree, columns)
+    if given.kind != "BOOLEAN":
+        raise Untranslatable(f"{given.kind} as a condition")
+    return given.vector
+
+
+def _not(tree: exp.Expr, columns: Columns) -> Known:
+    return Known(Call("not", (_condition(tree.this, columns),)), "BOOLEAN")
+
+
+def _is_null(tree: exp.Expr, columns: Columns) -> Known:
+    if not isinstance(tree.expression, exp.Null):
+        raise Untranslatable("IS")
+    return Known(Call("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
+
+
+def _one_of(tree: exp.Expr, columns: Columns) -> Known:
+    if tree.args.get("query") or tree.args.get("unnest") or not tree.expressions:
+        raise Untranslatable("IN")
+    given = translated(tree.this, columns)
+    values = [translated(part, columns) for part in tree.expressions]
+    for value in values:
+        given, _ = _alike(given, value)
+    constants = [_as(value, given.kind).vector for value in values]
+    if not all(isinstance(item, Constant) and item.value is not None for item in constants):
+        raise Untranslatable("IN")
+    found = tuple(item.value for item in constants if isinstance(item, Constant))
+    return Known(OneOf(given.vector, found, arrow_type(given.kind)), "BOOLEAN")
+
+
+def _cast(tree: exp.Expr, columns: Columns) -> Known:
+    given = translated(tree.this, columns)
+    kind = to_sql(tree.args["to"]).upper()
+    if kind == given.kind and kind in _PLAIN:
+        return given
+    wider = kind in _INTEGERS and given.kind in _INTEGERS
+    if wider and _INTEGERS.index(kind) >= _INTEGERS.index(given.kind):
+        return _as(given, kind)
+    raise Untranslatable(f"{given.kind} as {kind}")
+
+
+def _case(tree: exp.Expr, columns: Columns) -> Known:
+    otherwise = tree.args.get("default")
+    if tree.this is not None or otherwise is None:
+        raise Untranslatable("CASE")
+    conditions = [_condition(branch.this, columns) for branch in tree.args["ifs"]]
+    values = [translated(branch.args["true"], columns) for branch in tree.args["ifs"]]
+    values.append(translated(otherwise, columns))
+    kinds = {value.kind for value in values}
+    if len(kinds) != 1 or not kinds <= set(_PLAIN):
+        raise Untranslatable("CASE")
+    pairs = [part for pair in zip(conditions, values[:-1], strict=True) for part in pair]
+    vectors = [part.vector if isinstance(part, Known) else part for part in pairs]
+    return Known(Call("case", (*vectors, values[-1].vector)), values[-1].kind)
+
+
+def _call(tree: exp.Expr, columns: Columns) -> Known:
+    name = (ex.call_name(tree) or "").upper()
+    parts = [translated(part, columns) for part in tree.expressions]
+    kinds = {part.kind for part in parts}
+    if name == "UNIX_MICROS" and kinds == {"TIMESTAMP"} and len(parts) == 1:
+        return Known(Cast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
+    if name in _MICROS and kinds <= set(_INTEGERS) and len(parts) == 1:
+        factor = _constant(_MICROS[name], "BIGINT").vector
+        micros = Call("*", (_as(parts[0], "BIGINT").vector, factor))
+        return Known(Cast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
+    if name == "COALESCE" and len(kinds) == 1 and kinds <= set(_PLAIN):
+        return Known(Call("coalesce", tuple(part.vector for part in parts)), parts[0].kind)
+    raise Untranslatable(name)
+
+
+_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], Known]] = {
+    exp.Column: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda tree, columns: _constant(bool(tree.this), "BOOLEAN"),
+    **dict.fromkeys(_COMPARED, _compared),
+    **dict.fromkeys(_COUNTED, _counted),
+    exp.Mod: _remainder,
+    exp.Neg: _negated,
+    exp.Between: _between,
+    exp.And: _joined("and"),
+    exp.Or: _joined("or"),
+    exp.Not: _not,
+    exp.Is: _is_null,
+    exp.In: _one_of,
+    exp.Cast: _cast,
+    exp.Case: _case,
+    exp.Anonymous: _call,
+}
