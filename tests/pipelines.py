@@ -41,6 +41,12 @@ class NoSpark:
         pass
 
 
+class _Frame(tuple[Member, ...]):
+    """Members instead of a frame; it serves for any epoch."""
+
+    once = False
+
+
 class Looped(Pipeline):
     """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
     give other ones. Every operator writes a state file an epoch."""
@@ -48,7 +54,7 @@ class Looped(Pipeline):
     job: Callable[[Looped, Order], None] = staticmethod(lambda pipeline, order: None)
 
     def _build(self, members: Sequence[Member], epoch: Any, order: Order) -> Any:
-        return tuple(members)
+        return _Frame(members)
 
     def _job(self, frame: Any, order: Order) -> list[bytes]:
         assert self.place.read() == order, "it is written before the job"
