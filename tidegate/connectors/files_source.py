@@ -109,7 +109,7 @@ class FilesSource:
         rows = sum(footer.num_rows for footer in footers)
         wanted = self._wanted()
         partitioned = any("=" in item.name for item in chosen)
-        odd = not all(fits(footer.schema.to_arrow_schema(), wanted) for footer in footers)
+        odd = not all(fits(footer, wanted) for footer in footers)
         names = [item.name for item in chosen]
         if partitioned or odd:
             return Cut(offset, [], rows, more, size, native=names)

@@ -41,7 +41,8 @@ class ParquetReader:
         name, modified_us, first, last = share
         assert isinstance(name, str) and isinstance(first, int) and isinstance(last, int)
         store = open_store(self.root)
-        file = pq.ParquetFile(pa.BufferReader(store.map(name)))
+        data = pa.BufferReader(store.map(name))
+        file = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
         shown = f"{store.uri}/{name}"
         row = sum(file.metadata.row_group(group).num_rows for group in range(first))
         for batch in file.iter_batches(
@@ -60,11 +61,13 @@ class ParquetReader:
             yield pa.record_batch(arrays, schema=self.schema), 0
 
 
-def fits(file: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether the columns of a file have exactly the types that were declared."""
+def fits(footer: Any, wanted: pa.Schema) -> bool:
+    """Whether the columns of a file, by its footer, have exactly the types that were declared."""
+    file = footer.schema.to_arrow_schema()
+    old = _old_times(footer)
     return all(
         len(file.get_all_field_indices(field.name)) == 1
-        and _same(file.field(field.name).type, field.type)
+        and (_same(file.field(field.name).type, field.type) or _is_time(field, old))
         for field in wanted
     )
 
@@ -72,3 +75,19 @@ def fits(file: pa.Schema, wanted: pa.Schema) -> bool:
 def _same(one: pa.DataType, other: pa.DataType) -> bool:
     plain = not pa.types.is_nested(other) and not pa.types.is_dictionary(one)
     return plain and one.equals(other)
+
+
+def _is_time(field: pa.Field, old: set[str]) -> bool:
+    return field.name in old and bool(field.type.equals(pa.timestamp("us", "UTC")))
+
+
+def _old_times(footer: Any) -> set[str]:
+    """Columns of times as Spark writes them, in 12 bytes, in the calendar of today.
+
+    Times of others, or of a Spark that was told to, may be in an older calendar: Spark judges them.
+    """
+    told = footer.metadata or {}
+    if b"org.apache.spark.version" not in told or b"org.apache.spark.legacyINT96" in told:
+        return set()
+    columns = [footer.schema.column(place) for place in range(len(footer.schema))]
+    return {column.name for column in columns if column.physical_type == "INT96"}
