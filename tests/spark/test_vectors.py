@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ COLUMNS = {
         ],
     ),
     "u": ("TIMESTAMP", [START] * 9 + [None]),
+    "m": ("DECIMAL(9,4)", [None, *(Decimal(n) / 16 for n in range(-4, 5))]),
     "d": ("DATE", [date(2026, 1, n + 1) if n else None for n in range(10)]),
     "f": ("BOOLEAN", [True, False, None, True, False, None, True, False, None, True]),
     "g": ("BOOLEAN", [True, True, True, False, False, False, None, None, None, True]),
@@ -49,6 +51,7 @@ LEAVES = {
     "text": ("s", "z", "'a'", "'OR'", "''"),
     "time": ("t", "u", "timestamp_millis(i)", "timestamp_seconds(n)", "timestamp_micros(a)"),
     "condition": ("f", "g", "true", "false"),
+    "decimal": ("m", "0.908", "1.5", "0.05", "00.10", "123.0"),
 }
 
 
@@ -80,6 +83,8 @@ def expression(rng: random.Random, kind: str, depth: int) -> str:
         options += [f"({below(kind)} {op} {below(kind)})" for op in "+-*"]
         options += [f"({below(kind)} % 7)", f"({below(kind)} % -3)", f"(- {below(kind)})"]
         options += [f"CAST({below(kind)} AS BIGINT)", f"unix_micros({below('time')})"]
+    if kind == "decimal":
+        return f"({below('number')} * {rng.choice(LEAVES[kind])})"
     if kind == "time":
         options += [f"({below(kind)} {op} INTERVAL '90' SECOND)" for op in "+-"]
     return rng.choice(options)
@@ -110,7 +115,7 @@ def in_tasks(sql: str) -> pa.Array | None:
 def test_what_tasks_compute_is_what_spark_computes(spark: Any) -> None:
     rng = random.Random(20261116)
     texts = [
-        expression(rng, rng.choice(["number", "text", "time", "condition", "condition"]), 3)
+        expression(rng, rng.choice(["number", "text", "time", "decimal", "condition"]), 3)
         for _ in range(600)
     ]
     ours = {sql: found for sql in dict.fromkeys(texts) if (found := in_tasks(sql)) is not None}

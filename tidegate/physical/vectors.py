@@ -1,14 +1,17 @@
 """Expressions of Spark SQL as Arrow kernels, where both are known to give the same.
 
-Whole numbers, texts, booleans, dates and times: comparing, adding, choosing. Not here: floating
-point (NaN and zeros compare otherwise), decimals (their own rules of precision), collations, and
-every function of Spark's but a few that only count in microseconds.
+Whole numbers, texts, booleans, dates and times: comparing, adding, choosing; products of decimals.
+Not here: floating point (NaN and zeros compare otherwise), other arithmetic of decimals (which has
+rules of its own), collations, and every function of Spark's but a few that only count in
+microseconds.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from sqlglot import exp
 
@@ -28,6 +31,10 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.GTE: ">=",
 }
 _COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+# The digits of a whole number that meets a decimal.
+_PRECISION = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
+_DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
+_FRACTION = re.compile(r"\d{1,18}\.\d{1,18}")
 _MICROS = {"TIMESTAMP_MICROS": 1, "TIMESTAMP_MILLIS": 1_000, "TIMESTAMP_SECONDS": 1_000_000}
 
 
@@ -48,7 +55,8 @@ Columns = Mapping[str, Known]
 
 def known(vector: Vector, kind: str) -> Known:
     """An expression of a type by Spark's name, in any case."""
-    return Known(vector, kind.upper() if kind.upper() in _PLAIN else kind)
+    upper = kind.upper()
+    return Known(vector, upper if upper in _PLAIN or _DECIMAL.fullmatch(upper) else kind)
 
 
 def translated(tree: exp.Expr, columns: Columns) -> Known:
@@ -69,6 +77,10 @@ def _column(tree: exp.Expr, columns: Columns) -> Known:
 def _literal(tree: exp.Expr, columns: Columns) -> Known:
     if tree.args.get("is_string"):
         return _constant(tree.name, "STRING")
+    if _FRACTION.fullmatch(tree.name):
+        whole, _, fraction = tree.name.partition(".")
+        digits = max(len((whole + fraction).lstrip("0")), len(fraction))
+        return _constant(Decimal(tree.name), f"DECIMAL({digits},{len(fraction)})")
     if not tree.name.isdecimal():
         raise Untranslatable(tree.name)
     number = int(tree.name)
@@ -120,10 +132,44 @@ def _counted(tree: exp.Expr, columns: Columns) -> Known:
         micros = Cast(given.vector, arrow_type("BIGINT"))
         shifted = Call(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
         return Known(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
-    one, other = _alike(given, translated(tree.expression, columns))
+    factor = translated(tree.expression, columns)
+    if isinstance(tree, exp.Mul) and (_is_decimal(given) or _is_decimal(factor)):
+        return _product(given, factor)
+    one, other = _alike(given, factor)
     if one.kind not in _INTEGERS:
         raise Untranslatable(f"{one.kind} is no whole number")
     return Known(Call(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
+
+
+def _is_decimal(given: Known) -> bool:
+    return given.kind.startswith("DECIMAL(")
+
+
+def _product(one: Known, other: Known) -> Known:
+    """Of decimals: as many digits as both have, and one more; more than 38 lose some of theirs."""
+    (first, scale), (second, more) = _digits(one), _digits(other)
+    if first + second + 1 > 38:
+        raise Untranslatable("a long product")
+    kind = f"DECIMAL({first + second + 1},{scale + more})"
+    return Known(Call("*", (_decimal(one).vector, _decimal(other).vector)), kind)
+
+
+def _digits(given: Known) -> tuple[int, int]:
+    """Precision and scale; of whole numbers those that Spark gives them."""
+    if given.kind in _PRECISION:
+        if isinstance(given.vector, Constant):
+            raise Untranslatable("a literal has the digits that it is written with")
+        return _PRECISION[given.kind], 0
+    found = _DECIMAL.fullmatch(given.kind)
+    if found is None:
+        raise Untranslatable(f"{given.kind} is no decimal")
+    return int(found.group(1)), int(found.group(2))
+
+
+def _decimal(given: Known) -> Known:
+    if given.kind not in _PRECISION:
+        return given
+    return _as(given, f"DECIMAL({_PRECISION[given.kind]},0)")
 
 
 def _remainder(tree: exp.Expr, columns: Columns) -> Known:
