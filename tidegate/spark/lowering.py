@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -116,6 +116,8 @@ class _Lowering:
         self.plan = plan
         self.context = context
         self.views: list[str] = []
+        # What came for operators that others are like.
+        self.packed: dict[Hashable, DataFrame] = {}
 
     def stage(self, sql: str, leaves: Leaves, user: bool) -> DataFrame:
         """The rows of a stage; `user`: it calls functions of the user, for rows only.
@@ -149,13 +151,12 @@ class _Lowering:
             self.views.append(leaf.view)
 
     def operator(self, plan: OperatorPlan) -> Stepped:
-        packed: DataFrame | None = None
-        for number, port in enumerate(plan.ports):
-            frame = self._port(plan, number, port)
-            packed = frame if packed is None else packed.union(frame)
-        assert packed is not None, "an operator has inputs"
+        alike = self._alike(plan)
+        known = self.packed.get(alike) if alike is not None else None
+        together = known if known is not None else self._packed(plan)
+        if alike is not None:
+            self.packed[alike] = together
         context = self.context
-        together = packed.repartitionById(context.tasks, F.expr(f"kg % {context.tasks}"))
         spec = StepSpec(
             self.plan.stream,
             context.keys[plan.number],
@@ -164,8 +165,30 @@ class _Lowering:
             plan.columns,
             plan.arrival,
             plan.clocked,
+            passes=known is None,
         )
         return Stepped(together, spec)
+
+    def _packed(self, plan: OperatorPlan) -> DataFrame:
+        """What comes for an operator, in the tasks that step it."""
+        packed: DataFrame | None = None
+        for number, port in enumerate(plan.ports):
+            frame = self._port(plan, number, port)
+            packed = frame if packed is None else packed.union(frame)
+        assert packed is not None, "an operator has inputs"
+        tasks = self.context.tasks
+        return packed.repartitionById(tasks, F.expr(f"kg % {tasks}"))
+
+    def _alike(self, plan: OperatorPlan) -> Hashable | None:
+        """What two operators of a stream have in common if one shuffle serves both.
+
+        Spark runs a part of a plan once that stands there twice. Operators below would have to be
+        stepped once as well, and have their state only once; so there are none.
+        """
+        if any(isinstance(leaf, OperatorPlan) for fed in plan.ports for leaf in fed.leaves):
+            return None
+        schemas = [str(schema) for port in plan.operator.packed for schema in port]
+        return (plan.meaning, type(plan.operator), *schemas)
 
     def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
         """The packed rows of one port."""

@@ -41,6 +41,8 @@ class StepSpec:
     names: tuple[str, ...]
     with_arrival: bool
     with_now: bool
+    # Whether what only passes goes on here, or with another operator that gets the same.
+    passes: bool = True
 
     @cached_property
     def output(self) -> pa.Schema:
@@ -97,7 +99,7 @@ class Step:
             note["size"] = self.file.size
         for key_group, result in results:
             yield from self._rows(key_group, result)
-        sides = [*passing, *map(note_bytes, notes)]
+        sides = [*(passing if self.spec.passes else ()), *map(note_bytes, notes)]
         if sides:
             yield self._hidden_rows(sides)
 
