@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlglot import parse_one
 
 from tests.spark.helpers import bag, open_with, rows_of
+from tidegate.connectors import files_source
 from tidegate.operators.vectors import Column, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectors import Untranslatable, known, translated
+from tidegate.runtime import cutting
 from tidegate.sql.dialect import DIALECT
 
 pytestmark = pytest.mark.spark
@@ -148,18 +151,18 @@ CREATE STREAM pairs AS SELECT a.k, b.v FROM s AS a JOIN s AS b ON a.k = b.k AND 
 STREAMS = ("plain", "counted", "again", "changes", "pairs")
 
 
-def made(data: Path, spark: Any, inserts: list[list[dict[str, Any]]], vectors: str) -> Any:
-    with open_with(data, spark, SCRIPT, vectors=vectors) as session:
+def made(data: Path, spark: Any, script: str, vectors: str) -> Any:
+    with open_with(data, spark, script, vectors=vectors) as session:
         outs = {name: session.subscribe(name) for name in STREAMS}
-        for rows in inserts:
-            session.insert("s", rows)
         session.start(until_end=True)
         session.wait()
         status = {item.name: (item.rows_in, item.dead_letters) for item in session.status()}
         return {name: bag(rows_of(out.take_all())) for name, out in outs.items()}, status
 
 
-def test_streams_are_the_same_whoever_computes(spark: Any, tmp_path: Path) -> None:
+def test_streams_are_the_same_whoever_reads_and_computes(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(7)
     rows = [
         {
@@ -170,12 +173,27 @@ def test_streams_are_the_same_whoever_computes(spark: Any, tmp_path: Path) -> No
         }
         for n in range(300)
     ]
-    inserts = [rows[:100], rows[100:220], rows[220:]]
-    ours, ours_told = made(tmp_path / "tasks", spark, inserts, "on")
-    theirs, theirs_told = made(tmp_path / "spark", spark, inserts, "off")
-    assert all(ours[name] for name in STREAMS)
-    assert ours == theirs
-    assert ours_told == theirs_told
+    folder = tmp_path / "in"
+    folder.mkdir()
+    schema = pa.schema(
+        [("k", pa.int64()), ("v", pa.int32()), ("p", pa.string()), ("ms", pa.int64())]
+    )
+    for number, part in enumerate((rows[:100], rows[100:220], rows[220:])):
+        pq.write_table(pa.Table.from_pylist(part, schema), folder / f"{number}.parquet")
+    script = SCRIPT.replace(
+        "connector = 'memory', inserts_per_epoch = 1",
+        f"connector = 'files', path = '{folder}', format = 'parquet', files_per_epoch = 1",
+    )
+    tasks = made(tmp_path / "tasks", spark, script, "on")
+    assert all(tasks[0].values())
+    assert made(tmp_path / "spark", spark, script, "off") == tasks
+    # Spark adds up rows before they go to Python.
+    monkeypatch.setattr(cutting, "_LARGE_ROWS", 1)
+    assert made(tmp_path / "large", spark, script, "off") == tasks
+    # Spark's own reader reads.
+    monkeypatch.setattr(files_source, "_NATIVE_BYTES", 1)
+    assert made(tmp_path / "native", spark, script, "off") == tasks
+    assert made(tmp_path / "still", spark, script, "on") == tasks
 
 
 def test_a_value_that_only_spark_can_judge_is_left_to_it(spark: Any, data: Path) -> None:
