@@ -16,6 +16,7 @@ from tests.operators.driving import D, L, Query, S, rows_of
 from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
 from tidegate.operators.accumulators import Call
 from tidegate.operators.change_join import ChangeJoin
+from tidegate.operators.changing_nearest import VALUE, ChangingNearest
 from tidegate.operators.changing_top_n import ChangingTopN
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Operator
@@ -25,6 +26,8 @@ from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
 from tidegate.operators.hashing import hash_of
 from tidegate.operators.hold import Hold
 from tidegate.operators.matching import Matching
+from tidegate.operators.nearest import Nearest
+from tidegate.operators.nearest_join import ALIVE, NearestJoin
 from tidegate.operators.normalize import Normalize
 from tidegate.operators.ordering import Ordering
 from tidegate.operators.panes import Panes
@@ -49,6 +52,7 @@ GROUPS: dict[str, Any] = {
 RANKING = Ranking((S,), (Ordering(D, descending=True, nulls_first=False),), (S, D), 2)
 FIRST = Ranking((S,), (), (S, D), 1)
 MATCHING = Matching((S,), (False,), -5, 5)
+KEYS = Matching((S,), (False,))
 COLUMNS = ((S, D), (S, D))
 OPERATORS: dict[str, tuple[Operator, int]] = {
     "tumbling": (Query(**GROUPS, panes=Panes("TUMBLE", 10, 10)).operator(), 1),
@@ -74,6 +78,15 @@ OPERATORS: dict[str, tuple[Operator, int]] = {
         ChangeJoin(Matching((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
         2,
     ),
+    "temporal_join": (
+        NearestJoin(KEYS, Nearest("backward", 0, None), COLUMNS, "LEFT", True, True, True),
+        2,
+    ),
+    "asof_join_nearest": (NearestJoin(KEYS, Nearest("nearest", -9, 9), COLUMNS, "LEFT"), 2),
+    "asof_join_of_changes_with_ttl": (
+        ChangingNearest(KEYS, Nearest("forward", None, 0), D, COLUMNS, "LEFT", ttl_us=100),
+        2,
+    ),
     "window_top_n": (WindowTopN(RANKING), 1),
     "changing_top_n": (ChangingTopN(RANKING), 1),
     "deduplicate": (Deduplicate(FIRST, ttl_us=100), 1),
@@ -90,10 +103,11 @@ def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
         "k0": pa.array(keys, S),
         "c0": pa.array(keys, S),
         WEIGHT: pa.array([1] * count, L),
+        ALIVE: pa.array([True] * count),
         ARRIVAL_FILE: pa.array([""] * count, S),
         ARRIVAL_ROW: pa.array(range(first, first + count), L),
     }
-    for name in ("c1", "o0", "a1_0", "a2_0", "a3_0"):
+    for name in ("c1", "o0", VALUE, "a1_0", "a2_0", "a3_0"):
         columns[name] = pa.array(values, D)
     return pa.table(columns)
 
@@ -147,11 +161,13 @@ def test_every_operator_has_a_stored_state() -> None:
     kinds = {type(operator).__name__ for operator, _ in OPERATORS.values()}
     assert kinds == {
         "ChangeJoin",
+        "ChangingNearest",
         "ChangingSessions",
         "ChangingTopN",
         "Deduplicate",
         "Hold",
         "KeyedAggregate",
+        "NearestJoin",
         "Normalize",
         "SessionAggregate",
         "TimedJoin",

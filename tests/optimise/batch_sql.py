@@ -157,20 +157,30 @@ def _join(node: n.Join) -> str:
 
 
 def _latest(node: n.Join, columns: list[str], left: str, right: str, conditions: list[str]) -> str:
-    """Of all rows that a left row could see, the newest."""
-    if node.kind is n.JoinKind.TEMPORAL:
-        assert node.as_of is not None
-        time = quoted(next(i.id for i in node.right.fields if i.role is n.Role.TIME))
-        conditions = [*conditions, f"{time} <= {text(node.as_of)}"]
-        order = f"{time} DESC, {ARRIVAL} DESC"
-    else:
-        assert node.match is not None and node.matched is not None
-        conditions = [*conditions, f"({text(node.match)})"]
-        order = f"{quoted(node.matched[1].id)} DESC"
+    """Of all rows that a left row could see, the nearest; a version that is none is not seen."""
+    near = node.nearness
+    assert near is not None and not near.first and not (near.lower_open or near.upper_open)
+    apart = f"(epoch_us({text(near.left)}) - epoch_us({text(near.right)}))"
+    limits = ((near.lower, ">="), (near.upper, "<="))
+    conditions += [f"{apart} {sign} {limit}" for limit, sign in limits if limit is not None]
+    order = {n.BACKWARD: apart, n.FORWARD: f"-{apart}"}.get(near.direction, f"abs({apart})")
+    order += f", {ARRIVAL} DESC" if _orders_upserts(node.right) else ""
     numbered = f"(SELECT *, row_number() OVER () AS _l FROM {left}) AS l"
-    joined = f"{numbered} {node.how} JOIN {right} ON {' AND '.join(conditions)}"
+    joined = f"{numbered} {node.how} JOIN {right} ON {' AND '.join(conditions) or 'true'}"
     newest = f"row_number() OVER (PARTITION BY _l ORDER BY {order}) = 1"
-    return f"{_select(columns, joined)} QUALIFY {newest}"
+    if node.alive_id is None:
+        return f"{_select(columns, joined)} QUALIFY {newest}"
+    alive, theirs = quoted(node.alive_id), {item.id for item in node.right.fields}
+    picked = f"({_select([*columns, alive], joined)} QUALIFY {newest}) AS t"
+    if node.how == "INNER":
+        return f"{_select(columns, picked)} WHERE {alive}"
+    shown = [
+        f"CASE WHEN {alive} THEN {quoted(item.id)} END AS {quoted(item.id)}"
+        if item.id in theirs
+        else quoted(item.id)
+        for item in node.fields
+    ]
+    return _select(shown, picked)
 
 
 def _over(node: n.Over) -> str:

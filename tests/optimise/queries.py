@@ -285,11 +285,23 @@ class Script:
     def temporal(self) -> Query:
         how = self.random.choice(["", "LEFT"])
         one, other = self.named("l", COLUMNS["a"]), self.named("r", COLUMNS["u"])
-        clause = f"{how} JOIN u FOR SYSTEM_TIME AS OF l.ts AS r ON l.k = r.k"
         if self.random.random() < 0.4:
             # Equal times would leave open which row is the nearest.
             inner = "(SELECT k, ts, max(y) AS v, max(s) AS s FROM b GROUP BY k, ts) AS r"
-            clause = f"ASOF {how} JOIN {inner} MATCH_CONDITION (l.ts >= r.ts) ON l.k = r.k"
+            sign = self.random.choice([">=", ">=", "<="])
+            clause = f"ASOF {how} JOIN {inner} MATCH_CONDITION (l.ts {sign} r.ts) ON l.k = r.k"
+            if self.random.random() < 0.3:
+                clause += " AND abs(r.ts - l.ts) <= INTERVAL '2' MINUTE"
+            asked = self.random.choice([one, other])
+        else:
+            table = "u"
+            if self.random.random() < 0.4:
+                where = self.condition(Query("", tuple(COLUMNS["u"])))
+                table = f"(SELECT * FROM u WHERE {where})"
+            clause = f"{how} JOIN {table} FOR SYSTEM_TIME AS OF l.ts AS r ON l.k = r.k"
+            asked = Query("", one.columns + other.columns)
+        if self.random.random() < 0.4:
+            clause += f" AND {self.condition(asked)}"
         both = Query("", one.columns + other.columns)
         items = self.items(both, 5)
         text = f"SELECT {items.sql} FROM a AS l {clause}{self.conditions(both)}"

@@ -20,13 +20,16 @@ pytestmark = pytest.mark.spark
 FOLDER = os.environ.get("TIDEGATE_CONFORMANCE_DIR")
 CASES = find_cases([Path(FOLDER) / "cases"]) if FOLDER is not None else []
 # Areas whose operators are not built: every case of them is refused, none is wrong.
-UNBUILT = frozenset({"temporal_join", "lookup_join", "asof_join", "over"})
+UNBUILT = frozenset({"lookup_join", "over"})
 # Cases that fail for a reason: one that passes must be taken off this list.
 FAILS = {
     "proton_tumble_week_monday": "one watermark per key; ours is per source partition",
+    # Its watermark stands at the time of the row: one of the same time may still come here.
+    "flink_restore_temporal_join": "a row waits until the watermark is past its time",
+    "spark_asof_left_null_time": "a row without an event time is a dead letter",
     "proton_session_gap_boundary_splits": "rows exactly a gap apart merge",
 }
-RESTARTED = ("misc", "dedup", "late")
+RESTARTED = ("misc", "dedup", "late", "temporal_join", "asof_join")
 
 
 def _failing(path: Path) -> str | None:
@@ -47,7 +50,7 @@ if CASES:
             return
         assert not outcome.passed, f"{path.stem} passes now: take it off the list"
         if path.parent.name in UNBUILT:
-            assert (outcome.reason or "").startswith(("TG-501", "TG-417")), outcome.reason
+            assert (outcome.reason or "").startswith("TG-501"), outcome.reason
 
     @pytest.mark.parametrize(
         "path",

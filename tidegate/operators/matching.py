@@ -65,7 +65,7 @@ class Matching:
         """The places of the rows that match."""
         if not left.num_rows or not right.num_rows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        left_ids, right_ids, count = self._ids(left, right)
+        left_ids, right_ids, count = self.key_ids(left, right)
         codes, low, high, width = self._on_a_line(ints(left, TIME), ints(right, TIME), count)
         places = right_ids * width + codes
         order = np.argsort(places, kind="stable")
@@ -88,7 +88,7 @@ class Matching:
         high = np.searchsorted(times, left - self.lower_us, "right")
         return codes, low, high, len(times) + 1
 
-    def _ids(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints, int]:
+    def key_ids(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints, int]:
         """Equal numbers for equal keys; one that no other row has for what matches nothing."""
         count = 1
         ids = np.zeros(left.num_rows + right.num_rows, np.int64)

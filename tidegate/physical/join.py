@@ -156,7 +156,8 @@ def refusals(node: n.Join) -> Iterator[Refusal]:
     if node.kind not in RUN:
         yield Refusal(
             f"{node.kind.value} joins cannot run yet",
-            "interval, window and regular joins run: join by equality and a bound of time.",
+            "interval, window, regular, temporal and ASOF joins run: join by equality and a bound "
+            "of time.",
         )
         return
     left = {item.id for item in node.left.fields}
@@ -198,23 +199,26 @@ def operator_name(node: n.Join) -> str:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}"
-    if node.equal:
-        text += " on " + " AND ".join(
-            f"{text_of(pair.left)} {'<=>' if pair.null_safe else '='} {text_of(pair.right)}"
-            for pair in node.equal
-        )
+    text = f"Join {node.how} {node.kind.value}{pairs_in_words(node)}"
     if node.bounds is not None:
         lower = format_duration(node.bounds.lower_us or 0)
         upper = format_duration(node.bounds.upper_us or 0)
         text += f", {node.bounds.left_id} - {node.bounds.right_id} in [{lower}, {upper}]"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
-    if node.match is not None:
-        text += f", nearest {text_of(node.match)}"
     if node.residual is not None:
         text += f", where {text_of(node.residual)}"
     return text
+
+
+def pairs_in_words(node: n.Join) -> str:
+    """The keys of a join, as `explain` shows them."""
+    if not node.equal:
+        return ""
+    return " on " + " AND ".join(
+        f"{text_of(pair.left)} {'<=>' if pair.null_safe else '='} {text_of(pair.right)}"
+        for pair in node.equal
+    )
 
 
 def meaning(node: n.Join, to: Words) -> list[str]:
@@ -225,7 +229,7 @@ def meaning(node: n.Join, to: Words) -> list[str]:
     if node.bounds is not None:
         times = f"{to.columns[node.bounds.left_id]} {to.columns[node.bounds.right_id]}"
         words.append(f"bounds({times} {node.bounds.lower_us} {node.bounds.upper_us})")
-    for name, tree in (("where", node.residual), ("as_of", node.as_of), ("match", node.match)):
+    for name, tree in (("where", node.residual), ("as_of", node.as_of)):
         words += [f"{name}={to.text(tree)}"] if tree is not None else []
     return [*words, *(["at_close"] if node.at_close else []), *ttl_words(node)]
 
@@ -245,23 +249,23 @@ def sql(node: n.Join, to: SqlWriter) -> str:
 
 def build(node: n.Join, request: Request) -> Built:
     plan = plan_join(node)
-    common = _common(plan, request.types)
+    common = common_types(*plan.keys, request.types)
     kinds = tuple(arrow_type(name) for name in common)
     operator = _operator(plan, kinds, request)
     ports = tuple(_port(plan, port, common, request.types) for port in (0, 1))
     return Built(operator, ports)
 
 
-def _common(plan: JoinPlan, types: Types) -> list[str]:
-    """The type in which each pair of keys is compared, as Spark would."""
+def common_types(left: list[str], right: list[str], types: Types) -> list[str]:
+    """The type in which each pair of values is compared, as Spark would."""
     common = []
-    for left, right in zip(*plan.keys, strict=True):
-        one, other = types.name(left), types.name(right)
+    for one_sql, other_sql in zip(left, right, strict=True):
+        one, other = types.name(one_sql), types.name(other_sql)
         if one != other and not _comparable(one, other):
-            text = f"{left} = {right}: a join of {one} with {other} cannot run yet"
+            text = f"{one_sql} = {other_sql}: a join of {one} with {other} cannot run yet"
             hint = "CAST one side to the type of the other."
             raise Unrunnable(Refusal(text.replace("`", ""), hint))
-        common.append(one if one == other else types.name(_both(left, right)))
+        common.append(one if one == other else types.name(_both(one_sql, other_sql)))
     return common
 
 

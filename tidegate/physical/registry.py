@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tidegate.physical import aggregate, distinct, hold, join, normalize, top_n, unbuilt
+from tidegate.physical import (
+    aggregate,
+    distinct,
+    hold,
+    join,
+    nearest_join,
+    normalize,
+    top_n,
+    unbuilt,
+)
 from tidegate.physical.kind import OperatorKind
 from tidegate.plan import nodes as n
 
@@ -25,4 +34,6 @@ _KINDS: dict[type[n.Node], OperatorKind] = {
 
 def kind_of(node: n.Node) -> OperatorKind:
     """What is known about a node that keeps state."""
+    if isinstance(node, n.Join) and node.kind in nearest_join.KINDS:
+        return nearest_join.KIND
     return _KINDS[type(node)]

@@ -12,7 +12,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.scope import Context
 
 # Parts of nodes that hold ids of columns as plain strings.
-_IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "left_id", "right_id"})
+_IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "alive_id", "left_id", "right_id"})
 _ID_LISTS = frozenset({"generated", "key"})
 
 Names = Mapping[str, str]
@@ -47,7 +47,7 @@ def _renamed(value: Any, names: Names) -> Any:
         return replace(value, id=names.get(value.id, value.id))
     if isinstance(value, tuple):
         return tuple(_renamed(part, names) for part in value)
-    if not isinstance(value, n.Node | n.KeyPair | n.TimeBounds):
+    if not isinstance(value, n.Node | n.KeyPair | n.TimeBounds | n.Nearness):
         return value
     changed: dict[str, Any] = {}
     for part in fields(value):

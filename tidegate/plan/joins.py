@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from tidegate.plan.nearness import Match, Sides, match_of
 from tidegate.plan.nodes import (
+    BACKWARD,
     Field,
     Join,
     JoinKind,
     KeyPair,
     LookupScan,
+    Nearness,
     Node,
     Project,
     Role,
@@ -46,6 +49,9 @@ class JoinInput:
     as_of: exp.Expr | None
     span: Span | None
     times: tuple[str | None, str | None] = (None, None)
+    # ASOF NEAREST, and the TOLERANCE of an ASOF join.
+    nearest: bool = False
+    tolerance: exp.Expr | None = None
     predicate: str | None = None
     # Columns that the query names nowhere.
     unused: frozenset[str] = frozenset()
@@ -95,6 +101,8 @@ def _bounded(join: Join) -> bool:
 def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr]]:
     """The join, and the parts of its condition that are neither keys nor bounds of time."""
     pieces = ex.conjuncts(parts.condition)
+    near = _match(parts, pieces)
+    pieces = list(near.rest)
     left_ids = {item.id for item in parts.left.fields}
     right_ids = {item.id for item in parts.right.fields}
     pairs: list[KeyPair] = []
@@ -105,9 +113,6 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
             pairs.append(pair)
         else:
             rest.append(piece)
-    match = parts.match
-    if parts.asof and match is None:
-        match, rest = _take_match(parts, rest)
     bounds, residual = _time_bounds(parts, pairs, rest)
     kind = _kind(context, parts, pairs, bounds)
     if kind is not JoinKind.INTERVAL:
@@ -115,24 +120,38 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
     as_of = parts.as_of
     as_of_id = as_of.name if isinstance(as_of, exp.Column) else None
     join = Join(
-        _output(parts, kind),
+        (),
         left=parts.left,
         right=parts.right,
         how=parts.how,
         kind=kind,
-        condition=parts.condition,
+        condition=ex.conjunction([*near.asked]) if parts.asof else parts.condition,
         equal=tuple(pairs),
         bounds=bounds,
         residual=ex.conjunction(residual),
         as_of=as_of,
         as_of_id=as_of_id,
-        match=match,
+        match=near.condition,
+        nearness=near.nearness,
         ttl_us=context.ttl_us,
         times=parts.times,
         predicate=parts.predicate,
         span=parts.span,
     )
-    return join, residual
+    return replace(join, fields=_output(parts, join)), residual
+
+
+def _match(parts: JoinInput, pieces: list[exp.Expr]) -> Match:
+    """Which row of the right counts, and the parts of ON that say something else."""
+    if parts.asof:
+        sides = Sides.of(parts.left.fields, parts.right.fields)
+        return match_of(sides, parts.match, pieces, parts.nearest, parts.tolerance)
+    times = [item for item in parts.right.fields if item.role is Role.TIME]
+    if not isinstance(parts.as_of, exp.Column) or not times:
+        return Match(None, parts.match, tuple(pieces), tuple(pieces))
+    # A version counts from its time on.
+    nearness = Nearness(parts.as_of, column(times[0]), BACKWARD, lower=0)
+    return Match(nearness, None, tuple(pieces), tuple(pieces))
 
 
 def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPair | None:
@@ -149,14 +168,6 @@ def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPa
     if one_ids <= right_ids and other_ids <= left_ids:
         return KeyPair(other, one, null_safe)
     return None
-
-
-def _take_match(parts: JoinInput, rest: list[exp.Expr]) -> tuple[exp.Expr | None, list[exp.Expr]]:
-    """An ASOF join without MATCH_CONDITION has its inequality in ON."""
-    for index, piece in enumerate(rest):
-        if isinstance(piece, exp.GT | exp.GTE | exp.LT | exp.LTE):
-            return piece, rest[:index] + rest[index + 1 :]
-    return None, rest
 
 
 def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | None:
@@ -272,12 +283,15 @@ def _same_window(parts: JoinInput, pairs: list[KeyPair]) -> bool:
     return bool(roles)
 
 
-def _output(parts: JoinInput, kind: JoinKind) -> tuple[Field, ...]:
+def _output(parts: JoinInput, join: Join) -> tuple[Field, ...]:
     """The fields of a join: outer sides become nullable, and time survives where it can."""
     left_nullable = parts.how in ("RIGHT", "FULL")
     right_nullable = parts.how in ("LEFT", "FULL")
-    left_time = kind is not JoinKind.REGULAR
-    right_time = kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
+    left_time = join.kind is not JoinKind.REGULAR
+    if join.kind is JoinKind.ASOF:
+        # A row that may wait for ever for a match comes out at any time after its own.
+        left_time = join.by_watermark and join.nearness is not None and join.nearness.ends
+    right_time = join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
     left = tuple(_side(item, left_nullable, left_time) for item in parts.left.fields)
     if parts.how in ("SEMI", "ANTI"):
         return left

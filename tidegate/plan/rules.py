@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import column, referenced
+from tidegate.plan.versions import join_with_one_row
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -302,4 +303,5 @@ RULES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
     changes_of_streams_below,
     normalize_upserts,
+    join_with_one_row,
 )

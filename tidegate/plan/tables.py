@@ -11,6 +11,7 @@ from tidegate.catalog import objects as cat
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.plan.joins import JoinInput, build_join
+from tidegate.plan.nearness import written_nearness
 from tidegate.plan.scope import (
     Context,
     Relation,
@@ -55,6 +56,8 @@ class JoinStep:
     as_of: exp.Expr | None
     span: Span | None
     relation: Relation
+    nearest: bool = False
+    tolerance: exp.Expr | None = None
 
 
 @dataclass
@@ -81,6 +84,8 @@ class FromClause:
                 step.as_of,
                 step.span,
                 times,
+                step.nearest,
+                step.tolerance,
                 unused=unused,
             )
             node = build_join(context, parts)
@@ -189,6 +194,7 @@ class TableBinder:
         if version is not None:
             as_of = self._as_of(version, join, clause.scope)
         match = join.args.get("match_condition")
+        nearest, tolerance = written_nearness(context, join)
         clause.steps.append(
             JoinStep(
                 node,
@@ -199,6 +205,8 @@ class TableBinder:
                 as_of,
                 own_span(join),
                 relation,
+                nearest,
+                tolerance,
             )
         )
         if how in ("SEMI", "ANTI"):

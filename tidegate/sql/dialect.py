@@ -67,7 +67,47 @@ class TidegateParser(SparkParser):
         return self._located(lambda: super(TidegateParser, self)._parse_group(*args, **kwargs))
 
     def _parse_join(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
+        first = self._index
+        join = self._located(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
+        if not isinstance(join, exp.Join):
+            return join
+        if first in self._nearest:
+            join.set("hint", "NEAREST")
+        match = join.args.get("match_condition")
+        if match is not None and "tolerance" in match.meta:
+            join.meta["tolerance"] = match.meta.pop("tolerance")
+        return join
+
+    @property
+    def _nearest(self) -> set[int]:
+        """Where joins begin that say NEAREST."""
+        found: set[int] = self.__dict__.setdefault("_nearest_joins", set())
+        return found
+
+    def _parse_join_parts(self) -> Any:
+        """`ASOF [NEAREST] [LEFT] JOIN`, and `LEFT ASOF JOIN` as Spark writes it."""
+        first = self._index
+        side = self._prev if self._match_set(self.JOIN_SIDES) else None
+        kind = self._prev if self._match_set(self.JOIN_KINDS) else None
+        if not self._match(TokenType.ASOF):
+            self._retreat(first)
+            return super()._parse_join_parts()
+        method = self._prev
+        nearest = self._match_text_seq("NEAREST")
+        side = self._prev if self._match_set(self.JOIN_SIDES) else side
+        kind = self._prev if self._match_set(self.JOIN_KINDS) else kind
+        if nearest or self._match_text_seq("NEAREST"):
+            self._nearest.add(first)
+        return method, side, kind
+
+    def _parse_wrapped(self, parse_method: Any, optional: bool = False) -> Any:
+        """MATCH_CONDITION (…) may say how far apart rows may be, as may TOLERANCE after it."""
+        if self._prev is None or self._prev.token_type is not TokenType.MATCH_CONDITION:
+            return super()._parse_wrapped(parse_method, optional)
+        match = super()._parse_wrapped(self._parse_disjunction, optional)
+        if match is not None and self._match_text_seq("TOLERANCE"):
+            match.meta["tolerance"] = self._parse_unary()
+        return match
 
     def _parse_table(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from tidegate.catalog.objects import SideStream, Source, Stream
 from tidegate.columns import OP
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.sql import statements as st
+from tidegate.sql.expressions import conjuncts
 from tidegate.sql.parser import parse_script
 from tidegate.testing.case import Case, CaseSource, DeleteAll
 from tidegate.testing.marks import LONG_DELAY_MS, MARK
@@ -25,7 +28,7 @@ _EMITS = {
     "changelog": "EMIT CHANGES",
 }
 # Findings that a state_ttl answers: joins, DISTINCT and set operations without a bound.
-_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409"})
+_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409", "TG-417"})
 # What refuses a late stream; the number of late rows is checked then.
 _NO_LATE_STREAM = frozenset({"TG-412", "TG-418"})
 _TTL = f"{LONG_DELAY_MS // 86_400_000} days"
@@ -177,6 +180,7 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
     columns = [f"{_quoted(name)} {kind}" for name, kind in source.columns]
     if source.is_lookup:
         return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, {})]
+    key = source.primary_key or _version_key(case, source)
     options = {"changelog": "true"} if _signed(case, source) else {}
     if source.time_column is not None:
         # The time of a case is its own: it may lie after that of the clock.
@@ -184,15 +188,37 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
     if not source.marks:
         watermark = _watermark(source, _delay_ms(case, source))
         body = [*columns, *watermark]
-        return [_create("SOURCE", source.name, body, source.primary_key, options)]
+        return [_create("SOURCE", source.name, body, key, options)]
     body = [*columns, f"{MARK} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
     names = ", ".join(_quoted(name) for name, _ in source.columns)
     marked = marked_name(source.name)
     return [
-        _create("SOURCE", marked, body, source.primary_key, options),
+        _create("SOURCE", marked, body, key, options),
         f"CREATE STREAM {_quoted(source.name)} AS\n"
         f"SELECT {names} FROM {_quoted(marked)} WHERE {MARK} IS NULL",
     ]
+
+
+def _version_key(case: Case, source: CaseSource) -> tuple[str, ...]:
+    """The key by which a neutral query takes the rows of a source for versions."""
+    script = parse_script(f"CREATE STREAM result AS\n{case.query}") if case.neutral else None
+    statement = script.statements[0] if script is not None and script.statements else None
+    if not isinstance(statement, st.CreateStream):
+        return ()
+    for join in statement.query.tree.find_all(exp.Join):
+        table = join.this
+        named = isinstance(table, exp.Table) and table.name.lower() == source.name.lower()
+        if named and table.args.get("version") is not None:
+            names = (part.name for part in _compared(join) if part.table == table.alias_or_name)
+            return tuple(dict.fromkeys(names))
+    return ()
+
+
+def _compared(join: exp.Join) -> list[exp.Column]:
+    """The columns that a join compares by equality."""
+    equal = [part for part in conjuncts(join.args.get("on")) if isinstance(part, exp.EQ)]
+    sides = [side for part in equal for side in (part.left, part.right)]
+    return [side for side in sides if isinstance(side, exp.Column)]
 
 
 def _create(

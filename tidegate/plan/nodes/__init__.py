@@ -11,7 +11,16 @@ from tidegate.plan.nodes.aggregate import Aggregate
 from tidegate.plan.nodes.base import Node, Unary
 from tidegate.plan.nodes.distinct import Distinct
 from tidegate.plan.nodes.fields import Field, Role, WindowKind, WindowSpec
-from tidegate.plan.nodes.join import Join, JoinKind, KeyPair, TimeBounds
+from tidegate.plan.nodes.join import (
+    BACKWARD,
+    FORWARD,
+    NEAREST,
+    Join,
+    JoinKind,
+    KeyPair,
+    Nearness,
+    TimeBounds,
+)
 from tidegate.plan.nodes.leaves import LookupScan, Scan, SideScan, Values
 from tidegate.plan.nodes.normalize import Normalize
 from tidegate.plan.nodes.over import Over
@@ -33,6 +42,9 @@ def walk(node: Node, into_inlined: bool = True) -> list[Node]:
 
 
 __all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "NEAREST",
     "Aggregate",
     "Distinct",
     "Emit",
@@ -46,6 +58,7 @@ __all__ = [
     "KeyPair",
     "Limit",
     "LookupScan",
+    "Nearness",
     "Node",
     "Normalize",
     "Over",

@@ -8,10 +8,12 @@ from enum import Enum
 from sqlglot import exp
 
 from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, expiry
-from tidegate.plan.nodes.fields import Field
 from tidegate.plan.nodes.leaves import LookupScan
 from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.rows import Project
 from tidegate.types import ChangelogKind, format_duration
+
+BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"
 
 
 class JoinKind(Enum):
@@ -33,6 +35,29 @@ class TimeBounds:
     right_id: str
     lower_us: int | None
     upper_us: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Nearness:
+    """Which of the right rows counts: left − right lies in [lower, upper]; an open end is out.
+
+    Backward is the largest of the right, forward the smallest, nearest the one least away. With
+    `first` it is the first of the right, if that is in reach. Times are in microseconds.
+    """
+
+    left: exp.Expr
+    right: exp.Expr
+    direction: str
+    lower: int | float | None = None
+    upper: int | float | None = None
+    lower_open: bool = False
+    upper_open: bool = False
+    first: bool = False
+
+    @property
+    def ends(self) -> bool:
+        """Whether the watermark tells when nothing nearer can come, whatever has come."""
+        return self.lower is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +84,12 @@ class Join(Node):
     as_of: exp.Expr | None = field(default=None, kw_only=True)
     as_of_id: str | None = field(default=None, kw_only=True)
     match: exp.Expr | None = field(default=None, kw_only=True)
+    # Which row of the right counts in a temporal or ASOF join.
+    nearness: Nearness | None = field(default=None, kw_only=True)
+    # Whether the rows of the right are known to be versions of the keys.
+    versioned: bool = field(default=False, kw_only=True)
+    # The column of the right that says whether a version is one, or that there is none.
+    alive_id: str | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
     # Whether pairs wait until the watermark says that the row they belong to gets no more.
     at_close: bool = field(default=False, kw_only=True)
@@ -76,20 +107,21 @@ class Join(Node):
         return replace(self, left=left, right=right)
 
     @property
-    def matched(self) -> tuple[Field, Field] | None:
-        """The columns of the left and the right that an ASOF join compares."""
-        if self.match is None:
-            return None
-        sides = (self.match.args.get("this"), self.match.args.get("expression"))
-        names = {side.name for side in sides if isinstance(side, exp.Column)}
-        left = [item for item in self.left.fields if item.id in names]
-        right = [item for item in self.right.fields if item.id in names]
-        return (left[0], right[0]) if len(left) == len(right) == 1 else None
+    def timed(self) -> bool:
+        """Whether a temporal or ASOF join compares event times."""
+        near = self.nearness
+        return near is not None and all(
+            isinstance(tree, exp.Column)
+            and any(item.id == tree.name and item.on_time for item in side.fields)
+            for tree, side in zip((near.left, near.right), self.inputs, strict=True)
+        )
 
     @property
-    def timed(self) -> bool:
-        """Whether an ASOF join compares event times, so that the watermark makes it final."""
-        return self.matched is not None and all(item.on_time for item in self.matched)
+    def by_watermark(self) -> bool:
+        """Whether the watermark makes the rows of a temporal or ASOF join final."""
+        if self.kind is JoinKind.ASOF:
+            return self.timed and self.right.changelog is APPEND
+        return self.kind is JoinKind.TEMPORAL
 
     def label(self) -> str:
         return f"Join({self.kind.value})"
@@ -97,7 +129,7 @@ class Join(Node):
     @property
     def _by_time(self) -> bool:
         """Whether bounds of time say when its rows are forgotten."""
-        return self.kind not in (JoinKind.REGULAR, JoinKind.LOOKUP)
+        return self.by_watermark or self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
     @property
     def _keeps_rows_of_left(self) -> bool:
@@ -115,7 +147,7 @@ class Join(Node):
     @once
     def changelog(self) -> ChangelogKind:
         ends = all(side.bounded for side in self.inputs)
-        if self.kind is JoinKind.ASOF and not self.timed and not ends:
+        if self.kind is JoinKind.ASOF and not self.by_watermark and not ends:
             # A nearer row may come later: the answer is then retracted.
             return CHANGELOG
         if self._keeps_rows_of_left:
@@ -158,7 +190,9 @@ class Join(Node):
         }
         if self.kind in words:
             return words[self.kind]
-        if self.kind is JoinKind.ASOF and self.timed:
+        if self.kind is JoinKind.ASOF and self.by_watermark:
+            if self.nearness is not None and not self.nearness.ends:
+                return "rows until the one that matches them is certain, which may be never"
             return "rows until the watermark passes them, and the candidates they can still match"
         if self.ttl_us is not None:
             return "rows of both sides" + expiry(self.ttl_us)
@@ -180,6 +214,15 @@ class Join(Node):
     def judges_lateness(self) -> bool:
         return self._by_time
 
+    def late_rows(self, port: int) -> Node:
+        """Whether a version is one is no column of the user's."""
+        rows = self.inputs[port]
+        kept = tuple(item for item in rows.fields if item.id != self.alive_id)
+        if len(kept) == len(rows.fields):
+            return rows
+        names = (exp.to_identifier(item.id, quoted=True) for item in kept)
+        return Project(kept, input=rows, expressions=tuple(exp.Column(this=name) for name in names))
+
     @once
     def is_final(self) -> bool:
         if self.kind is JoinKind.LOOKUP:
@@ -188,7 +231,8 @@ class Join(Node):
 
     @property
     def needs_watermark(self) -> bool:
-        return self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL) or self.timed
+        timed = self.kind is JoinKind.ASOF and self.by_watermark
+        return timed or self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL)
 
     @property
     def reads_clock(self) -> bool:
@@ -202,4 +246,5 @@ class Join(Node):
 
     @property
     def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
-        return (self.condition,) if self.condition is not None else ()
+        trees = (self.condition, self.match)
+        return tuple(tree for tree in trees if tree is not None)

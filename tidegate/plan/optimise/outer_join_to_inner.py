@@ -7,7 +7,7 @@ from dataclasses import replace
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise.expressions import pieces, rejects_nulls
 from tidegate.plan.optimise.filters import Judges, movable
-from tidegate.plan.optimise.push_filter_into_join import PAIRING
+from tidegate.plan.optimise.push_filter_into_join import NEAREST, PAIRING
 from tidegate.sql import expressions as ex
 
 # Which join is left when rows without a left part (0) or without a right part (1) are dropped.
@@ -23,7 +23,8 @@ def outer_join_to_inner(node: n.Node, judges: Judges) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Join) or not movable(node):
         return node
     join = node.input
-    if join.kind not in PAIRING or join in judges:
+    nearest = join.kind in NEAREST and join.residual is None
+    if not (nearest or join.kind in PAIRING) or join in judges:
         return node
     for side, below in enumerate(join.inputs):
         how = _WITHOUT.get((join.how, side))

@@ -214,6 +214,10 @@ class _Pruner:
         asked = needed | _used(trees)
         if node.bounds is not None:
             asked |= {node.bounds.left_id, node.bounds.right_id}
+        if node.nearness is not None:
+            asked |= _used([node.nearness.left, node.nearness.right])
+        if node.alive_id is not None:
+            asked |= {node.alive_id}
         left = self._side(node, 0, asked)
         right = self._side(node, 1, asked)
         sides = _ids(left) | (_ids(right) if node.how not in ("SEMI", "ANTI") else frozenset())
@@ -221,10 +225,10 @@ class _Pruner:
 
     def _side(self, node: n.Join, side: int, asked: Ids) -> n.Node:
         child = node.inputs[side]
-        if side == 1 and node.kind is n.JoinKind.TEMPORAL:
-            # The event time of the versions is not named anywhere.
-            times = frozenset(i.id for i in child.fields if i.role is not n.Role.PLAIN)
-            return self.prune(child, (asked & _ids(child)) | times)
+        ordered = side == 1 and node.kind is n.JoinKind.ASOF
+        if ordered and child.changelog is not ChangelogKind.APPEND:
+            # Of rows that tie the last one counts: those that differ must not be taken for one.
+            return self.prune(child, _ids(child))
         if node in self.judges:
             return self.prune(child, _ids(child))
         return self._exactly(child, asked & _ids(child))

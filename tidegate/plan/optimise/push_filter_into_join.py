@@ -2,7 +2,8 @@
 
 WHERE over an outer join may only drop rows of the side that is kept whole; ON may only drop rows of
 the other side. A condition on a key of the join holds for both sides. The right side of temporal,
-ASOF and lookup joins is never filtered: another version would be found instead.
+ASOF and lookup joins is not filtered, or another version would be found instead; but a condition on
+the keys of a temporal or ASOF join leaves all versions of a key, or none.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidegate.plan.scope import by_id, column, referenced
 from tidegate.sql import expressions as ex
 
 PAIRING = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
+NEAREST = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 # The sides whose rows WHERE and ON may drop before the join.
 _WHERE = {"INNER": (0, 1), "LEFT": (0,), "RIGHT": (1,), "FULL": (), "SEMI": (0,), "ANTI": (0,)}
 _ON = {"INNER": (0, 1), "LEFT": (1,), "RIGHT": (0,), "FULL": (), "SEMI": (0, 1), "ANTI": (1,)}
@@ -49,19 +51,24 @@ class _Sides:
     def take(self, piece: exp.Expr, allowed: tuple[int, ...]) -> int | None:
         """Send a part of a condition below the side it is about; None if it must stay."""
         for side in allowed:
-            if _may_go(piece, self.join.inputs[side]) and self._filters(side):
+            if _may_go(piece, self.join.inputs[side]) and self._filters(side, piece):
                 self.goes[side].append(piece)
                 return side
         return None
 
-    def _filters(self, side: int) -> bool:
-        return side == 0 or self.join.kind in PAIRING
+    def _filters(self, side: int, piece: exp.Expr) -> bool:
+        if side == 0 or self.join.kind in PAIRING:
+            return True
+        keys = {p.right.name for p in self.join.equal if isinstance(p.right, exp.Column)}
+        return self.join.kind in NEAREST and referenced(piece) <= keys
 
     def infer(self, piece: exp.Expr, side: int) -> None:
         """The same condition for the other side, where it asks for keys of the join only."""
         other = 1 - side
         same = substitute(piece, _keys_of_other(self.join, side))
-        if self._filters(other) and same is not None and _may_go(same, self.join.inputs[other]):
+        if same is None or not self._filters(other, same):
+            return
+        if _may_go(same, self.join.inputs[other]):
             self.goes[other].append(same)
 
     def joined(self, like: n.Node) -> n.Join:

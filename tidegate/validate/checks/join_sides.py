@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sqlglot import exp
+
 from tidegate.plan import nodes as n
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql.statements import EmitMode
-from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded
 
 
@@ -62,31 +63,52 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
         yield _finding(
             node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
         )
-    elif node.right.changelog is not ChangelogKind.APPEND and unbounded(node):
+    elif node.nearness is None:
+        yield _finding(
+            node,
+            "the MATCH_CONDITION must compare the left with the right side, by >=, >, <= or <, and "
+            "with ASOF NEAREST by =",
+            _nearest_hint(node),
+        )
+    elif node.by_watermark or not unbounded(node) or _revised(node, subject):
+        return
+    elif node.timed:
         yield _finding(
             node,
             "the right side of an ASOF join must only append: its rows must not change later",
-            "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF.",
+            "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF; or let later rows correct "
+            f"earlier ones: {_REVISED}.",
         )
-    elif node.matched is None:
-        yield _finding(
-            node,
-            "the MATCH_CONDITION must compare a column of the left with one of the right",
-            _match_hint(node),
-        )
-    elif not node.timed and unbounded(node) and not _revised(node, subject):
+    else:
         yield _finding(
             node,
             "an ASOF join finds the nearest row in time: its MATCH_CONDITION must compare the "
             "event times of both sides",
-            _match_hint(node) + "; or let later rows correct earlier ones: EMIT CHANGES and WITH "
-            "(state_ttl = '1 day').",
+            f"{_match_hint(node)}; or let later rows correct earlier ones: {_REVISED}.",
         )
+
+
+_REVISED = "EMIT CHANGES and WITH (state_ttl = '1 day')"
 
 
 def _match_hint(node: n.Join) -> str:
     left, right = (time or "ts" for time in node.times)
     return f"MATCH_CONDITION ({left} >= {right})"
+
+
+def _nearest_hint(node: n.Join) -> str:
+    """The sign that was taken belongs to the other way to ask."""
+    left, right = (time or "ts" for time in node.times)
+    if isinstance(node.match, exp.EQ):
+        return f"{_match_hint(node)}, or ASOF NEAREST JOIN … MATCH_CONDITION ({left} = {right})"
+    if isinstance(node.match, exp.GT | exp.GTE | exp.LT | exp.LTE) and _both(node.match, node):
+        return f"MATCH_CONDITION ({left} = {right}), or leave NEAREST out."
+    return _match_hint(node)
+
+
+def _both(tree: exp.Expr, node: n.Join) -> bool:
+    ids = {part.name for part in tree.find_all(exp.Column)}
+    return all(ids & {item.id for item in side.fields} for side in node.inputs)
 
 
 def _revised(node: n.Join, subject: Subject) -> bool:

@@ -11,7 +11,7 @@ from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject
 
 # Joins of which late rows can be kept.
-_KEPT = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW)
+_KEPT = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
 
 def late_rows_of_several(subject: Subject) -> Iterable[Finding]:
@@ -42,7 +42,9 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
         if not isinstance(node, n.Join):
             continue
         what = None if node.kind in _KEPT else f"the {node.kind.value} join"
-        if any(side.changelog is not ChangelogKind.APPEND for side in node.inputs):
+        # The right side of a temporal join is versions, which are no changes.
+        sides = node.inputs[:1] if node.kind is n.JoinKind.TEMPORAL else node.inputs
+        if any(side.changelog is not ChangelogKind.APPEND for side in sides):
             what = "a join of changes"
         if what is not None:
             yield (

@@ -1,0 +1,328 @@
+"""Temporal and ASOF joins: the values that are near, keys in a type that holds both, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
+from tidegate.physical.aggregate import WEIGHT_SQL
+from tidegate.physical.join import common_types, operator_name, pairs_in_words
+from tidegate.physical.join import sql as join_sql
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, ttl_words
+from tidegate.physical.ports import Columns, PortPlan
+from tidegate.physical.refusal import Refusal
+from tidegate.physical.stage_sql import carries_op, micros, quoted
+from tidegate.physical.typed import Operands, Types, arrow_type
+from tidegate.physical.words import text_of
+from tidegate.plan import nodes as n
+from tidegate.sql.dialect import to_sql
+from tidegate.types import format_duration
+
+if TYPE_CHECKING:
+    from tidegate.operators.contract import Operator
+    from tidegate.operators.matching import Matching
+    from tidegate.operators.nearest import Nearest
+    from tidegate.operators.nearest_join import NearestJoin
+
+KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
+
+
+def near(node: n.Join) -> n.Nearness:
+    """Which row of the right counts; of whole microseconds no end is open."""
+    found = node.nearness
+    assert found is not None, "it was refused otherwise"
+    if not node.by_watermark:
+        return found
+    lower, upper = found.lower, found.upper
+    if lower is not None and found.lower_open:
+        lower += 1
+    if upper is not None and found.upper_open:
+        upper -= 1
+    return replace(found, lower=lower, upper=upper, lower_open=False, upper_open=False)
+
+
+def _keys(node: n.Join) -> tuple[list[str], list[str]]:
+    left = [to_sql(pair.left) for pair in node.equal]
+    return left, [to_sql(pair.right) for pair in node.equal]
+
+
+def _values(node: n.Join) -> tuple[str, str]:
+    found = near(node)
+    return to_sql(found.left), to_sql(found.right)
+
+
+def _shown(node: n.Join, port: int) -> list[n.Field]:
+    """The columns of a side that come out; what makes a version one does not."""
+    out = {item.id for item in node.fields}
+    return [item for item in node.inputs[port].fields if item.id in out]
+
+
+# What it needs to know, and what it refuses
+
+
+def operands(node: n.Join) -> Iterator[Operands]:
+    """The keys and values of each side, and the types in which Spark compares two of them."""
+    left, right = _keys(node)
+    if node.nearness is not None and not node.by_watermark:
+        one, other = _values(node)
+        left, right = [*left, one], [*right, other]
+    yield Operands((node.left,), tuple(left))
+    yield Operands((node.right,), tuple(right))
+    both = (f"coalesce({one}, {other})" for one, other in zip(left, right, strict=True))
+    yield Operands(node.inputs, tuple(both))
+
+
+def refusals(node: n.Join) -> Iterator[Refusal]:
+    if node.nearness is None or node.how not in ("INNER", "LEFT"):
+        yield Refusal(
+            f"this {node.how} {node.kind.value} join does not say which row is the nearest",
+            "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
+        )
+        return
+    if node.kind is n.JoinKind.TEMPORAL and not (node.versioned and node.timed):
+        yield Refusal(
+            "the right side of this temporal join has no versions",
+            "join a source with PRIMARY KEY and WATERMARK, by the event time of the left side.",
+        )
+        return
+    if node.residual is not None:
+        yield Refusal(
+            "an ASOF join with a condition on both sides that is neither an equality nor a bound "
+            "of the distance cannot run yet",
+            "use JOIN with a bound of time, or compute the condition in a stream below.",
+        )
+    if not node.by_watermark and node.ttl_us is None and not node.bounded:
+        yield Refusal(
+            "an ASOF join that no watermark makes final would have to remember every row forever",
+            "compare the event times of both sides, or let state expire: CREATE STREAM … WITH "
+            "(state_ttl = '1 day') AS …",
+        )
+    if held_back_us(node) is None:
+        yield Refusal(
+            "rows of sessions that keep other event times cannot be joined yet",
+            "leave those columns out of the join's inputs.",
+        )
+
+
+def held_back_us(node: n.Join) -> int | None:
+    """A row comes when the watermark has passed all that it may match."""
+    if node.nearness is None or not node.by_watermark:
+        return 0
+    found = near(node)
+    times = [item for item in node.left.fields if item.id == found.left.name]
+    behind = times[0].held_back_us(node.left.fields) if times else 0
+    if behind is None or found.lower is None:
+        return behind
+    return behind + max(0, -int(found.lower))
+
+
+def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
+    """Whether its rows come out only when its inputs have ended."""
+    return node.nearness is not None and not node.by_watermark and not carries_op(node)
+
+
+# What it says of itself
+
+
+def describe(node: n.Join) -> str:
+    text = f"Join {node.how} {node.kind.value}{pairs_in_words(node)}"
+    if node.as_of is not None:
+        text += f", as of {text_of(node.as_of)}"
+    if node.match is not None:
+        text += f", nearest {text_of(node.match)}"
+    if node.kind is n.JoinKind.ASOF and node.nearness is not None:
+        text += _distance(near(node), node.by_watermark)
+    if node.nearness is not None and node.nearness.first:
+        text += ", first version"
+    if node.residual is not None:
+        text += f", where {text_of(node.residual)}"
+    return text
+
+
+def _distance(found: n.Nearness, times: bool) -> str:
+    """How far apart rows may be, where there is a limit."""
+    behind = found.upper if found.direction != n.FORWARD else None
+    ahead = found.lower if found.direction != n.BACKWARD else None
+    words = [
+        f"{format_duration(int(limit)) if times else limit} {where}"
+        for limit, where in ((behind, "behind"), (ahead and -ahead, "ahead"))
+        if limit is not None
+    ]
+    return f", up to {' and '.join(words)}" if words else ""
+
+
+def meaning(node: n.Join, to: Words) -> list[str]:
+    words = [node.how.lower(), node.kind.value]
+    for pair in node.equal:
+        same = "<=>" if pair.null_safe else "="
+        words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
+    if node.nearness is not None:
+        found = near(node)
+        ends = f"{'(' if found.lower_open else '['}{found.lower} {found.upper}"
+        ends += ")" if found.upper_open else "]"
+        which = "first" if found.first else found.direction
+        words.append(f"{which}({to.text(found.left)} {to.text(found.right)} {ends})")
+    words += [f"where={to.text(node.residual)}"] if node.residual is not None else []
+    words += [f"alive={to.columns[node.alive_id]}"] if node.alive_id is not None else []
+    return [*words, *([] if node.by_watermark else ttl_words(node))]
+
+
+# Building
+
+
+def build(node: n.Join, request: Request) -> Built:
+    shown = [item.id for port in (0, 1) for item in _shown(node, port)]
+    assert shown == [item.id for item in node.fields], "what comes out is both sides"
+    keys = common_types(*_keys(node), request.types)
+    if node.by_watermark:
+        return Built(
+            _by_watermark(node, keys, request),
+            (_timed_left(node, keys, request.types), _timed_right(node, keys, request.types)),
+        )
+    left, right = _values(node)
+    (value,) = common_types([left], [right], request.types)
+    ports = tuple(_changing_port(node, port, keys, value, request.types) for port in (0, 1))
+    return Built(_changing(node, keys, value, request), ports)
+
+
+def _matching(node: n.Join, keys: list[str]) -> Matching:
+    from tidegate.operators.matching import Matching
+
+    safe = tuple(pair.null_safe for pair in node.equal)
+    return Matching(tuple(arrow_type(name) for name in keys), safe)
+
+
+def _nearest(node: n.Join) -> Nearest:
+    from tidegate.operators.nearest import Nearest
+
+    f = near(node)
+    return Nearest(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
+
+
+def _columns(node: n.Join, types: Types) -> Any:
+    return tuple(tuple(types.of(quoted(item.id)) for item in _shown(node, port)) for port in (0, 1))
+
+
+def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
+    from tidegate.operators.nearest_join import NearestJoin
+
+    join = NearestJoin(
+        _matching(node, keys),
+        _nearest(node),
+        _columns(node, request.types),
+        node.how,
+        versions=_has_tombstones(node),
+        retracts=carries_op(node.left),
+        with_op=carries_op(node),
+        limits=request.limits,
+        name=operator_name(node),
+    )
+    return _with_late(join) if request.keeps_late else join
+
+
+def _with_late(join: NearestJoin) -> NearestJoin:
+    import pyarrow as pa
+
+    from tidegate.operators.late import LateRows
+
+    left, right = (
+        LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
+        for port, side in enumerate(("left", "right"))
+    )
+    return replace(join, late_rows=(left, right))
+
+
+def _changing(node: n.Join, keys: list[str], value: str, request: Request) -> Operator:
+    from tidegate.operators.changing_nearest import ChangingNearest
+
+    return ChangingNearest(
+        _matching(node, keys),
+        _nearest(node),
+        arrow_type(value),
+        _columns(node, request.types),
+        node.how,
+        None if node.bounded else node.ttl_us,
+        at_end=node.bounded,
+        with_op=carries_op(node),
+        limits=request.limits,
+        name=operator_name(node),
+    )
+
+
+def _has_tombstones(node: n.Join) -> bool:
+    return node.alive_id is not None or carries_op(node.right)
+
+
+def _cast(sql: str, kind: str, types: Types) -> str:
+    return sql if types.name(sql) == kind else f"CAST({sql} AS {kind})"
+
+
+def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
+    columns = Columns()
+    own = _keys(node)[port]
+    columns.add_all("k", [_cast(key, kind, types) for key, kind in zip(own, keys, strict=True)])
+    columns.add_all("c", [quoted(item.id) for item in _shown(node, port)])
+    return columns
+
+
+def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
+    from tidegate.operators.group_kernels import PANE, WEIGHT
+
+    columns = _begun(node, 0, keys, types)
+    columns.add(PANE, micros(_values(node)[0]))
+    if carries_op(node.left):
+        columns.add(WEIGHT, WEIGHT_SQL)
+    return columns.port(node.left, hashed=columns.keys)
+
+
+def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
+    from tidegate.operators.group_kernels import PANE
+    from tidegate.operators.nearest_join import ALIVE
+
+    columns = _begun(node, 1, keys, types)
+    columns.add(PANE, micros(_values(node)[1]))
+    if _has_tombstones(node):
+        columns.add(ALIVE, _alive_sql(node))
+    columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+    columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
+    return columns.port(node.right, hashed=columns.keys, arrival=True)
+
+
+def _alive_sql(node: n.Join) -> str:
+    """A deleted row says that there is no version; the old row of an update says nothing new."""
+    alive = quoted(node.alive_id) if node.alive_id is not None else "true"
+    if not carries_op(node.right):
+        return alive
+    return (
+        f"CASE {OP} WHEN '{BEFORE}' THEN CAST(NULL AS BOOLEAN) WHEN '{DELETE}' THEN false "
+        f"ELSE {alive} END"
+    )
+
+
+def _changing_port(node: n.Join, port: int, keys: list[str], value: str, types: Types) -> PortPlan:
+    from tidegate.operators.changing_nearest import VALUE
+    from tidegate.operators.group_kernels import WEIGHT
+
+    columns = _begun(node, port, keys, types)
+    columns.add(VALUE, _cast(_values(node)[port], value, types))
+    columns.add(WEIGHT, WEIGHT_SQL if carries_op(node.inputs[port]) else "1L")
+    if port == 1:
+        columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+        columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
+    return columns.port(node.inputs[port], hashed=columns.keys, arrival=port == 1)
+
+
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=join_sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)
