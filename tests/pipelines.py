@@ -19,8 +19,9 @@ from tidegate.connectors import memory
 from tidegate.connectors.memory_tasks import InsertReader
 from tidegate.connectors.protocols import SinkContext, SourceContext
 from tidegate.connectors.registry import SINKS
+from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.members import Member
-from tidegate.runtime.pipeline import Pipeline, PipelineContext
+from tidegate.runtime.pipeline import Pipeline
 from tidegate.spark.order import Order
 from tidegate.storage import open_store
 

@@ -114,11 +114,11 @@ class TestRun:
         assert lines[6].endswith(" dear: epoch 0, 10 rows in (5.0/s), 2 rows out (1.0/s)")
         assert lines[7:] == ["dear: finished, epoch 1, 20 rows in, 4 rows out"]
         assert session.said == ["execute", "console", "start True", "close"]
-        assert session.opened["path"] == Path(".tidegate/demo")
+        assert session.opened["path"] == ".tidegate/demo"
 
     def test_options_reach_the_session(self, session: FakeSession) -> None:
         assert run("demo.sql", "--data", "here", "--master", "local[1]").exit_code == 0
-        assert session.opened["path"] == Path("here")
+        assert session.opened["path"] == "here"
         assert session.opened["master"] == "local[1]"
         assert "start False" in session.said
 

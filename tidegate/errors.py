@@ -86,6 +86,7 @@ TITLES: dict[str, str] = {
     "TG-610": "sink that cannot forget what came after a checkpoint",
     "TG-611": "stream that went back to a checkpoint",
     "TG-612": "sink that does not have all rows of its stream",
+    "TG-613": "store that is away for the moment",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

@@ -44,6 +44,7 @@ from tidegate.physical.refusals import refused
 from tidegate.plan.optimise import plan_to_run
 from tidegate.results import Result, checkpoint_listing, describe, listing
 from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.places import is_cluster, unshared_directory, unshared_paths
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
 from tidegate.supervisor import Supervisor
@@ -122,6 +123,7 @@ class Session:
         """Run a script: all of it is checked first, and nothing is done if anything is wrong."""
         self._require_open()
         compiled = self._compile(sql, file)
+        self._require_shared(compiled)
         catalog = self._analysed(compiled)
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
@@ -145,6 +147,20 @@ class Session:
         if errors:
             raise ScriptError(errors)
         return compiled
+
+    def _require_shared(self, compiled: Compiled) -> None:
+        """On a cluster files must be where all machines find them."""
+        master = self._master
+        if self._given_spark is not None:
+            master = self._given_spark.conf.get("spark.master", None)
+        if compiled.settings["shared_disk"] or not is_cluster(master):
+            return
+        errors = unshared_paths(compiled.declared)
+        misplaced = unshared_directory(self.directory.store.uri)
+        if misplaced is not None:
+            errors.insert(0, misplaced)
+        if errors:
+            raise ScriptError(errors)
 
     def _knows_function(self, name: str) -> bool:
         return self._given_spark is not None and self.spark.catalog.functionExists(name.lower())

@@ -21,10 +21,12 @@ from tidegate.physical.refusals import require_end
 from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.members import Member
+from tidegate.runtime.places import is_cluster
 from tidegate.runtime.planning import Planning, pipeline_of
 
 if TYPE_CHECKING:
-    from tidegate.runtime.pipeline import Pipeline, PipelineContext
+    from tidegate.runtime.context import PipelineContext
+    from tidegate.runtime.pipeline import Pipeline
 
 Show = Callable[[str, int, Any], None]
 
@@ -146,7 +148,7 @@ class Supervisor:
         pipeline.warnings = []
 
     def _context(self, name: str, planning: Planning) -> PipelineContext:
-        from tidegate.runtime.pipeline import PipelineContext
+        from tidegate.runtime.context import PipelineContext
 
         settings = planning.settings
         return PipelineContext(
@@ -165,6 +167,7 @@ class Supervisor:
             planning.source_of,
             settings["key_groups"] or _default_key_groups(planning.spark),
             planning.origin_of,
+            self.directory.require_held,
         )
 
     # Waiting and ending
@@ -311,4 +314,4 @@ def _forgets(connector: str) -> bool:
 
 
 def _default_key_groups(spark: Any) -> int:
-    return 16 if (spark.sparkContext.master or "").startswith("local") else 128
+    return 128 if is_cluster(spark.conf.get("spark.master", None)) else 16

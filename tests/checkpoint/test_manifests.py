@@ -165,3 +165,12 @@ def test_older_generations_expire_too(tmp_path: Path) -> None:
     found = filled(tmp_path, 4, 5, generation=1)
     found.expire()
     assert [(m.generation, m.epoch) for m in found.kept()] == [(1, 5), (1, 4), (0, 9)]
+
+
+def test_what_was_created_without_an_answer_is_created_again(tmp_path: Path) -> None:
+    found = Manifests(open_store(str(tmp_path)))
+    manifest = Manifest(0, 0, 16, 1)
+    found.create(manifest)
+    found.create(manifest, again=True)
+    with pytest.raises(DataDirectoryError, match="another process has decided"):
+        found.create(replace(manifest, now_us=2), again=True)

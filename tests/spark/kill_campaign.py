@@ -59,8 +59,9 @@ TIMES = ("window_start", "window_end")
 class Campaign:
     """Input that grows from round to round, and a pipeline that reads it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, master: str = "local[2]") -> None:
         self.random = random.Random(seed)
+        self.master = master
         self.data, self.given, self.written = (folder / name for name in ("data", "in", "out"))
         for name in ("bids", "asks"):
             (self.given / name).mkdir(parents=True)
@@ -138,10 +139,14 @@ class Campaign:
         shown, _ = self._start("--until-end").communicate(timeout=600)
         return shown.splitlines()[-1] if shown else "nothing"
 
+    def _places(self) -> list[str]:
+        """Where the program finds its data, its input and its output."""
+        return [str(path) for path in (self.data, self.given, self.written)]
+
     def _start(self, *more: str) -> subprocess.Popen[str]:
-        places = [str(path) for path in (self.data, self.given, self.written)]
+        places = self._places()
         return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *places, *more],
+            [sys.executable, str(PROGRAM), *places, *more, "--master", self.master],
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROGRAM.parents[2],

@@ -1,6 +1,6 @@
 """Five streams over two sources that run until they are killed, or to their end.
 
-python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end] [--kill STEP TIMES]
+python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end] [--kill STEP TIMES] [--master URL]
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def main() -> None:
     if "--kill" in sys.argv:
         at = sys.argv.index("--kill")
         kill_at(sys.argv[at + 1], int(sys.argv[at + 2]))
-    with tidegate.open(data, master="local[2]", config={"key_groups": 4}) as session:
+    master = "local[2]"
+    if "--master" in sys.argv:
+        master = sys.argv[sys.argv.index("--master") + 1]
+    config = {"key_groups": 4, "shared_disk": True}
+    with tidegate.open(data, master=master, config=config) as session:
         session.execute(SCRIPT.format(given=given, out=out))
         for stream in STREAMS:
             session.subscribe(stream)
@@ -85,7 +89,12 @@ def main() -> None:
             return
         while True:
             session.wait(1)
+            for error in {status.error for status in session.status() if status.error}:
+                print(f"waiting: {error}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tidegate.TidegateError as error:
+        print(error, flush=True)

@@ -11,9 +11,9 @@ import pytest
 from pyspark import SparkContext
 
 import tidegate
-from tests.spark.helpers import open_with, rows_of
+from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.errors import RunError
-from tidegate.spark.spark_session import require_java
+from tidegate.spark.spark_session import own_session, require_java
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +57,113 @@ def test_a_session_of_the_users_lends_its_functions_and_keeps_its_settings(
     with tidegate.open(data, spark=spark) as session, pytest.raises(tidegate.ScriptError) as caught:
         session.execute(script)
     assert caught.value.code == "TG-303"
+
+
+# Settings that change what SQL means, how rows travel, or how a query is run.
+ODD = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.columnNameOfCorruptRecord": "n",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+}
+QUERIES = """
+CREATE SOURCE s (Id BIGINT, amount DECIMAL(38, 10), word STRING, at TIMESTAMP,
+    WATERMARK FOR at AS at - INTERVAL '1' SECOND) WITH (connector = 'files', path = '{given}', format = 'json');
+CREATE STREAM plain AS SELECT ID, amount * 1.0000000001 AS more, at, date_format(AT, 'yyyy-MM-dd HH') AS hour,
+    to_timestamp('2026-01-01 00:30:00') AS moment, word RLIKE '^w\\\\d+$' AS fits FROM S;
+CREATE STREAM sums AS SELECT word, window_start, count(*) AS n, sum(amount) AS total FROM s
+    GROUP BY word, TUMBLE(at, INTERVAL '1' MINUTE);
+CREATE STREAM bad AS SELECT CAST(word AS INT) AS number FROM s;
+"""
+
+
+def test_a_session_with_any_settings_gives_the_same_rows_and_stays_as_it_is(
+    spark: Any, tmp_path: Path
+) -> None:
+    given = tmp_path / "in"
+    given.mkdir()
+    rows = (
+        f'{{"Id": {n}, "amount": {n}.5, "word": "w{n % 3}", "at": "2026-01-01T00:{n // 2:02d}:00Z"}}'
+        for n in range(100)
+    )
+    (given / "1.json").write_text("\n".join(rows))
+    users = spark.newSession()
+    for key, value in ODD.items():
+        users.conf.set(key, value)
+    users.range(3).createOrReplaceTempView("mine")
+    before = dict(users.conf.getAll)
+    found = []
+    for name, session in (("odd", users), ("plain", spark)):
+        script = QUERIES.format(given=given)
+        with open_with(tmp_path / name, session, script) as opened:
+            out = [opened.subscribe(stream) for stream in ("plain", "sums")]
+            opened.start(until_end=True)
+            opened.wait()
+            found.append([bag(rows_of(item.take_all())) for item in out])
+            opened.stop()
+            opened.execute("CREATE SINK x FROM bad WITH (connector = 'blackhole')")
+            opened.start(until_end=True)
+            with pytest.raises(RunError, match="cannot be cast"):
+                opened.wait()
+    assert found[0] == found[1]
+    assert [item.total() for item in found[0]] == [100, 100]
+    assert dict(users.conf.getAll) == before
+    assert [table.name for table in users.catalog.listTables()] == ["mine"]
+
+
+CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+import tidegate
+
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+print(spark.range(3).count())
+with tidegate.open(sys.argv[1], spark=spark) as session:
+    try:
+        session.execute("CREATE SOURCE s (a BIGINT) WITH (connector = 'memory')")
+    except tidegate.RunError as error:
+        print(error)
+spark.stop()
+"""
+
+
+def test_spark_connect_is_refused_in_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", CONNECT, str(data)], capture_output=True, text=True, check=True
+    )
+    rows, error, hint = run.stdout.splitlines()
+    assert rows == "3"
+    assert error.startswith("error[TG-501]: Tidegate does not run over Spark Connect")
+    assert "SparkSession.builder.master(" in hint
+    for master, remote in (("sc://localhost", None), (None, "sc://localhost")):
+        if remote is not None:
+            monkeypatch.setenv("SPARK_REMOTE", remote)
+        with pytest.raises(RunError, match="does not run over Spark Connect"):
+            own_session(master, data / "spark.log")
+
+
+def test_a_cluster_is_not_confused_with_the_spark_that_runs_already(spark: Any, data: Path) -> None:
+    with pytest.raises(RunError, match=r"Spark runs in this process already, on local\[2\]"):
+        own_session("spark://nowhere:7077", data)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        joined = own_session(None, data)
+        assert joined.conf.get("spark.sql.session.timeZone") == "UTC"
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_a_run_leaves_nothing_of_sparks_in_the_terminal(data: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.storage import AlreadyThere, NotThere, StorageError, Store, open_store, probe
+from tidegate.storage import (
+    AlreadyThere,
+    NotThere,
+    RangedFile,
+    StorageError,
+    Store,
+    open_store,
+    probe,
+)
 
 ODD = [
     "with blanks ",
@@ -320,3 +329,15 @@ def test_a_place_that_replaces_cannot_be_trusted(store: Store) -> None:
 
 def test_the_same_place_is_opened_once(local: Store) -> None:
     assert open_store(local.uri) is open_store(str(local.local_path("a").parent) + "/")
+
+
+def test_the_end_of_a_file_is_read_without_the_rest(store: Store) -> None:
+    rows = pa.table({"a": range(50_000)})
+    with store.writer("a.parquet") as out:
+        pq.write_table(rows, out, row_group_size=10_000)
+    file = RangedFile(store, "a.parquet", store.size("a.parquet"))
+    found = pq.ParquetFile(pa.PythonFile(file, "r"))
+    assert (found.metadata.num_rows, found.metadata.num_row_groups) == (50_000, 5)
+    assert found.read_row_group(4).column("a").to_pylist() == list(range(40_000, 50_000))
+    assert file.seek(-4, os.SEEK_END) == file.tell() == store.size("a.parquet") - 4
+    assert (file.read(), file.read(1)) == (b"PAR1", b"")

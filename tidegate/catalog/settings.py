@@ -82,6 +82,12 @@ SETTINGS: tuple[OptionSpec, ...] = (
         minimum=1,
     ),
     OptionSpec(
+        "shared_disk",
+        OptionType.BOOLEAN,
+        "true if paths of this machine lead to the same files on every machine of the cluster",
+        default=False,
+    ),
+    OptionSpec(
         "max_groups",
         OptionType.INTEGER,
         "groups that an operator may keep in one key group before it stops",

@@ -125,12 +125,15 @@ class Manifests:
         places = [_place(name) for name in self.names()] or [(0, -1)]
         return max(g for g, _ in places), max(e for _, e in places)
 
-    def create(self, manifest: Manifest) -> None:
-        """Commit an epoch."""
+    def create(self, manifest: Manifest, again: bool = False) -> None:
+        """Commit an epoch; `again`: it may be there, because an answer was lost."""
         name = f"{FOLDER}/{manifest.stamp}.json"
+        data = manifest.to_bytes()
         try:
-            self.store.put_new(name, manifest.to_bytes())
+            self.store.put_new(name, data)
         except AlreadyThere:
+            if again and self.store.get(name) == data:
+                return
             raise DataDirectoryError(
                 "TG-602",
                 f"another process has decided epoch {manifest.epoch} of this pipeline",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from tidegate.checkpoint.checkpoints import Checkpoints
@@ -18,12 +17,11 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli import report
 from tidegate.cli.screen import open_screen
 from tidegate.errors import DataDirectoryError, RunError, TidegateError, did_you_mean
-from tidegate.names import LOCK
 from tidegate.runtime.directory import DataDirectory
 from tidegate.storage import NotThere
 
 
-def checkpoints(path: Path, as_json: bool) -> int:
+def checkpoints(path: str, as_json: bool) -> int:
     """List everything that can be restored."""
     found = _pipelines(path)
     report.show(_damaged(found), "warning")
@@ -38,7 +36,7 @@ def checkpoints(path: Path, as_json: bool) -> int:
     return 0
 
 
-def inspect(path: Path, epoch: int | None, pipeline: str | None, as_json: bool) -> int:
+def inspect(path: str, epoch: int | None, pipeline: str | None, as_json: bool) -> int:
     """Show what one epoch of each pipeline has decided; the newest by default."""
     found = _chosen(_pipelines(path), pipeline)
     report.show(_damaged(found), "warning")
@@ -69,15 +67,15 @@ def _show(name: str, manifests: Manifests, manifest: Manifest) -> None:
             screen.table(section.title, section.columns, [_blank(row) for row in section.rows])
 
 
-def _pipelines(path: Path) -> dict[str, Manifests]:
-    if not (path / LOCK).is_file():
+def _pipelines(path: str) -> dict[str, Manifests]:
+    directory = DataDirectory(path)
+    if not directory.is_ours:
         raise DataDirectoryError(
             "TG-601",
-            f"{path} is not a data directory of Tidegate (it has no file {LOCK})",
+            f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
             hint="name the directory that was given to run with --data; by default it is "
             ".tidegate/<file>.",
         )
-    directory = DataDirectory(path)
     return {name: Manifests(directory.pipeline(name)) for name in directory.pipelines()}
 
 

@@ -6,46 +6,50 @@ import shutil
 from pathlib import Path
 
 from tidegate.errors import DataDirectoryError
-from tidegate.names import LOCK
 from tidegate.runtime.directory import DataDirectory
 
 HOME = Path(".tidegate")
 
 
-def default_directory(stem: str) -> Path:
-    return HOME / stem
+def default_directory(stem: str) -> str:
+    return str(HOME / stem)
 
 
-def remove(path: Path, script: Path | None) -> None:
+def remove(place: str, script: Path | None) -> None:
     """Remove a data directory with all it remembers; refused if it might be something else."""
-    if not path.exists():
+    directory = DataDirectory(place)
+    if directory.store.local and not directory.path.exists():
         return
-    directory = path.resolve()
     reason = _not_ours(directory, script)
     if reason is not None:
         raise DataDirectoryError(
             "TG-601",
-            f"--fresh does not remove {path}: {reason}",
+            f"--fresh does not remove {place}: {reason}",
             hint="name another directory with --data DIR, or remove it yourself.",
         )
     # The lock is taken first, so that nothing is removed under a running pipeline.
-    lock = DataDirectory(directory)
-    lock.open(any_format=True)
+    directory.open(any_format=True)
     try:
-        shutil.rmtree(directory)
+        if directory.store.local:
+            shutil.rmtree(directory.path)
+        else:
+            directory.empty()
     except OSError as error:
         raise DataDirectoryError(
-            "TG-601", f"{path} cannot be removed: {error.strerror or error}"
+            "TG-601", f"{place} cannot be removed: {error.strerror or error}"
         ) from None
     finally:
-        lock.close()
+        directory.close()
 
 
-def _not_ours(directory: Path, script: Path | None) -> str | None:
-    if not directory.is_dir():
+def _not_ours(data: DataDirectory, script: Path | None) -> str | None:
+    if data.store.local and not data.path.is_dir():
         return "it is not a directory"
-    if any(directory.iterdir()) and not (directory / LOCK).is_file():
-        return f"it is not a data directory of Tidegate (it has no file {LOCK})"
+    if data.holds_anything() and not data.is_ours:
+        return f"it is not a data directory of Tidegate (it has no file {data.mark})"
+    if not data.store.local:
+        return None
+    directory = data.path
     # `--data .` makes a project its own data directory, lock and all.
     if Path.cwd().is_relative_to(directory):
         return "the current directory is in it"

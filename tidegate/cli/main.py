@@ -25,11 +25,11 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 Data = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Where state and offsets are kept; .tidegate/<file> by default.",
+        help="Where state and offsets are kept, a path or a URI; .tidegate/<file> by default.",
     ),
 ]
 Master = Annotated[
@@ -37,7 +37,7 @@ Master = Annotated[
     typer.Option("--master", metavar="URL", help="A Spark master; this machine by default."),
 ]
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
 
 
@@ -172,6 +172,20 @@ def inspect(
     from tidegate.cli import checkpoints as command
 
     return command.inspect(directory, epoch, pipeline, as_json)
+
+
+@app.command()
+@guarded
+def package(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write.")] = Path(
+        "tidegate.zip"
+    ),
+    debug: Debug = False,
+) -> int:
+    """Write the package as an archive for the machines of a cluster (spark.submit.pyFiles)."""
+    from tidegate.cli import package as command
+
+    return command.package(file)
 
 
 @app.command()

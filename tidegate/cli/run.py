@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tidegate
@@ -35,7 +34,7 @@ def run(
     file: str,
     *,
     ending: Ending,
-    data: Path | None,
+    data: str | None,
     fresh: bool,
     master: str | None,
     config: Mapping[str, str],

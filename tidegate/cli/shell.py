@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidegate.session import Session
 
 
-def run(file: str | None, *, data: Path | None, master: str | None) -> int:
+def run(file: str | None, *, data: str | None, master: str | None) -> int:
     """Open a session, run the file if there is one, then whatever comes in."""
     script = scripts.read(file) if file is not None else None
     interactive = report.is_terminal(sys.stdout) and report.is_terminal(sys.stdin)

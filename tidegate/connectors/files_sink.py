@@ -52,6 +52,8 @@ class FilesSink:
                 self.commit(made_in, decided.tokens)
             sweep_staged(self.store, f"{self.aside}/staging", decided)
         except StorageError as error:
+            if error.retryable:
+                raise
             raise self._cannot(error.message) from None
 
     def _is_behind(self, epoch: EpochId) -> bool:

@@ -17,7 +17,7 @@ from tidegate.connectors.parquet_rows import ParquetReader, fits
 from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.text_lines import TextReader, is_compressed
 from tidegate.errors import RunError
-from tidegate.storage import Item, open_store, uri
+from tidegate.storage import Item, RangedFile, open_store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +118,8 @@ class FilesSource:
             for group in range(footer.num_row_groups):
                 weight = footer.row_group(group).total_byte_size
                 parts.append((weight, [item.name, item.modified_us, group, group + 1]))
-        native = names if size > _NATIVE_BYTES else None
+        # Of object stores Spark's reader knows only what the user has added to it.
+        native = names if size > _NATIVE_BYTES and self.store.local else None
         return Cut(offset, _spread(parts, tasks), rows, more, size, native)
 
     def _footer(self, item: Item) -> Any:
@@ -126,12 +127,18 @@ class FilesSource:
         deadline = time.monotonic() + _WRITING_SECONDS
         while True:
             try:
-                return pq.ParquetFile(pa.BufferReader(self.store.map(item.name))).metadata
+                return pq.ParquetFile(self._opened(item)).metadata
             except (pa.ArrowException, OSError) as error:
                 old_us = time.time_ns() // 1000 - item.modified_us
                 if old_us > _WRITING_SECONDS * 1_000_000 or time.monotonic() > deadline:
                     raise self._unreadable(item.name, error) from None
                 time.sleep(0.05)
+
+    def _opened(self, item: Item) -> Any:
+        """A file to read the end of: what is far away is not fetched for that."""
+        if self.store.local:
+            return pa.BufferReader(self.store.map(item.name))
+        return pa.PythonFile(RangedFile(self.store, item.name, item.size), "r")
 
     def _unreadable(self, name: str, error: Exception) -> RunError:
         return RunError(

@@ -26,6 +26,8 @@ class Epoch:
     cuts: Mapping[tuple[str, str], Cut]
     ends: bool
     more: bool
+    # How many tasks it was cut for: workers may come and go while it runs.
+    tasks: int = 1
 
     @property
     def large(self) -> bool:

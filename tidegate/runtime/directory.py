@@ -2,107 +2,142 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import tempfile
+from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 from tidegate.errors import DataDirectoryError, TidegateError
 from tidegate.names import LOCK, SPARK_LOG, unsafe
-from tidegate.storage import Store, open_store, uri
+from tidegate.runtime.locks import LEASES, DiskLock, Lease, Lock
+from tidegate.storage import NotThere, Store, open_store, probe, uri
 
 _PIPELINES, _ORDERS = "_pipelines", "_orders"
 # How everything below a data directory is laid out, and the file that says so.
 FORMAT = 3
 _FORMAT_FILE = "_format"
+_NOT_DATA = (LOCK, SPARK_LOG, f"{LEASES}/")
 
 
 class DataDirectory:
     """Locked while open; everything Tidegate keeps lies below it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().resolve()
-        self._lock: IO[str] | None = None
+        store = open_store(uri(path))
+        self.store = open_store(uri(store.local_path().resolve())) if store.local else store
+        self._lock: Lock | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.store.local else self.store.uri
+
+    @property
+    def path(self) -> Path:
+        """Where it is on this machine, if it is."""
+        return self.store.local_path()
 
     def open(self, any_format: bool = False) -> None:
         """Create it if needed and take the lock; `any_format`: whoever wrote it."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._require_ours()
-            lock = (self.path / LOCK).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise DataDirectoryError(
-                "TG-601",
-                f"the data directory {self.path} cannot be used: {error.strerror or error}",
-                hint="choose a directory you may write to, for example with --data DIR.",
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise DataDirectoryError(
-                "TG-602",
-                f"the data directory {self.path} is in use by process {holder}",
-                hint="stop that process, or choose another directory with --data DIR.",
-            ) from None
+        lock = self._taken()
         try:
             if not any_format:
                 self._require_format()
+            # A driver that is gone speaks to nobody any more.
+            self.store.delete_all(_ORDERS)
         except TidegateError:
-            lock.close()
+            lock.release()
             raise
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
         self._lock = lock
-        # A driver that is gone speaks to nobody any more.
-        self.store.delete_all(_ORDERS)
+
+    def _taken(self) -> Lock:
+        lock: Lock = DiskLock(self.path) if self.store.local else Lease(self.store)
+        try:
+            if self.store.local:
+                self.path.mkdir(parents=True, exist_ok=True)
+            self._require_ours()
+            lock.take()
+        except OSError as error:
+            raise DataDirectoryError(
+                "TG-601",
+                f"the data directory {self} cannot be used: {error.strerror or error}",
+                hint="choose a directory you may write to, for example with --data DIR.",
+            ) from None
+        return lock
 
     @property
     def is_open(self) -> bool:
         return self._lock is not None
 
+    def require_held(self) -> None:
+        """Raise if another process has taken it over."""
+        if self._lock is not None:
+            self._lock.require_held()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was ever opened."""
+        return self.store.exists(self.mark)
+
+    @property
+    def mark(self) -> str:
+        """The file that says so."""
+        return LOCK if self.store.local else _FORMAT_FILE
+
     def _require_ours(self) -> None:
         """Other people's files are left alone: --fresh would remove them one day."""
-        if any(self.path.iterdir()) and not (self.path / LOCK).exists():
-            raise DataDirectoryError(
-                "TG-601",
-                f"{self.path} is not empty and not a data directory of Tidegate",
-                hint="choose a directory that is empty or does not exist yet.",
-            )
+        if self.is_ours or not self.holds_anything():
+            return
+        raise DataDirectoryError(
+            "TG-601",
+            f"{self} is not empty and not a data directory of Tidegate",
+            hint="choose a directory that is empty or does not exist yet.",
+        )
+
+    def holds_anything(self) -> bool:
+        if self.store.local:
+            return any(self.path.iterdir())
+        return any(not item.name.startswith(_NOT_DATA) for item in self.store.list())
+
+    def empty(self) -> None:
+        """Remove all of it but the lease that this process holds."""
+        names = [item.name for item in self.store.list()]
+        self.store.delete(name for name in names if not name.startswith(f"{LEASES}/"))
 
     def _require_format(self) -> None:
         """What another version wrote is not read, and not written over."""
-        marker = self.path / _FORMAT_FILE
-        if marker.exists():
-            found = marker.read_text("utf-8").strip()
-        else:
-            used = {item.name for item in self.path.iterdir()} - {LOCK, SPARK_LOG}
-            found = "of an earlier version" if used else str(FORMAT)
+        try:
+            found = self.store.get(_FORMAT_FILE).decode().strip()
+        except NotThere:
+            found = "of an earlier version" if self._is_used() else str(FORMAT)
+            if not self.store.local and found == str(FORMAT):
+                probe(self.store)
         if found != str(FORMAT):
             raise DataDirectoryError(
                 "TG-601",
-                f"the format of the data directory {self.path} is {found}, and this version reads "
+                f"the format of the data directory {self} is {found}, and this version reads "
                 f"{FORMAT}",
                 hint="choose another directory with --data DIR; all streams then start from the "
                 "beginning.",
             )
-        marker.write_text(f"{FORMAT}\n", "utf-8")
+        self.store.put(_FORMAT_FILE, f"{FORMAT}\n".encode())
+
+    def _is_used(self) -> bool:
+        if self.store.local:
+            return bool({item.name for item in self.path.iterdir()} - {LOCK, SPARK_LOG})
+        return self.holds_anything()
 
     def close(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
-    @property
+    @cached_property
     def log_file(self) -> Path:
-        return self.path / SPARK_LOG
-
-    @property
-    def store(self) -> Store:
-        return open_store(uri(self.path))
+        """What Spark says; beside an object store it stays on this machine."""
+        if self.store.local:
+            return self.path / SPARK_LOG
+        handle, name = tempfile.mkstemp(prefix="tidegate-spark-", suffix=".log")
+        os.close(handle)
+        return Path(name)
 
     def source(self, name: str) -> Store:
         """Where a source keeps rows of its own."""

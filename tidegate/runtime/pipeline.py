@@ -10,11 +10,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
-from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
@@ -22,9 +22,9 @@ from tidegate.connectors.pace import Pace
 from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource, Share
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.physical.plan import ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.blame import OriginOf, with_culprit
+from tidegate.runtime.blame import with_culprit
+from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.counters import Counters
 from tidegate.runtime.cutting import (
     Epoch,
@@ -38,15 +38,15 @@ from tidegate.runtime.frames import Frames, Job
 from tidegate.runtime.members import Member, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
+from tidegate.runtime.patience import Patience, T
 from tidegate.runtime.state_files import StateFiles
 from tidegate.runtime.steps import Step, reached
 from tidegate.spark.failure import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
 from tidegate.spark.order import Order, OrderPlace
-from tidegate.storage import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 # How long the loop sleeps when nothing is new, unless somebody wakes it.
 _POLL_SECONDS = 0.02
@@ -56,23 +56,6 @@ _BACKOFF_SECONDS = 0.2
 # A sink that stays away is asked again about once a minute.
 _DOUBLINGS = 8
 _STOP_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class PipelineContext:
-    """What a pipeline needs from its session."""
-
-    spark: SparkSession
-    settings: Settings
-    # The folder of the pipeline, and the one for the orders of this process.
-    store: Store
-    orders: str
-    open_source: Callable[[Source, str, Pace], OpenSource]
-    open_sink: Callable[[Sink, str], OpenSink]
-    source_of: Callable[[ScanPlan], Source]
-    key_groups: int
-    # The text that a stream was declared in.
-    origin_of: OriginOf = lambda stream: None
 
 
 class Pipeline:
@@ -99,6 +82,7 @@ class Pipeline:
         self._files = StateFiles(state, self.manifests)
         self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
         self._frames.vectors = context.settings["vectors"] == "on"
+        self._patience = Patience(self._rest)
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
@@ -227,7 +211,7 @@ class Pipeline:
         with self._lock:
             asked = self._asked
             began = time.monotonic()
-            epoch = self._cut()
+            epoch = self._patiently(self._cut)
             self._looked_s = time.monotonic() - began
             reached(Step.CUT)
             if epoch is not None:
@@ -282,11 +266,12 @@ class Pipeline:
     def _cut(self) -> Epoch | None:
         """The ranges of the next epoch; None if there is no news."""
         members = self.members.values()
-        cuts = cut_sources(members, self._manifest, self.sources, self.tasks)
+        tasks = self.tasks
+        cuts = cut_sources(members, self._manifest, self.sources, tasks)
         more = any(cut.more for cut in cuts.values())
         ends = self.until_end and not more
         if cuts or (ends and has_open_ends(members, self._manifest)) or self._is_time():
-            return Epoch(cuts, ends, more)
+            return Epoch(cuts, ends, more, tasks)
         return None
 
     def _is_time(self) -> bool:
@@ -307,7 +292,9 @@ class Pipeline:
         sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
         members = self.members.values()
         manifest = decision(self._manifest, members, sinks, epoch, order, notes)
-        self.manifests.create(manifest)
+        tries = count()
+        self._patiently(lambda: self.manifests.create(manifest, again=next(tries) > 0))
+        self._patiently(self.context.require_held)
         self._manifest = manifest
         reached(Step.DECIDED)
         self._commit(manifest)
@@ -332,9 +319,7 @@ class Pipeline:
         """Run the job; what can pass by itself is tried again."""
         for attempt in range(_TRIES):
             try:
-                self.place.write(order)
-                reached(Step.ORDERED)
-                return Notes.of(self._job(self._framed(epoch, order), order))
+                return self._patiently(lambda: self._ordered(epoch, order))
             except JobFailed as error:
                 if self._stopping:
                     raise
@@ -346,6 +331,24 @@ class Pipeline:
                 time.sleep(_BACKOFF_SECONDS * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
+    def _ordered(self, epoch: Epoch, order: Order) -> Notes:
+        self.place.write(order)
+        reached(Step.ORDERED)
+        return Notes.of(self._job(self._framed(epoch, order), order))
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Do it; while a store is away, status says so."""
+        return self._patience.until_back(work, self._say)
+
+    def _say(self, error: str | None) -> None:
+        for counters in self.counters.values():
+            counters.error = error
+
+    def _rest(self, attempt: int) -> bool:
+        if not self._stopping:
+            self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt, _DOUBLINGS), nudged=False)
+        return not self._stopping
+
     def _job(self, frame: PipelineFrame, order: Order) -> list[bytes]:
         names = ", ".join(member.name for member in self.members.values())
         return run_job(self.context.spark, frame, f"{names}, epoch {order.epoch}")
@@ -356,7 +359,7 @@ class Pipeline:
         return self._frames.kept(epoch, tasks, lambda: self._build(members, epoch, order))
 
     def _tasks_of(self, epoch: Epoch) -> int:
-        return 1 if epoch.small and has_little_state(self._manifest) else self.tasks
+        return 1 if epoch.small and has_little_state(self._manifest) else epoch.tasks
 
     def _build(self, members: Sequence[Member], epoch: Epoch, order: Order) -> PipelineFrame:
         return self._frames.build(members, self._described(epoch, order))
@@ -389,20 +392,12 @@ class Pipeline:
     def _commit(self, manifest: Manifest) -> None:
         epoch = EpochId(manifest.generation, manifest.epoch)
         for name, (member, _, sink) in self.sinks.items():
-            attempt = 0
-            while True:
-                try:
-                    sink.commit(epoch, manifest.sinks[name].tokens)
-                    break
-                except TidegateError as error:
-                    attempt += 1
-                    self.counters[member.key].error = f"the sink {name}: {error.message}"
-                    passing = getattr(error, "retryable", False)
-                    if self._stopping or (attempt >= _TRIES and not passing):
-                        raise
-                    self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt - 1, _DOUBLINGS), nudged=False)
-            self.counters[member.key].error = None
+            commit = partial(sink.commit, epoch, manifest.sinks[name].tokens)
+            self._patience.commit(commit, _TRIES, partial(self._say_of, member.key, name))
             reached(Step.COMMITTING)
+
+    def _say_of(self, member: str, sink: str, error: str | None) -> None:
+        self.counters[member].error = error and f"the sink {sink}: {error}"
 
     def _after(self, epoch: Epoch, manifest: Manifest, notes: Notes, seconds: float) -> None:
         for (_, source), cut in epoch.cuts.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.storage import Store
+from tidegate.storage import StorageError, Store
 
 # What failed tasks have left behind is looked for after so many epochs.
 _EPOCHS_BETWEEN_SWEEPS = 64
@@ -31,6 +31,14 @@ class StateFiles:
     def decided(self, manifest: Manifest) -> None:
         """One more manifest, which may let older ones go."""
         self._needed.insert(0, (manifest.stamp, _files(manifest)))
+        try:
+            self._remove(manifest)
+        except StorageError as error:
+            # What cannot be removed while the store is away goes after one of the next epochs.
+            if not error.retryable:
+                raise
+
+    def _remove(self, manifest: Manifest) -> None:
         self.manifests.expire()
         self._expire()
         if self._swept_at is None or manifest.epoch >= self._swept_at + _EPOCHS_BETWEEN_SWEEPS:

@@ -55,7 +55,10 @@ def is_passing(error: BaseException) -> bool:
 
 
 class JobFailed(Exception):
-    """A job that Spark gave up; `passing`: it may succeed when it is run again."""
+    """A job that Spark gave up.
+
+    `passing`: it may succeed when it is run again; `away`: once a store is back.
+    """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -63,6 +66,8 @@ class JobFailed(Exception):
         self.passing = is_passing(error)
         # A task met a value that only Spark's SQL can judge.
         self.by_vectors = "VectorFailed" in str(error)
+        # A task could not reach a store: it is worth waiting for.
+        self.away = "error[TG-613]" in str(error)
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:
@@ -76,7 +81,7 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if own is not None:
         code, message, hint = own.groups()
         return RunError(code, f"the stream {stream} stopped: {message}", hint=hint)
-    for misfit in (_wrong_type, _wrong_header, _unreadable):
+    for misfit in (_wrong_type, _wrong_header, _no_file_system, _unreadable):
         found = misfit(text)
         if found is not None:
             reason, hint = found
@@ -91,6 +96,22 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
 def _file_in(text: str) -> str:
     file = _FILE.search(text)
     return file.group(0).rstrip(".") if file else "a file"
+
+
+def _no_file_system(text: str) -> tuple[str, str] | None:
+    """Files that Spark's own reader has to read, and of whose store it knows nothing."""
+    if re.search(r'No FileSystem for scheme "|FileSystem not found', text) is None:
+        return None
+    reason = (
+        "its parquet files have other types than those declared, or lie in folders such as day=1, "
+        "so that Spark's own reader has to read them, which does not know their store"
+    )
+    hint = (
+        "declare the types that the files have and read one folder; or run on a SparkSession with "
+        "the file system of that store, for S3 spark.jars.packages = org.apache.hadoop:hadoop-aws "
+        "in the version of Hadoop that Spark has."
+    )
+    return reason, hint
 
 
 def _wrong_type(text: str) -> tuple[str, str] | None:

@@ -94,6 +94,7 @@ class PipelineFrame:
     shared: Sequence[DataFrame]
     # Whether it reads what only this epoch has.
     once: bool = False
+    tasks: int = 1
 
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
@@ -102,12 +103,14 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     notes = frames[0]
     for frame in frames[1:]:
         notes = notes.union(frame)
-    return PipelineFrame(notes, context.shared, bool(context.read_natively))
+    return PipelineFrame(notes, context.shared, bool(context.read_natively), context.tasks)
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
     """Run a frame once more and return its notes; its plan is analysed already."""
     spark.sparkContext.setJobDescription(description)
+    # Where Spark shuffles of its own accord, into as many parts as there are tasks, not 200.
+    spark.conf.set("spark.sql.shuffle.partitions", str(frame.tasks))
     try:
         for shared in frame.shared:
             shared.persist()

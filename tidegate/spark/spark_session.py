@@ -39,10 +39,17 @@ SESSION_CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.legacy.charVarcharAsString": "true",
 }
+# Other settings of SQL go back to their defaults, so that a query means the same on every session;
+# these only say where tables and files are, and how large parts of them are read.
+_KEPT = ("spark.sql.catalog", "spark.sql.defaultCatalog", "spark.sql.files.", "spark.sql.hive.")
 
 
 def own_session(master: str | None, log_file: Path) -> SparkSession:
     """Start Spark, or join the one this process already has; its noise goes to the log file."""
+    if (master or "").startswith("sc:") or "SPARK_REMOTE" in os.environ:
+        raise _connect_refused()
+    if SparkContext._active_spark_context is not None:
+        return _joined(master)
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -53,23 +60,48 @@ def own_session(master: str | None, log_file: Path) -> SparkSession:
             builder = builder.config(key, value)
     with _stderr_to(log_file):
         spark = builder.getOrCreate()
-    if local:
-        cores = spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", str(cores))
     return _configured(spark)
+
+
+def _joined(master: str | None) -> SparkSession:
+    """The Spark that this process has already is as good as one that was lent."""
+    there = SparkSession.builder.getOrCreate()
+    running = there.sparkContext.master
+    if master is not None and not master.startswith("local") and running != master:
+        raise RunError(
+            "TG-506",
+            f"Spark runs in this process already, on {running}",
+            hint="stop it first, or start another process for the cluster.",
+        )
+    return borrowed_session(there)
 
 
 def borrowed_session(spark: SparkSession) -> SparkSession:
     """A session on the user's Spark with settings of its own; the user's stays as it is."""
+    if not isinstance(spark, SparkSession):
+        raise _connect_refused()
     clone = spark._jsparkSession.cloneSession()
     session = SparkSession(spark.sparkContext, clone)
     return _configured(session)
+
+
+def _connect_refused() -> RunError:
+    return RunError(
+        "TG-501",
+        "Tidegate does not run over Spark Connect, which analyses a query anew in each epoch",
+        hint="give it a session with a master, SparkSession.builder.master('spark://host:7077'), "
+        "and leave SPARK_REMOTE unset.",
+    )
 
 
 def _configured(spark: SparkSession) -> SparkSession:
     # PySpark prints every refused statement as JSON with a stack trace; we render our own.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    for key in spark.conf.getAll:
+        ours = key.startswith("spark.sql.") and not key.startswith(_KEPT)
+        if ours and spark.conf.isModifiable(key):
+            spark.conf.unset(key)
     for key, value in SESSION_CONF.items():
         spark.conf.set(key, value)
     return spark

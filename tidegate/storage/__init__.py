@@ -2,15 +2,17 @@
 
 `uris` turns what people write into a URI with a scheme, `store` is the protocol of a store and what
 its items are, `local` a store on a disk of this machine, `objects` one on an object store (on
-obstore; `clients` opens them, `fetched` keeps what came from there), `maps` reads whole immutable
-files without copying them, `failure` is the one error of all this. What is created is created once
-and whole: written aside, synced, then given its name; the one place where a disk is asked to keep
-something is `disk`, which tests replace by one that loses power. Tasks of Spark import this
-package, so it loads Arrow and obstore only when they are needed. Imports only errors.
+obstore; `clients` opens them, `fetched` keeps what came from there, `ranged` reads parts of one),
+`maps` reads whole immutable files without copying them, `failure` is the one error of all this.
+What is created is created once and whole: written aside, synced, then given its name; the one place
+where a disk is asked to keep something is `disk`, which tests replace by one that loses power.
+Tasks of Spark import this package, so it loads Arrow and obstore only when they are needed. Imports
+only errors.
 """
 
 from tidegate.storage.failure import AlreadyThere, NotThere, StorageError
 from tidegate.storage.opening import open_store, probe
+from tidegate.storage.ranged import RangedFile
 from tidegate.storage.store import Item, Items, Store, Writer
 from tidegate.storage.uris import uri
 
@@ -19,6 +21,7 @@ __all__ = [
     "Item",
     "Items",
     "NotThere",
+    "RangedFile",
     "StorageError",
     "Store",
     "Writer",

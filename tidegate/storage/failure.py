@@ -39,7 +39,8 @@ class StorageError(TidegateError):
     def __init__(
         self, uri: str, reason: str, *, retryable: bool = False, hint: str | None = None
     ) -> None:
-        super().__init__("TG-608", f"{uri}: {reason}", hint=hint)
+        code = "TG-613" if retryable else "TG-608"
+        super().__init__(code, f"{uri}: {reason}", hint=hint)
         self.uri = uri
         self.reason = reason
         self.retryable = retryable

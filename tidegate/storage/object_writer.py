@@ -62,7 +62,7 @@ class ObjectWriter:
             return
         try:
             if self._upload is None:
-                self._store.put_new(self._name, bytes(self._pending))
+                self._create(bytes(self._pending))
             else:
                 self._send()
                 with self._store.asking(self._name, "cannot be written"):
@@ -70,6 +70,14 @@ class ObjectWriter:
                 self._upload = None
         finally:
             self.abort()
+
+    def _create(self, data: bytes) -> None:
+        """Where an answer was lost, what is already there is ours."""
+        try:
+            self._store.put_new(self._name, data)
+        except AlreadyThere:
+            if self._store.get(self._name) != data:
+                raise
 
     def abort(self) -> None:
         """Leave nothing behind; also after an error, and twice is fine."""
