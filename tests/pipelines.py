@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tests.compiling import compile_text
+from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import OperatorState, SourceState
@@ -107,7 +108,7 @@ class House:
                 f"CREATE SINK one{number} FROM t{number} WITH (connector = 'files', "
                 f"path = '{self.files(f'one{number}')}');"
                 f"CREATE SINK two{number} FROM t{number} WITH (connector = 'files', "
-                f"path = '{self.files(f'two{number}')}');"
+                f"path = '{self.files(f'two{number}')}', compact_after = 2);"
                 f"CREATE SINK kept{number} FROM t{number} WITH (connector = 'memory');"
             )
         self.catalog = compile_text(script).catalog
@@ -158,8 +159,8 @@ class House:
             lambda source, offsets, pace: memory.MemorySource(
                 SourceContext(source, data, offsets, settings, pace)
             ),
-            lambda sink, stream: SINKS[sink.connector](
-                SinkContext(sink, str(self.folder / sink.name), stream, lambda *_: None)
+            lambda sink, stream, columns: SINKS[sink.connector](
+                SinkContext(sink, str(self.folder / sink.name), stream, lambda *_: None, columns)
             ),
             lambda scan: source,
             2,
@@ -205,6 +206,9 @@ class _Known(Member):
         *rest, known = args
         super().__init__(*rest)
         object.__setattr__(self, "known", known)
+
+    def columns(self, sink: Sink) -> Columns:
+        return (("a", "BIGINT"), ("id", "STRING"))
 
     def operators(self) -> dict[int, tuple[str, OperatorState]]:
         return dict(self.known)  # type: ignore[attr-defined]

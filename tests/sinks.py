@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.compiling import compile_text
+from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors import memory
@@ -22,11 +23,13 @@ SCRIPT = (
 )
 
 
-def files_sink(path: Path, pipeline: str = "1234", options: str = "") -> FilesSink:
+def files_sink(
+    path: Path, pipeline: str = "1234", options: str = "", columns: Columns = (("a", "BIGINT"),)
+) -> FilesSink:
     script = f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'files', path = '{path}'{options});"
     sink = compile_text(script).catalog.get("out")
     assert isinstance(sink, Sink)
-    return FilesSink(SinkContext(sink, str(path), pipeline, lambda *_: None))
+    return FilesSink(SinkContext(sink, str(path), pipeline, lambda *_: None, columns))
 
 
 def memory_sink(path: Path, retain: int = 100_000) -> memory.MemorySink:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -41,7 +42,17 @@ def test_staged_rows_are_seen_by_nobody_before_the_commit(tmp_path: Path) -> Non
     assert names(tmp_path) == [] and len(staged(tmp_path)) == 2
     sink.commit(EpochId(0, 0), tokens)
     assert rows(tmp_path) == [1, 2, 3] and staged(tmp_path) == []
-    assert json.loads(marker(tmp_path).read_text()) == {"generation": 0, "epoch": 0}
+    assert json.loads(marker(tmp_path).read_text()) == {
+        "generation": 0,
+        "epoch": 0,
+        "shape": {
+            "format": "parquet",
+            "partition_by": [],
+            "columns": [["a", "BIGINT"]],
+            "header": None,
+            "delimiter": None,
+        },
+    }
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
@@ -58,6 +69,47 @@ def test_names_are_made_of_pipeline_sink_generation_epoch_and_task(tmp_path: Pat
     assert names(tmp_path) == [
         f"1234-out-000-000000000003-0000{task}-000.parquet" for task in range(2)
     ]
+
+
+@pytest.mark.parametrize("batches", [[10], [3, 3, 4], [1] * 10, [4, 4, 2]])
+def test_a_full_file_is_followed_by_another(tmp_path: Path, batches: list[int]) -> None:
+    """However the rows come, and a file is never begun for nothing."""
+    sink = files_sink(tmp_path, options=", max_file_rows = 4")
+    sink.recover(FRESH)
+    stager = sink.stager(pa.schema([("a", pa.int64())])).open(EpochId(0, 0).stamp, 7)
+    values = iter(range(10))
+    for count in batches:
+        stager.add(pa.table({"a": [next(values) for _ in range(count)]}))
+    tokens = stager.finish()
+    sink.commit(EpochId(0, 0), tokens)
+    assert [token["rows"] for token in tokens] == [4, 4, 2]
+    assert names(tmp_path) == [f"1234-out-000-000000000000-00007-00{n}.parquet" for n in range(3)]
+    assert rows(tmp_path) == list(range(10))
+
+
+def test_every_folder_has_full_files_of_its_own(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path, options=", max_file_rows = 2, partition_by = 'a'")
+    sink.recover(FRESH)
+    stager = sink.stager(pa.schema([("b", pa.int64()), ("a", pa.string())])).open("000", 0)
+    for _ in range(3):
+        stager.add(pa.table({"b": [1, 2, 3], "a": ["x", "y", "x"]}))
+    found = [(token["folder"], token["rows"]) for token in stager.finish()]
+    assert sorted(found) == [(["a=x"], 2)] * 3 + [(["a=y"], 1), (["a=y"], 2)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_file_with_enough_bytes_is_full_too(tmp_path: Path, kind: str) -> None:
+    sink = files_sink(tmp_path, options=f", max_file_bytes = 20000, format = '{kind}'")
+    sink.recover(FRESH)
+    stager = sink.stager(pa.schema([("a", pa.string())])).open(EpochId(0, 0).stamp, 0)
+    for part in range(6):
+        stager.add(pa.table({"a": [f"{part} {hash((part, n))}" for n in range(500)]}))
+    tokens = stager.finish()
+    sink.commit(EpochId(0, 0), tokens)
+    sizes = [item.stat().st_size for item in sorted(tmp_path.glob("*0-*"))]
+    assert sizes == [token["bytes"] for token in tokens]
+    assert len(sizes) > 2 and all(size >= 20000 for size in sizes[:-1])
+    assert sum(token["rows"] for token in tokens) == 3000
 
 
 def test_a_commit_can_be_repeated_at_any_point(
@@ -201,3 +253,121 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path / "file" / "out").recover(FRESH)
     assert caught.value.code == "TG-504" and "cannot write to" in caught.value.message
+
+
+# Columns
+
+
+def files(path: Path) -> dict[Path, bytes]:
+    return {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
+
+
+def changed(path: Path, given: Decided, **other: Any) -> str:
+    """The refusal of a sink that writes something else now; nothing is touched."""
+    before = files(path)
+    with pytest.raises(RunError) as caught:
+        files_sink(path, **other).recover(given)
+    assert caught.value.code == "TG-504" and files(path) == before
+    assert "CREATE SINK out" in caught.value.render() and "another path" in str(caught.value.hint)
+    return caught.value.message.partition("add: ")[2]
+
+
+def test_other_columns_than_those_of_the_files_are_refused(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path, columns=(("a", "BIGINT"), ("b", "STRING")))
+    sink.recover(FRESH)
+    run(sink, 0)
+    for columns, said in [
+        ([("a", "STRING"), ("b", "STRING")], "the column a was BIGINT and is STRING now"),
+        ([("a", "BIGINT")], "the column b STRING is gone"),
+        ([("a", "BIGINT"), ("b", "STRING"), ("c", "INT")], "the column c INT is new"),
+        ([("a", "BIGINT"), ("B", "STRING")], "the column b STRING is gone; the column B STRING is"),
+    ]:
+        assert said in changed(tmp_path, decided(0), columns=tuple(columns))
+    # In another order they are the same.
+    files_sink(tmp_path, columns=(("b", "string"), ("a", "bigint"))).recover(decided(0))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ("", ", format = 'json'", "format was parquet and is json now"),
+        ("", ", partition_by = 'a'", "partition_by was nothing and is a now"),
+        (", format = 'csv'", ", format = 'csv', header = false", "header was True and is False"),
+        (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter was , and is ; now"),
+    ],
+)
+def test_files_that_are_written_in_another_way_are_refused(
+    tmp_path: Path, before: str, now: str, said: str
+) -> None:
+    columns = (("a", "STRING"), ("b", "STRING"))
+    sink = files_sink(tmp_path, options=before, columns=columns)
+    sink.recover(FRESH)
+    stager = sink.stager(pa.schema([("a", pa.string())])).open(EpochId(0, 0).stamp, 0)
+    stager.add(pa.table({"a": ["x"]}))
+    sink.commit(EpochId(0, 0), stager.finish())
+    assert said in changed(tmp_path, decided(0), options=now, columns=columns)
+    if "csv" in before:
+        said = "the columns were a, b and are b, a now"
+        assert said in changed(tmp_path, decided(0), options=before, columns=columns[::-1])
+
+
+def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
+    """Nothing was written yet; or somebody has moved the files away, and the stream goes on."""
+    other = (("z", "STRING"),)
+    files_sink(tmp_path, columns=other).recover(FRESH)
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0)
+    assert changed(tmp_path, decided(0), columns=other)
+    for name in names(tmp_path):
+        (tmp_path / name).rename(tmp_path.parent / name)
+    files_sink(tmp_path, columns=other).recover(decided(0))
+    stored = json.loads(marker(tmp_path).read_text())
+    assert stored["epoch"] == 0 and stored["shape"]["columns"] == [["z", "STRING"]]
+
+
+def test_rows_that_were_decided_and_not_shown_yet_have_columns_too(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    tokens = stage(sink, EpochId(0, 0), [1])
+    assert changed(tmp_path, decided(0, tokens), columns=(("z", "STRING"),))
+    files_sink(tmp_path).recover(decided(0, tokens))
+    assert rows(tmp_path) == [1]
+
+
+def test_appending_to_the_rows_of_an_earlier_pipeline_needs_its_columns(tmp_path: Path) -> None:
+    first = files_sink(tmp_path)
+    first.recover(FRESH)
+    run(first, 0)
+    append = ", existing = 'append'"
+    other = (("a", "STRING"),)
+    assert changed(tmp_path, FRESH, pipeline="5678", options=append, columns=other)
+    files_sink(tmp_path, "5678", append).recover(FRESH)
+
+
+def test_a_marker_without_columns_gets_them(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0)
+    marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
+    files_sink(tmp_path).recover(decided(0))
+    assert changed(tmp_path, decided(0), columns=(("z", "STRING"),))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": null}', '{"epoch": 1, "shape": 5}'])
+def test_a_damaged_marker_of_an_earlier_pipeline_is_an_error(tmp_path: Path, text: str) -> None:
+    sink = files_sink(tmp_path)
+    sink.recover(FRESH)
+    run(sink, 0)
+    marker(tmp_path).write_text(text)
+    before = files(tmp_path)
+    with pytest.raises(RunError, match=r"1234-out-/committed\.json is damaged") as caught:
+        files_sink(tmp_path, "5678").recover(FRESH)
+    assert caught.value.code == "TG-504" and files(tmp_path) == before
+
+
+def test_a_sink_whose_name_ends_alike_is_another_one(tmp_path: Path) -> None:
+    sink = files_sink(tmp_path, "1234-other")
+    sink.recover(FRESH)
+    run(sink, 0)
+    files_sink(tmp_path, columns=(("z", "STRING"),)).recover(FRESH)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sinks import decided, memory_sink, run, stage
 from tests.storage.lossy_disk import LossyDisk, lose_power
+from tidegate.checkpoint.manifest import Stretch
 from tidegate.connectors import memory
 from tidegate.connectors.protocols import Decided, EpochId
 from tidegate.errors import RunError
@@ -131,3 +132,24 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, se
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
     memory_sink(tmp_path / "s").recover(decided(2))
     assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}
+
+
+def test_epochs_ahead_of_the_pipeline_are_refused_and_stay(tmp_path: Path) -> None:
+    """They were given out; whoever put back old manifests has to say what becomes of them."""
+    run(memory_sink(tmp_path), 0, 1, 2)
+    for _ in range(2):
+        with pytest.raises(RunError, match="holds epoch 2") as caught:
+            memory_sink(tmp_path).recover(decided(1))
+        assert caught.value.code == "TG-504" and caught.value.hint
+        assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
+    memory_sink(tmp_path).recover(decided(2))
+
+
+def test_a_stream_that_starts_over_keeps_what_was_given_out(tmp_path: Path) -> None:
+    """Epochs go on in its pipeline; in another one they begin again, and cannot stay."""
+    run(memory_sink(tmp_path), 0, 1, 2)
+    over = Decided(None, line=(Stretch(0, -1, 2),))
+    memory_sink(tmp_path).recover(over)
+    assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
+    memory_sink(tmp_path).recover(Decided(None, line=(Stretch(0, -1, 1),)))
+    assert epochs(subscribed(tmp_path)) == {}

@@ -165,10 +165,9 @@ def scripted(stream: str) -> Case:
     return Case("c", Path("c.yaml"), (), script=SCRIPT, stream=stream, expected_rows=())
 
 
-def test_a_script_is_run_as_it_is_and_again_without_its_inserts() -> None:
+def test_a_script_is_run_as_it_is() -> None:
     found = declare(scripted("S"))
     assert found.script == SCRIPT
-    assert "INSERT" not in found.again
     assert found.stream == "s"
     assert declare(scripted("bad")).stream == "bad"
 

@@ -87,6 +87,7 @@ TITLES: dict[str, str] = {
     "TG-611": "stream that went back to a checkpoint",
     "TG-612": "sink that does not have all rows of its stream",
     "TG-613": "store that is away for the moment",
+    "TG-614": "stream that is parked",
     # 7xx: test cases
     "TG-701": "invalid test case",
 }

@@ -14,6 +14,7 @@ from tidegate.catalog.checkpoints import (
     restore_options,
     unsafe_checkpoint_name,
 )
+from tidegate.catalog.inserts import script_identity
 from tidegate.catalog.objects import (
     Declared,
     Origin,
@@ -44,6 +45,7 @@ from tidegate.physical.refusals import refused
 from tidegate.plan.optimise import plan_to_run
 from tidegate.results import Result, checkpoint_listing, describe, listing
 from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.parked import parked_warning
 from tidegate.runtime.places import is_cluster, unshared_directory, unshared_paths
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
@@ -287,9 +289,12 @@ class Session:
             self._append(target, table)
         return int(table.num_rows)
 
-    def _append(self, target: Source, table: Any) -> None:
-        memory.inserts(self.directory.source(target.name).uri).append(table)
+    def _append(self, target: Source, table: Any, identity: str | None = None) -> None:
+        self._inserts(target).append(table, identity)
         self._pipelines.nudge()
+
+    def _inserts(self, target: Declared) -> memory.Inserts:
+        return memory.inserts(self.directory.source(target.name).uri)
 
     def _insertable(self, name: str) -> Source:
         target = self._declared(name)
@@ -305,8 +310,13 @@ class Session:
         from tidegate.spark.rows import dead_letters_of, rows_of_insert
 
         target = self._insertable(statement.target)
+        identity = script_identity(statement, script)
+        if identity is not None and self._inserts(target).has(identity):
+            return Result.of_text(
+                f"nothing inserted into {target.name}: this INSERT was run before"
+            )
         table = rows_of_insert(self.spark, target, statement, script)
-        self._append(target, table)
+        self._append(target, table, identity)
         reasons = dead_letters_of(self.spark, target, table)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         are = "is a dead letter" if len(reasons) == 1 else "are dead letters"
@@ -335,6 +345,8 @@ class Session:
         self._pipelines.check_runnable(self.catalog, until_end, available_now)
         self._pipelines.start(self.catalog, self.settings, until_end, available_now)
         self._take_warnings()
+        parked = parked_warning(self.directory, self.catalog)
+        self.warnings += [parked] if parked is not None else []
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all rows that are there now are done; with `until_end`, until all has ended."""

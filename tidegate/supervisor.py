@@ -161,8 +161,10 @@ class Supervisor:
                     source, self.directory.source(source.name).uri, offsets, settings, pace
                 )
             ),
-            lambda sink, stream: SINKS[sink.connector](
-                SinkContext(sink, self.directory.stream(sink.source).uri, stream, self._show)
+            lambda sink, stream, columns: SINKS[sink.connector](
+                SinkContext(
+                    sink, self.directory.stream(sink.source).uri, stream, self._show, columns
+                )
             ),
             planning.source_of,
             settings["key_groups"] or _default_key_groups(planning.spark),

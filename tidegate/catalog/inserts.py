@@ -1,7 +1,12 @@
-"""INSERT against the source it writes: what can be said without evaluating the rows."""
+"""INSERT against the source it writes: what can be said without evaluating the rows.
+
+An INSERT in a text that also declares its target belongs to a script, which is run again and again
+on one data directory: it happens once there. Any other one is a command, and happens every time.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from sqlglot import exp
@@ -10,7 +15,7 @@ from tidegate.catalog.objects import Declared, Origin, Source, tables_in
 from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, did_you_mean
 from tidegate.sql import statements as st
-from tidegate.sql.dialect import own_span
+from tidegate.sql.dialect import DIALECT, own_span
 from tidegate.types import Span
 
 
@@ -47,3 +52,22 @@ def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Ite
 
 def _rows(tree: exp.Expr) -> list[exp.Expr]:
     return list(tree.expressions) if isinstance(tree, exp.Values) else []
+
+
+def script_identity(statement: st.Insert, script: st.Script) -> str | None:
+    """What an INSERT of a script is known by: its text, and which one of that text it is.
+
+    Blanks, comments, and upper and lower case do not matter. None for a command.
+    """
+    declared = {s.name.lower() for s in script.statements if isinstance(s, st.Declaration)}
+    if statement.target.lower() not in declared:
+        return None
+    text = _plain(statement)
+    before = [s for s in script.statements if s.span.start < statement.span.start]
+    same = sum(isinstance(item, st.Insert) and _plain(item) == text for item in before)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}-{same}"
+
+
+def _plain(statement: st.Insert) -> str:
+    parts = (statement.text[t.start : t.end + 1] for t in DIALECT.tokenize(statement.text))
+    return " ".join(part if any(q in part for q in "'\"`") else part.upper() for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,18 @@ def forget_stream(store: Store, stream: str) -> None:
 
 
 def without_stream(manifest: Manifest, stream: str) -> Manifest:
-    """The next manifest, which knows nothing of a stream; the same if it did not know it.
+    """The next manifest, which knows nothing of a stream; the same if it did not know it."""
+    return without_streams(manifest, {stream})
 
-    What was decided for the sinks of other streams stays: it may not be committed yet.
-    """
-    if stream not in manifest.streams:
+
+def without_streams(manifest: Manifest, streams: Set[str]) -> Manifest:
+    """The same of several; what was decided for sinks of others stays: it may be uncommitted."""
+    if not streams & manifest.streams.keys():
         return manifest
     return replace(
         manifest,
         epoch=manifest.epoch + 1,
-        streams={k: s for k, s in manifest.streams.items() if k != stream},
-        operators={k: o for k, o in manifest.operators.items() if o.stream != stream},
-        sinks={k: s for k, s in manifest.sinks.items() if s.stream != stream},
+        streams={k: s for k, s in manifest.streams.items() if k not in streams},
+        operators={k: o for k, o in manifest.operators.items() if o.stream not in streams},
+        sinks={k: s for k, s in manifest.sinks.items() if s.stream not in streams},
     )

@@ -50,6 +50,8 @@ class Manifests:
         # What gets a name must not expire at the same moment.
         self._lock = threading.Lock()
         self._kept: set[str] | None = None
+        # Those that are there: a folder in an object store is not listed in every epoch.
+        self._there: list[str] | None = None
 
     # Reading
 
@@ -99,6 +101,15 @@ class Manifests:
                 continue
         return found
 
+    def last(self) -> Manifest | None:
+        """The newest that can be read, whether its state is there or not."""
+        for name in reversed(self.names()):
+            try:
+                return self.load(name)
+            except (Damaged, NotThere):
+                continue
+        return None
+
     def usable(self) -> list[Manifest]:
         """Those that are kept and whose state is there, newest first."""
         whole = _Whole(self.store)
@@ -139,6 +150,9 @@ class Manifests:
                 f"another process has decided epoch {manifest.epoch} of this pipeline",
                 hint="stop that process; this one has stopped and wrote nothing.",
             ) from None
+        with self._lock:
+            if self._there is not None:
+                self._there = sorted([*self._there, name], key=_place)
 
     # Keeping
 
@@ -159,13 +173,23 @@ class Manifests:
             self.named.remove(name)
             self._kept = None
 
-    def expire(self) -> None:
-        """Remove what is older than the newest few and has no name."""
+    def expire(self) -> list[str]:
+        """Remove what is older than the newest few and has no name; returns their stamps."""
         with self._lock:
             if self._kept is None:
                 self._kept = {f"{FOLDER}/{name.stamp}.json" for name in self.named.all()}
-            old = self.names()[: -self.max_retained]
-            self.store.delete([name for name in old if name not in self._kept])
+            if self._there is None:
+                self._there = self.names()
+            old = self._there[: -self.max_retained]
+            gone = [name for name in old if name not in self._kept]
+            self.store.delete(gone)
+            self._there = [name for name in self._there if name not in gone]
+        return [stamp_of(name) for name in gone]
+
+
+def stamp_of(name: str) -> str:
+    """The generation and epoch of a manifest, by its name."""
+    return name.rpartition("/")[2].removesuffix(".json")
 
 
 class _Whole:

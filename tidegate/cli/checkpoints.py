@@ -14,9 +14,9 @@ from tidegate.checkpoint.checkpoints import Checkpoints
 from tidegate.checkpoint.inspect import COLUMNS, sections, summary
 from tidegate.checkpoint.manifest import Damaged, Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.cli import report
+from tidegate.cli import data, report
 from tidegate.cli.screen import open_screen
-from tidegate.errors import DataDirectoryError, RunError, TidegateError, did_you_mean
+from tidegate.errors import RunError, TidegateError, did_you_mean
 from tidegate.runtime.directory import DataDirectory
 from tidegate.storage import NotThere
 
@@ -68,14 +68,8 @@ def _show(name: str, manifests: Manifests, manifest: Manifest) -> None:
 
 
 def _pipelines(path: str) -> dict[str, Manifests]:
+    data.require(path)
     directory = DataDirectory(path)
-    if not directory.is_ours:
-        raise DataDirectoryError(
-            "TG-601",
-            f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
-            hint="name the directory that was given to run with --data; by default it is "
-            ".tidegate/<file>.",
-        )
     return {name: Manifests(directory.pipeline(name)) for name in directory.pipelines()}
 
 

@@ -15,6 +15,18 @@ def default_directory(stem: str) -> str:
     return str(HOME / stem)
 
 
+def require(path: str) -> None:
+    """Refuse what is not a data directory, before one is made of it."""
+    directory = DataDirectory(path)
+    if not directory.is_ours:
+        raise DataDirectoryError(
+            "TG-601",
+            f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
+            hint="name the directory that was given to run with --data; by default it is "
+            ".tidegate/<file>.",
+        )
+
+
 def remove(place: str, script: Path | None) -> None:
     """Remove a data directory with all it remembers; refused if it might be something else."""
     directory = DataDirectory(place)

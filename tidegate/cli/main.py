@@ -190,6 +190,32 @@ def package(
 
 @app.command()
 @guarded
+def prune(
+    directory: Directory,
+    streams: Annotated[
+        list[str] | None, typer.Argument(metavar="[STREAM…]", help="The streams that go.")
+    ] = None,
+    script: Annotated[
+        list[str] | None,
+        typer.Option("--script", metavar="FILE", help="All streams go that it does not declare."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+    ] = False,
+    debug: Debug = False,
+) -> int:
+    """Remove what a data directory keeps of streams that are no longer declared.
+
+    Offsets, state and rows for subscribers go, and files that no epoch needs; what sinks have
+    written stays. Nothing may run on the directory meanwhile.
+    """
+    from tidegate.cli import prune as command
+
+    return command.prune(directory, streams or [], script or [], dry_run)
+
+
+@app.command()
+@guarded
 def test(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH…", help="Case files, or directories of them.")

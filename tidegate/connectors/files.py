@@ -161,6 +161,25 @@ SPEC = ConnectorSpec(
             *_COMMON,
             OptionSpec("partition_by", OptionType.NAMES, "columns that become directories"),
             OptionSpec(
+                "max_file_rows",
+                OptionType.INTEGER,
+                "rows that a file holds at most; then another one is begun",
+                minimum=1,
+            ),
+            OptionSpec(
+                "max_file_bytes",
+                OptionType.INTEGER,
+                "bytes after which another file is begun",
+                default=1 << 28,
+                minimum=1,
+            ),
+            OptionSpec(
+                "compact_after",
+                OptionType.INTEGER,
+                "so many small files of a directory are merged into one; none if left out",
+                minimum=2,
+            ),
+            OptionSpec(
                 "existing",
                 OptionType.TEXT,
                 "what to do if an earlier pipeline with a sink of this name wrote there",

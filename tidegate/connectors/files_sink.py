@@ -1,27 +1,34 @@
 """Directories of files as a sink: tasks write aside, a commit gives files their final names.
 
 A final name is made of pipeline, sink, generation, epoch and task, so a commit can be repeated. A
-marker beside the data says which epoch was the last. Nothing that was committed is ever deleted.
+marker beside the data says which epoch was the last. Nothing that was committed is ever deleted,
+unless a merged file holds the same rows.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from tidegate.connectors.files_compaction import Compaction, Limits
+from tidegate.connectors.files_content import Content
+from tidegate.connectors.files_marker import Damaged, Marker, Shape
+from tidegate.connectors.files_names import MergedFiles, held
 from tidegate.connectors.files_tasks import FilesStagerFactory
 from tidegate.connectors.protocols import Decided, EpochId, SinkContext, SqlColumns, Token
 from tidegate.connectors.staged import sweep_staged
-from tidegate.errors import RunError, TidegateError
-from tidegate.storage import NotThere, StorageError, open_store, uri
+from tidegate.errors import Place, RunError, TidegateError
+from tidegate.storage import StorageError, open_store, uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidegate.storage import Item
+
 _OURS = "_tidegate"
 _MARKER = "committed.json"
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_LIMITS = ("compact_after", "max_file_rows", "max_file_bytes")
 # The column that holds a record as text, where the format is one of text.
 LINE = "_tg_line_out"
 
@@ -33,56 +40,86 @@ class FilesSink:
         self.context = context
         self.options = context.sink.options
         self.store = open_store(uri(self.options["path"]))
-        self.prefix = f"{context.pipeline}-{context.sink.name.lower()}-"
+        # All sinks of this name, whatever pipeline they belong to, have names that end so.
+        self.others = f"-{context.sink.name.lower()}-"
+        self.prefix = f"{context.pipeline}{self.others}"
         self.aside = f"{_OURS}/{self.prefix}"
         self.last: EpochId | None = None
+        self.shape = Shape.of(self.options, context.columns)
+        self.content = Content(self.options["format"])
+        limits = Limits(*(self.options[name] for name in _LIMITS))
+        self.compaction = Compaction(self.store, self.aside, self.prefix, limits)
 
     # Opening
 
     def recover(self, decided: Decided) -> None:
         try:
             self._require_writable()
-            self.last = self._marker()
-            self._refuse_strangers(decided)
-            if self.last is None:
-                self._refuse_doubles(decided)
-                self._mark(EpochId(0, -1))
-            made_in = decided.made_in
-            if made_in is not None and self._is_behind(made_in):
-                self.commit(made_in, decided.tokens)
+            there = self.store.list()
+            markers = self._markers(there)
+            own = markers.get(self.prefix)
+            self.last = own.epoch if own is not None else None
+            epochs = _epochs_by_owner(there)
+            self._refuse_strangers(decided, epochs.get(self.prefix, set()))
+            if own is None:
+                self._refuse_doubles(decided, markers)
+            has_rows = {*epochs, *([self.prefix] if self._is_waited_for(decided) else [])}
+            self._refuse_other_columns([m for owner, m in markers.items() if owner in has_rows])
+            if own is None or own.shape != self.shape:
+                self._mark(self.last or EpochId(0, -1))
+            self.compaction.recover()
+            if self._is_waited_for(decided):
+                epoch = decided.made_in
+                assert epoch is not None, "what was staged was staged for an epoch"
+                self._show(epoch, self._not_merged(epoch, decided.tokens))
             sweep_staged(self.store, f"{self.aside}/staging", decided)
         except StorageError as error:
             if error.retryable:
                 raise
             raise self._cannot(error.message) from None
 
-    def _is_behind(self, epoch: EpochId) -> bool:
-        return self.last is None or self.last < epoch
+    def _is_waited_for(self, decided: Decided) -> bool:
+        """Whether rows were decided that this sink does not show yet."""
+        epoch = decided.made_in
+        is_behind = epoch is not None and (self.last is None or self.last < epoch)
+        return is_behind and bool(decided.tokens)
+
+    def _not_merged(self, epoch: EpochId, tokens: Sequence[Token]) -> list[Token]:
+        """What a merged file holds was committed, whatever the marker says."""
+        merged = MergedFiles(item.name for item in self.store.list())
+        return [token for token in tokens if not merged.hold(self._goal(epoch, token))]
 
     def _require_writable(self) -> None:
         name = f"{self.aside}/writable"
         self.store.put(name, b"")
         self.store.delete([name])
 
-    def _marker(self) -> EpochId | None:
-        try:
-            stored = json.loads(self.store.get(f"{self.aside}/{_MARKER}"))
-            return EpochId(int(stored.get("generation", 0)), int(stored["epoch"]))
-        except NotThere:
-            return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._cannot(f"its marker {self.aside}/{_MARKER} is damaged ({error})") from None
+    def _markers(self, there: Sequence[Item]) -> dict[str, Marker]:
+        """The markers of all sinks of this name that ever wrote here, by how their files begin."""
+        found = {}
+        for item in there:
+            owner = item.name.removeprefix(f"{_OURS}/").rpartition("/")[0]
+            # A name may hold a dash, what stands before it does not.
+            ours = owner.endswith(self.others) and "-" not in owner[: -len(self.others)]
+            if ours and item.name == f"{_OURS}/{owner}/{_MARKER}":
+                try:
+                    found[owner] = Marker.from_bytes(self.store.get(item.name))
+                except Damaged as error:
+                    raise self._cannot(
+                        f"its marker {item.name} is damaged ({error})",
+                        "put the marker back from a copy, or choose another path.",
+                    ) from None
+        return found
 
-    def _cannot(self, why: str) -> TidegateError:
+    def _cannot(self, why: str, hint: str | None = None) -> TidegateError:
         return RunError(
             "TG-504",
             f"the sink {self.context.sink.name} cannot write to {self.options['path']}: {why}",
-            hint="create the directory, or correct the option path.",
+            hint=hint or "create the directory, or correct the option path.",
         )
 
-    def _refuse_strangers(self, decided: Decided) -> None:
+    def _refuse_strangers(self, decided: Decided, there: set[EpochId]) -> None:
         """Files or a marker that the manifest knows nothing of: never skipped, never deleted."""
-        there = self._epochs_there()
         if self.last is None and there:
             raise self._strange(f"holds epochs up to {max(there).epoch}", "is gone", None)
         if self.last is not None and self.last.epoch >= 0 and not decided.knows(self.last):
@@ -113,33 +150,33 @@ class FilesSink:
             f"to another path{back}.",
         )
 
-    def _epochs_there(self) -> set[EpochId]:
-        """The epochs that files of this sink are named after."""
-        found = set()
-        for item in self.store.list():
-            name = item.name.rpartition("/")[2]
-            if name.startswith(self.prefix):
-                generation, epoch, _ = name.removeprefix(self.prefix).split("-", 2)
-                found.add(EpochId(int(generation), int(epoch)))
-        return found
-
-    def _refuse_doubles(self, decided: Decided) -> None:
+    def _refuse_doubles(self, decided: Decided, markers: Mapping[str, Marker]) -> None:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         if self.options["existing"] == "append":
             return
-        others = f"-{self.context.sink.name.lower()}-"
-        for item in self.store.list(_OURS):
-            owner, _, name = item.name.removeprefix(f"{_OURS}/").partition("/")
-            if name != _MARKER or not owner.endswith(others) or owner == self.prefix:
-                continue
-            marker = json.loads(self.store.get(item.name))
-            if int(marker["epoch"]) >= 0 and int(marker["generation"]) >= decided.kept_before:
+        epochs = [marker.epoch for marker in markers.values()]
+        if any(at.epoch >= 0 and at.generation >= decided.kept_before for at in epochs):
+            raise RunError(
+                "TG-504",
+                f"{self.options['path']} holds rows that an earlier pipeline wrote for the sink "
+                f"{self.context.sink.name}; this one starts anew and would write them again",
+                hint="remove the directory, choose another path, or say existing = 'append'.",
+            )
+
+    def _refuse_other_columns(self, markers: Sequence[Marker]) -> None:
+        """Files of other columns or types would make the directory unreadable as one table."""
+        for marker in markers:
+            changes = self.shape.changes(marker.shape) if marker.shape is not None else []
+            if changes:
+                sink = self.context.sink
+                span = sink.statement.name_span
                 raise RunError(
                     "TG-504",
-                    f"{self.options['path']} holds rows that an earlier pipeline wrote for the "
-                    f"sink {self.context.sink.name}; this one starts anew and would write them "
-                    "again",
-                    hint="remove the directory, choose another path, or say existing = 'append'.",
+                    f"the files that the sink {sink.name} has written to {self.options['path']} "
+                    f"look different from those it would add: {'; '.join(changes)}",
+                    place=Place(sink.origin.text, span.start, span.end, sink.origin.file),
+                    hint="choose another path, or move the files that are there to another "
+                    "directory; or keep the columns and options of before.",
                 )
 
     # Epochs
@@ -181,11 +218,14 @@ class FilesSink:
         header = None
         if self.options["format"] == "csv" and self.options["header"]:
             header = self._header([n for n in schema.names if n.lower() not in self._partition])
+        self.content = Content(self.options["format"], header)
         return FilesStagerFactory(
             self.store.child(f"{self.aside}/staging").uri,
             self.options["format"],
             tuple(self.options["partition_by"] or ()),
             header,
+            self.options["max_file_rows"],
+            self.options["max_file_bytes"],
         )
 
     def _header(self, names: Sequence[str]) -> str:
@@ -193,20 +233,38 @@ class FilesSink:
         return delimiter.join(_csv_text(name, delimiter) for name in names)
 
     def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        if self.last == epoch or not tokens:
-            return
+        if tokens and self.last != epoch:
+            self._show(epoch, tokens)
+            for token in tokens:
+                self.compaction.add(self._goal(epoch, token), token["bytes"], token["rows"])
+        self.compaction.run(self.content)
+
+    def _show(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
         folders = set()
         for token in tokens:
-            goal = "/".join([*token["folder"], f"{self.prefix}{epoch.stamp}-{token['name']}"])
+            goal = self._goal(epoch, token)
             self.store.move_new(f"{self.aside}/staging/{token['staged']}", goal)
             folders.add("/".join(token["folder"]))
         self.store.sync(folders)
         self._mark(epoch)
 
+    def _goal(self, epoch: EpochId, token: Token) -> str:
+        return "/".join([*token["folder"], f"{self.prefix}{epoch.stamp}-{token['name']}"])
+
     def _mark(self, epoch: EpochId) -> None:
-        content: dict[str, Any] = {"generation": epoch.generation, "epoch": epoch.epoch}
-        self.store.put(f"{self.aside}/{_MARKER}", json.dumps(content).encode())
+        self.store.put(f"{self.aside}/{_MARKER}", Marker(epoch, self.shape).to_bytes())
         self.last = epoch
+
+
+def _epochs_by_owner(there: Sequence[Item]) -> dict[str, set[EpochId]]:
+    """The epochs that files are named after, by how their names begin."""
+    found: dict[str, set[EpochId]] = {}
+    for item in there:
+        holds = held(item.name)
+        if holds is not None and not item.name.startswith(f"{_OURS}/"):
+            epochs = {EpochId(holds.generation, at) for at in (holds.first, holds.last)}
+            found.setdefault(holds.owner, set()).update(epochs)
+    return found
 
 
 def _sql_map(given: dict[str, str]) -> str:

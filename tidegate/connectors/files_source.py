@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.listing import SeenFiles, new_files
+from tidegate.connectors.listing import SeenFiles, new_files, read_in_part
 from tidegate.connectors.parquet_rows import ParquetReader, fits
 from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.text_lines import TextReader, is_compressed
@@ -67,6 +67,7 @@ class FilesSource:
             found = new_files(self.store.list(), seen, self.options["glob"])
             if not found:
                 return None
+            self._refuse_merged(found, seen)
             chosen = found[: self.limit]
             chosen = chosen[: self.context.pace.fitting(item.size for item in chosen)]
             offset = self.seen_files.next(since, [item.name for item in chosen])
@@ -79,6 +80,19 @@ class FilesSource:
             [part for item in chosen for part in _text_parts(item, tasks, self.whole)], tasks
         )
         return Cut(offset, shares, size=size, more=more)
+
+    def _refuse_merged(self, found: list[Item], seen: set[str]) -> None:
+        merged = read_in_part(found, seen)
+        if merged is not None:
+            raise RunError(
+                "TG-504",
+                f"the source {self.context.source.name} has read files of {self.options['path']} "
+                f"that a files sink has merged into {merged} since, with others perhaps that it "
+                "has not read",
+                hint="read the stream that is written there instead of the files, or leave out "
+                "compact_after of the sink and give what reads the directory another name, so that "
+                "it starts from the beginning.",
+            )
 
     def _seen(self, since: Offset | None) -> set[str]:
         """The files that were read up to an offset; adding up all names is done once."""

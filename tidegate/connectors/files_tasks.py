@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from tidegate.storage import open_store
 
-_SUFFIX = {"parquet": "parquet", "json": "json", "csv": "csv"}
+# So many rows are written at a time, and make a row group of parquet.
+_ROWS_AT_ONCE = 1 << 20
 # Hive's name of a folder whose value is NULL.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ODD = frozenset([*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"])
@@ -26,6 +27,9 @@ class FilesStagerFactory:
     format: str
     partition: tuple[str, ...]
     header: str | None
+    # How much a file holds before another one is begun.
+    most_rows: int | None = None
+    most_bytes: int | None = None
 
     def open(self, stamp: str, task: int) -> FilesStager:
         return FilesStager(self, stamp, task)
@@ -33,38 +37,46 @@ class FilesStagerFactory:
 
 @dataclass
 class FilesStager:
-    """The files of one task: one per folder, and no rows, no file."""
+    """The files of one task: at least one per folder, and no rows, no file."""
 
     how: FilesStagerFactory
     stamp: str
     task: int
     files: dict[tuple[str, ...], _File] = field(default_factory=dict)
+    tokens: list[dict[str, Any]] = field(default_factory=list)
+    number: int = 0
 
     def add(self, rows: pa.Table) -> None:
         if not self.how.partition:
-            self._file(()).add(rows)
+            self._add((), rows)
             return
         names = [n for n in rows.column_names if n.lower() in self._wanted]
         places = _places(rows.select(names))
         for folder, place in places.items():
-            part = rows.take(pa.array(place)).drop_columns(names)
-            self._file(tuple(folder)).add(part)
+            self._add(folder, rows.take(pa.array(place)).drop_columns(names))
 
     @property
     def _wanted(self) -> set[str]:
         return {name.lower() for name in self.how.partition}
 
-    def _file(self, folder: tuple[str, ...]) -> _File:
-        if folder not in self.files:
-            number = len(self.files)
-            suffix = _SUFFIX[self.how.format]
-            name = f"{self.task:05d}-{number:03d}.{suffix}"
-            staged = f"{self.stamp}-{uuid.uuid4().hex[:12]}-{name}"
-            self.files[folder] = _File(self.how, folder, name, staged)
+    def _add(self, folder: tuple[str, ...], rows: pa.Table) -> None:
+        while rows.num_rows:
+            file = self.files.get(folder) or self._begun(folder)
+            part = rows.slice(0, file.room)
+            rows = rows.slice(part.num_rows)
+            file.add(part)
+            if file.is_full:
+                self.tokens.append(self.files.pop(folder).finish())
+
+    def _begun(self, folder: tuple[str, ...]) -> _File:
+        name = f"{self.task:05d}-{self.number:03d}.{self.how.format}"
+        self.number += 1
+        staged = f"{self.stamp}-{uuid.uuid4().hex[:12]}-{name}"
+        self.files[folder] = _File(self.how, folder, name, staged)
         return self.files[folder]
 
     def finish(self) -> list[dict[str, Any]]:
-        return [file.finish() for file in self.files.values()]
+        return [*self.tokens, *(file.finish() for file in self.files.values())]
 
 
 @dataclass
@@ -76,6 +88,17 @@ class _File:
     out: Any = None
     writer: Any = None
     rows: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many rows may be added at once."""
+        most = self.how.most_rows
+        return _ROWS_AT_ONCE if most is None else min(most - self.rows, _ROWS_AT_ONCE)
+
+    @property
+    def is_full(self) -> bool:
+        many = self.how.most_rows is not None and self.rows >= self.how.most_rows
+        return many or (self.how.most_bytes is not None and self.out.tell() >= self.how.most_bytes)
 
     def add(self, rows: pa.Table) -> None:
         if self.out is None:
@@ -104,6 +127,7 @@ class _File:
             "folder": list(self.folder),
             "name": self.name,
             "rows": self.rows,
+            "bytes": self.out.tell(),
         }
 
 

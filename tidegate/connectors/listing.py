@@ -13,10 +13,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tidegate.connectors.files_names import MergedFiles
 from tidegate.storage import Item, Store
 
 # As many names lie in a manifest; more go to a file of their own.
 _RECENT = 1_000
+_CHUNK = "names-"
 # So many files of names of a size become one.
 _FANOUT = 8
 
@@ -64,16 +66,42 @@ class SeenFiles:
             older = [name for name in older if name not in merged]
         text = json.dumps(sorted(kept), indent=0).encode()
         # Streams that are not equally far share the folder: the name is that of the content.
-        chunk = f"names-{hashlib.sha256(text).hexdigest()[:32]}"
+        chunk = f"{_CHUNK}{hashlib.sha256(text).hexdigest()[:32]}"
         self.store.put(chunk, text)
         self._chunks[chunk] = frozenset(kept)
         return [*older, chunk]
 
 
+def chunks_of(offset: Any) -> list[str]:
+    """The files of names that an offset needs; other sources' offsets need none."""
+    return list(offset.get("older") or ()) if isinstance(offset, Mapping) else []
+
+
+def is_chunk(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(_CHUNK)
+
+
 def new_files(items: Iterable[Item], seen: set[str], glob: str | None) -> list[Item]:
-    """What was not read yet, by modification time, then path."""
+    """What was not read yet, by modification time, then path.
+
+    What a sink of ours has merged is read from the merged file only; `read_in_part` tells whether
+    that can be done.
+    """
+    items = list(items)
     found = [item for item in items if item.name not in seen and _is_data(item.name, glob)]
+    merged = MergedFiles(item.name for item in items)
+    if merged:
+        found = [item for item in found if not merged.hold(item.name)]
     return sorted(found, key=lambda item: (item.modified_us, item.name))
+
+
+def read_in_part(found: Iterable[Item], seen: Iterable[str]) -> str | None:
+    """A new file into which files were merged that have been read before."""
+    for item in found:
+        merged = MergedFiles([item.name])
+        if merged and any(merged.hold(name) for name in seen):
+            return item.name
+    return None
 
 
 def _is_data(name: str, glob: str | None) -> bool:

@@ -74,6 +74,8 @@ _EXPIRED = "expired"
 # The file that tells which epochs never were, because the pipeline went back.
 _GONE_BACK = "gone_back.json"
 _OUT, _STAGED = "out", "staged"
+# The folder, and the mark in the rows, of inserts that are made once.
+_ONCE = "once"
 
 
 # Rows in
@@ -103,14 +105,30 @@ class Inserts:
             self._next = max(numbers, default=-1) + 1
         return self._next
 
-    def append(self, table: pa.Table) -> None:
-        """Make one insert durable."""
+    def append(self, table: pa.Table, identity: str | None = None) -> None:
+        """Make one insert durable; one with an identity can be asked for."""
+        from tidegate.connectors.memory_tasks import arrow_bytes
+
         with self._lock:
             number = self._counted()
-            from tidegate.connectors.memory_tasks import arrow_bytes
-
+            if identity is not None:
+                # First where to look, then the rows: they alone say that it happened.
+                self.store.put(f"{_ONCE}/{identity}", str(number).encode())
+                table = table.replace_schema_metadata({_ONCE: identity})
             self.store.put_new(_insert_name(number), arrow_bytes(table))
             self._next = number + 1
+
+    def has(self, identity: str) -> bool:
+        """Whether an insert of this identity was made."""
+        import pyarrow as pa
+
+        try:
+            number = int(self.store.get(f"{_ONCE}/{identity}"))
+            rows = pa.BufferReader(self.store.map(_insert_name(number)))
+        except NotThere:
+            return False
+        found = pa.ipc.open_file(rows).schema.metadata or {}
+        return bool(found.get(_ONCE.encode()) == identity.encode())
 
 
 _inserts: dict[str, Inserts] = {}
@@ -184,27 +202,41 @@ class MemorySink:
     retain_epochs: int
 
     def recover(self, decided: Decided) -> None:
+        last = max((stretch.last for stretch in decided.line), default=-1)
+        if decided.last is not None:
+            self._refuse_ahead(max(last, decided.last.epoch))
+        elif any(epoch > last for epoch in stored_epochs(self.store)):
+            # The stream begins in another line of epochs: those of its life before would be taken
+            # for them.
+            self.store.delete_all(_OUT)
         if decided.made_in is not None:
             self.commit(decided.made_in, decided.tokens)
-        else:
-            # Epochs begin again: those of another life of the stream would be taken for them.
-            self.store.delete_all(_OUT)
-        self._forget(decided.gaps, decided.last)
+        self._forget(decided.gaps)
         sweep_staged(self.store, _STAGED, decided)
 
-    def _forget(self, gaps: list[tuple[int, int]], last: EpochId | None) -> None:
-        """The pipeline went back: epochs in gaps, and after the last one, never were."""
-        if gaps and gone_back(self.store) != gaps:
+    def _refuse_ahead(self, last: int) -> None:
+        ahead = [epoch for epoch in stored_epochs(self.store) if epoch > last]
+        if ahead:
+            raise RunError(
+                "TG-504",
+                f"{self.store.uri}/{_OUT} holds epoch {ahead[-1]}, which was given out to "
+                f"subscribers, and the pipeline is at epoch {last}",
+                hint="put back the data directory as a whole; or remove that folder: subscribers "
+                "then miss the epochs in it.",
+            )
+
+    def _forget(self, gaps: list[tuple[int, int]]) -> None:
+        """The pipeline went back: epochs in gaps never were."""
+        if not gaps:
+            return
+        if gone_back(self.store) != gaps:
             # Said before it is done, for those who have taken what goes.
             self.store.put(f"{_OUT}/{_GONE_BACK}", json.dumps(gaps).encode())
-        if gaps or last is not None:
-            gone = [
-                epoch
-                for epoch in stored_epochs(self.store)
-                if (last is not None and epoch > last.epoch)
-                or any(before < epoch < after for before, after in gaps)
-            ]
-            self.store.delete(epoch_file(epoch) for epoch in gone)
+        self.store.delete(
+            epoch_file(epoch)
+            for epoch in stored_epochs(self.store)
+            if any(before < epoch < after for before, after in gaps)
+        )
 
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidegate.catalog.connector import Columns
     from tidegate.catalog.objects import Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
@@ -118,6 +119,8 @@ class SinkContext:
     data: str
     pipeline: str
     show: Callable[[str, int, Any], None]
+    # What the stream gives it: columns with Spark's names of their types, _op among them.
+    columns: Columns = ()
 
 
 @dataclass(frozen=True, order=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.pace import Pace
@@ -28,7 +29,7 @@ class PipelineContext:
     store: Store
     orders: str
     open_source: Callable[[Source, str, Pace], OpenSource]
-    open_sink: Callable[[Sink, str], OpenSink]
+    open_sink: Callable[[Sink, str, Columns], OpenSink]
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
     # The text that a stream was declared in.

@@ -149,6 +149,15 @@ class DataDirectory:
     def remove_stream(self, name: str) -> None:
         self.store.delete_all(_folder(name))
 
+    def streams(self) -> dict[str, int]:
+        """The streams whose rows lie here for subscribers, and how many bytes they have."""
+        found: dict[str, int] = {}
+        for item in self.store.list():
+            folder, slash, _ = item.name.partition("/")
+            if slash and unsafe(folder) is None:
+                found[folder] = found.get(folder, 0) + item.size
+        return found
+
     def stream(self, name: str) -> Store:
         """Where the rows of a stream lie that somebody subscribed to."""
         return self.store.child(_folder(name))

@@ -10,12 +10,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tidegate.catalog.connector import Columns
+from tidegate.catalog.declare import LATE_COLUMNS
 from tidegate.catalog.objects import SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
+from tidegate.columns import OP
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
 from tidegate.physical.plan import PhysicalPlan
 from tidegate.physical.runner import runner_of
+from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
+from tidegate.plan.late import late_stream
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,15 @@ class Member:
     def is_late(self, sink: Sink) -> bool:
         """Whether a sink takes the rows that came too late for this stream."""
         return sink.source.lower() != self.key
+
+    def columns(self, sink: Sink) -> Columns:
+        """What a sink is given, with Spark's names of the types."""
+        plan = self.typed.plan
+        if self.is_late(sink):
+            late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
+            return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
+        own = tuple((item.name, str(item.type)) for item in plan.fields)
+        return (*own, (OP, "STRING")) if carries_op(plan) else own
 
 
 @dataclass

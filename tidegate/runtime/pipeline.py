@@ -39,7 +39,7 @@ from tidegate.runtime.members import Member, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
 from tidegate.runtime.patience import Patience, T
-from tidegate.runtime.state_files import StateFiles
+from tidegate.runtime.state_files import OFFSETS, StateFiles
 from tidegate.runtime.steps import Step, reached
 from tidegate.spark.failure import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
@@ -79,7 +79,7 @@ class Pipeline:
         self.until_end = self.available_now = False
         self._manifest = Manifest(0, -1, context.key_groups, 0)
         state = context.store.child("state")
-        self._files = StateFiles(state, self.manifests)
+        self._files = StateFiles(context.store, self.manifests)
         self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
         self._frames.vectors = context.settings["vectors"] == "on"
         self._patience = Patience(self._rest)
@@ -155,7 +155,7 @@ class Pipeline:
     def _open_source(self, source: Source) -> None:
         name = source.name.lower()
         if self._declared.get(name) != source:
-            offsets = self.context.store.child("offsets").child(name).uri
+            offsets = self.context.store.child(OFFSETS).child(name).uri
             self.sources[name] = self.context.open_source(source, offsets, self.pace)
             self._declared[name] = source
 
@@ -169,7 +169,8 @@ class Pipeline:
                 if known is not None and known[1] == sink and known[0].key == member.key:
                     found[sink.name] = (member, sink, known[2])
                     continue
-                opened_sink = self.context.open_sink(sink, manifest.streams[member.key].id)
+                stream = manifest.streams[member.key].id
+                opened_sink = self.context.open_sink(sink, stream, member.columns(sink))
                 opened_sink.recover(self._decided(manifest, member, sink))
                 found[sink.name] = (member, sink, opened_sink)
         return found

@@ -39,7 +39,6 @@ class Declared:
     """A case ready to run: its script, and what its stream means."""
 
     script: str
-    again: str
     stream: str
     late_stream: str | None
     changelog: ChangelogKind
@@ -107,10 +106,8 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
         streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]
         hint = did_you_mean(draft.stream, streams, "streams")
         raise CatalogError("TG-201", f"the script has no stream {draft.stream}", hint=hint)
-    again = [s.text for s in compiled.script.statements if not isinstance(s, st.Insert)]
     return Declared(
         draft.text,
-        ";\n".join(again) + ";",
         stream.name,
         draft.late_stream,
         kind,

@@ -282,7 +282,7 @@ class _Run:
         self._live.close()
         for output in (self.output, self.late):
             output.changes.clear()
-        self._open(self.declared.again)
+        self._open(self.declared.script)
         if was_running:
             self._start(until_end=False)
             self._wait()

@@ -1,0 +1,80 @@
+"""Scripts that write files, run again and again: INSERT once, files merged, columns kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from tidegate.errors import RunError
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+CREATE SOURCE s (k STRING, v BIGINT) WITH (connector = 'memory', inserts_per_epoch = 1);
+INSERT INTO s VALUES ('a', 1), ('b', 1);
+INSERT INTO s VALUES ('a', 2);
+INSERT INTO s VALUES ('a', 2);
+{more}
+CREATE STREAM t AS SELECT {columns} FROM s;
+CREATE SINK parquet FROM t WITH (connector = 'files', path = '{out}/parquet', partition_by = 'k',
+    compact_after = 2, max_file_rows = 100);
+CREATE SINK csv FROM t WITH (connector = 'files', path = '{out}/csv', format = 'csv',
+    compact_after = 3);
+"""
+
+
+def test_a_script_that_is_run_again_goes_on(spark: Any, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def played(more: str = "", columns: str = "k, v", command: str = "") -> list[str]:
+        """Run it on what is there; returns what its INSERTs say."""
+        text = SCRIPT.format(more=more, columns=columns, out=out)
+        with tidegate.open(data, spark=spark) as session:
+            said = [str(result.text) for result in session.execute(text)]
+            session.start(available_now=True)
+            session.wait()
+            if command:
+                session.stop()
+                for _ in range(2):
+                    session.execute(command)
+                session.start(available_now=True)
+                session.wait()
+        return said
+
+    def stored() -> Counter[tuple[str, int]]:
+        parquet = spark.read.parquet(str(out / "parquet")).select("k", "v").collect()
+        csv = spark.read.schema("k STRING, v BIGINT").option("header", True).csv(str(out / "csv"))
+        found = Counter((row.k, row.v) for row in parquet)
+        assert found == Counter((row.k, row.v) for row in csv.collect())
+        return found
+
+    assert played() == ["2 rows inserted into s", *["1 row inserted into s"] * 2]
+    expected = Counter({("a", 1): 1, ("b", 1): 1, ("a", 2): 2})
+    assert stored() == expected
+    before = "nothing inserted into s: this INSERT was run before"
+    # What is new in the script is inserted, what is typed is inserted as often as it is typed.
+    more = "INSERT INTO s VALUES ('c', 3);"
+    command = "INSERT INTO s VALUES ('c', 3);"
+    assert played(more, command=command) == [before] * 3 + ["1 row inserted into s"]
+    assert played(more) == [before] * 4
+    assert stored() == expected + Counter({("c", 3): 3})
+    names = {sink: [p.name for p in (out / sink).rglob("*-to-*.*")] for sink in ("parquet", "csv")}
+    assert len(names["parquet"]) == 2 and len(names["csv"]) == 1
+    with pytest.raises(RunError) as caught:
+        played(columns="k, CAST(v AS STRING) AS v")
+    assert "the column v was BIGINT and is STRING now" in caught.value.message
+    assert "CREATE SINK parquet" in caught.value.render()
+    assert stored() == expected + Counter({("c", 3): 3})
+    with tidegate.open(data, spark=spark) as session:
+        session.execute("CREATE SOURCE s (v BIGINT) WITH (connector = 'memory');")
+        session.execute("CREATE STREAM u AS SELECT v FROM s;")
+        session.subscribe("u")
+        session.start(available_now=True)
+        session.wait()
+        (parked,) = session.warnings
+        assert parked.code == "TG-614" and "the stream t is parked" in parked.message
+        assert str(parked.hint).endswith(f"tidegate prune {data} t")

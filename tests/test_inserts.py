@@ -1,0 +1,102 @@
+"""INSERT in a script happens once per data directory; as a command, every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tidegate.catalog.inserts import script_identity
+from tidegate.connectors.memory import Inserts
+from tidegate.connectors.memory_tasks import InsertReader
+from tidegate.sql import statements as st
+from tidegate.sql.parser import parse_script
+from tidegate.storage import disk
+
+SOURCE = "CREATE SOURCE s (a BIGINT, b STRING) WITH (connector = 'memory');"
+
+
+def identities(text: str) -> list[str | None]:
+    script = parse_script(text, None, frozenset())
+    assert not script.errors
+    inserts = [item for item in script.statements if isinstance(item, st.Insert)]
+    return [script_identity(item, script) for item in inserts]
+
+
+def test_an_insert_is_known_by_what_it_says() -> None:
+    one, other = identities(
+        f"{SOURCE} INSERT INTO s VALUES (1, 'x'); INSERT INTO s VALUES (2, 'x');"
+    )
+    assert one is not None and other is not None and one != other
+    for same in (
+        "insert into S\n  values (1 , 'x')",
+        "INSERT /* one */ INTO s -- row\n VALUES (1,'x')",
+        "INSERT INTO other VALUES (2, 'x'); INSERT INTO s VALUES (1, 'x')",
+    ):
+        text = f"CREATE SOURCE other (a BIGINT, b STRING) WITH (connector = 'memory'); {SOURCE}"
+        assert one in identities(f"{text} {same};")
+    for another in ("VALUES (1, 'X')", "VALUES (1, ' x')", "(a, b) VALUES (1, 'x')"):
+        assert identities(f"{SOURCE} INSERT INTO s {another};")[0] not in (one, other)
+
+
+def test_the_same_text_twice_is_two_inserts() -> None:
+    insert = "INSERT INTO s VALUES (1, 'x');"
+    once, twice = identities(SOURCE + insert), identities(SOURCE + insert + insert.lower())
+    assert twice[0] == once[0] and twice[1] != once[0]
+    # Where the source is declared does not matter, and what else stands there.
+    assert identities(insert + "SHOW SOURCES;" + insert + SOURCE) == twice
+
+
+def test_without_the_declaration_of_its_source_it_is_a_command() -> None:
+    assert identities("INSERT INTO s VALUES (1, 'x');") == [None]
+    assert identities(f"{SOURCE} INSERT INTO other VALUES (1, 'x');") == [None]
+
+
+ROWS = pa.table({"a": [1, 2]})
+
+
+def stored(inserts: Inserts) -> list[list[int]]:
+    reader = InsertReader(inserts.store.uri, ROWS.schema, False)
+    names = [item.name for item in inserts.store.list("rows")]
+    return [[a for batch, _ in reader.read(n) for a in batch[0].to_pylist()] for n in names]
+
+
+def test_an_insert_with_an_identity_is_found_again(tmp_path: Path) -> None:
+    inserts = Inserts(str(tmp_path))
+    inserts.append(ROWS)
+    assert not inserts.has("x-0")
+    inserts.append(ROWS, "x-0")
+    inserts.append(ROWS)
+    again = Inserts(str(tmp_path))
+    assert again.has("x-0") and not again.has("x-1") and stored(again) == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_dead_after_any_step_it_is_made_once(tmp_path: Path, loses: bool, others: int) -> None:
+    """Killed, or power is lost; and others may take its number before it is tried again."""
+    steps, died = 0, True
+    while died:
+        path, journal = tmp_path / str(steps), tmp_path / "journal"
+        Inserts(str(path)).append(ROWS, "other-0")
+        before = disk.use(LossyDisk(journal, steps))
+        try:
+            Inserts(str(path)).append(ROWS, "x-0")
+            died = False
+        except PowerLost:
+            pass
+        finally:
+            disk.use(before)
+        if loses:
+            lose_power(journal)
+        for _ in range(2):
+            again = Inserts(str(path))
+            for _ in range(others):
+                again.append(pa.table({"a": [9]}))
+            if not again.has("x-0"):
+                again.append(ROWS, "x-0")
+        assert stored(Inserts(str(path))).count([1, 2]) == 2, f"after {steps} steps"
+        steps += 1
+    assert steps > 10
