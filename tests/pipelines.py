@@ -119,7 +119,7 @@ class House:
 
     def member(self, stream: Stream, operators: bool, on_change: str = "refuse") -> Member:
         sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
-        scan = SimpleNamespace(index=0, delay_us=0, node=None)
+        scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
         key = stream.name.lower()
         known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
         plan = SimpleNamespace(scans=(scan,), operators=tuple(known))

@@ -6,14 +6,17 @@ import pyarrow as pa
 import pytest
 
 from tests.compiling import accepted, compile_with_sources, plan_of
+from tidegate.catalog.objects import SideStream, Stream
 from tidegate.operators.limits import NO_LIMITS
 from tidegate.operators.timed_join import TimedJoin
+from tidegate.physical.late import typed_side
 from tidegate.physical.plan import plan_physical
 from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.runner import runner_of
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
-from tidegate.plan.late import LateStream, late_stream
+from tidegate.plan.late import LateStream, late_side, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
 WINDOW = f"GROUP BY TUMBLE(ts, {MINUTE})"
@@ -132,3 +135,40 @@ def test_types_that_turn_out_to_differ_are_refused() -> None:
     )
     with pytest.raises(Unrunnable, match="columns x have the types BIGINT and STRING"):
         plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        JOIN,
+        f"SELECT auction, count(DISTINCT price) AS n FROM bids {WINDOW}, auction {LATE}",
+        f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, SESSION(ts, {MINUTE}) {LATE}",
+    ],
+)
+def test_the_state_is_the_same_whether_somebody_reads_late_rows_or_not(query: str) -> None:
+    prints = [
+        [
+            runner_of(item).fingerprint
+            for item in plan_physical("s", typed(query), NO_LIMITS, keeps_late).operators
+        ]
+        for keeps_late in (False, True)
+    ]
+    assert prints[0] == prints[1]
+
+
+def side_of(query: str) -> SideStream:
+    """The late stream of a query, as it is once types are known."""
+    stream = compile_with_sources(f"CREATE STREAM s AS {query};").catalog.get("s")
+    assert isinstance(stream, Stream)
+    (side,) = late_side(stream)
+    return typed_side(side, typed(query).plan)
+
+
+def test_a_late_stream_has_the_types_of_computed_columns_and_means_its_operators() -> None:
+    query = f"SELECT count(*) AS n FROM (SELECT price + 1 AS p, ts FROM bids) {WINDOW} {LATE}"
+    side = side_of(query)
+    assert [(c.name, c.type) for c in side.columns[:2]] == [("p", "BIGINT"), ("ts", "TIMESTAMP")]
+    assert side_of(query.replace("AS n", "AS number")).meaning == side.meaning
+    assert side_of(query.replace("+ 1", "+ 2")).meaning != side.meaning
+    lateness = "CLOSE ALLOW LATENESS INTERVAL '1' MINUTE"
+    assert side_of(query.replace("CLOSE", lateness)).meaning != side.meaning

@@ -9,7 +9,8 @@ import pytest
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.members import Member, opened
+from tidegate.runtime.late_inputs import late_offsets
+from tidegate.runtime.members import Member, alone, opened
 
 EMPTY = Manifest(0, -1, 16, 0)
 BIDS = SourceState("files", {"path": "/in/bids", "format": "json"})
@@ -209,3 +210,65 @@ def test_a_source_that_had_no_rows_yet_is_no_other_source() -> None:
     found = opened(before, [member(("j", "1"), sources=both)])
     assert found.manifest.streams["s"].offsets["bids"] == 7
     assert found.manifest.streams["s"].offsets.get("asks") is None
+
+
+# Late rows that other streams read
+
+
+def reader(on_change: str = "refuse") -> Declared:
+    found = member(("g", "5"), name="Late sums", on_change=on_change, sources={})
+    return replace(found, late_inputs={"late": "s"})
+
+
+def with_late_rows(manifest: Manifest, rows: int, *members: Declared) -> Manifest:
+    """The manifest after an epoch in which so many rows had been late for the first stream."""
+    operators = {
+        key: replace(o, report={"late_rows": rows if o.stream == "s" else 9})
+        for key, o in manifest.operators.items()
+    }
+    streams = dict(manifest.streams)
+    for item in members:
+        offsets = late_offsets(item, operators.values())
+        streams[item.key] = replace(streams[item.key], offsets=offsets)
+    return replace(manifest, operators=operators, streams=streams)
+
+
+def test_a_reader_of_late_rows_goes_on_if_it_was_always_there() -> None:
+    both = [member(("w", "1")), reader()]
+    before = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
+    assert before.streams["late sums"].offsets == {"late": {"rows": 3}}
+    found = opened(before, both)
+    assert found.manifest == before and found.warnings == []
+
+
+def test_a_reader_is_told_of_late_rows_that_it_does_not_have() -> None:
+    alone_before = with_late_rows(opened(EMPTY, [member(("w", "1"))]).manifest, 3)
+    (warning,) = opened(alone_before, [member(("w", "1")), reader()]).warnings
+    assert (warning.code, "does not have 3 rows of late" in warning.message) == ("TG-612", True)
+    both = [member(("w", "1")), reader()]
+    parked = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
+    (warning,) = opened(with_late_rows(parked, 5), both).warnings
+    assert "does not have 2 rows of late" in warning.message
+
+
+def test_late_rows_of_a_stream_that_starts_over_come_again() -> None:
+    both = [member(("w", "1")), reader()]
+    before = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
+    over = member(("w", "9"), on_change="restart")
+    error = refused(before, over, reader())
+    assert "S starts over" not in error.message and "s starts over" in error.message
+    found = opened(before, [over, reader("restart")])
+    assert found.warnings == []
+    ids = {key: stream.id for key, stream in before.streams.items()}
+    assert all(stream.id != ids[key] for key, stream in found.manifest.streams.items())
+    # It may have started over while the reader was not in the script.
+    meanwhile = opened(before, [over]).manifest
+    assert "come again" in refused(meanwhile, over, reader()).message
+
+
+def test_a_reader_runs_alone_with_those_whose_late_rows_it_needs() -> None:
+    others = [member(name="T"), member(("w", "1"))]
+    second = replace(member(name="U", sources={}), late_inputs={"later": "late sums"})
+    everyone = [*others, reader(), second]
+    assert [item.name for item in alone(second, everyone)] == ["S", "Late sums", "U"]
+    assert alone(others[0], everyone) == [others[0]]

@@ -136,6 +136,12 @@ FIXES: list[tuple[str, str, str, str]] = [
         "HOP(ts, INTERVAL '1001' MILLISECOND, INTERVAL '10010' MILLISECOND)",
     ),
     (
+        "late_rows_in_windows",
+        "end the statement with EMIT CHANGES",
+        "FROM late_bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)",
+        "FROM late_bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE) EMIT CHANGES",
+    ),
+    (
         "late_rows_of_several",
         "(SELECT price AS other_price, … FROM …)",
         "count(price) AS top FROM asks",

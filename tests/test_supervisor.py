@@ -63,6 +63,15 @@ def test_a_sink_of_late_rows_belongs_to_the_stream_that_finds_them(tmp_path: Pat
     assert [sink.name for sink in supervisor._sinks_of(catalog, "S")] == ["kept"]
 
 
+def test_streams_whose_late_rows_are_read_run_too(tmp_path: Path) -> None:
+    catalog = compile_with_sources(
+        LATE + "CREATE STREAM over_late AS SELECT auction FROM late_bids;"
+        "CREATE STREAM over_that AS SELECT auction FROM over_late;"
+        "CREATE SINK kept FROM over_that WITH (connector = 'memory');"
+    ).catalog
+    assert supervising(tmp_path).wanted(catalog) == ["s", "over_that"]
+
+
 def test_a_pipeline_without_streams_is_stopped_and_the_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,12 +42,13 @@ from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.late import late_side
 from tidegate.plan.optimise import plan_to_run
-from tidegate.plan.rules import rewrite
+from tidegate.plan.rules import forget_deletes, rewrite
 from tidegate.plan.scope import Context, Relation, Resolver, Scope
 from tidegate.sql import expressions as ex
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
+from tidegate.validate.checks.late_readers import late_readers
 from tidegate.validate.checks.sink_changelog import sink_changelog
 from tidegate.validate.checks.sink_options import sink_options
 from tidegate.validate.validator import Mode, validate
@@ -316,6 +317,7 @@ class _Run:
         if bound is None:
             return None
         plan = rewrite(bound)
+        plan = plan if ttl is None else forget_deletes(plan, ttl)
         assert isinstance(plan, n.Emit), "the root of a plan emits"
         return plan
 
@@ -332,7 +334,9 @@ class _Run:
         if plan is None or not self._validate(plan, statement, options):
             return None
         stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
-        return [stream, *late_side(stream)]
+        wrong = list(late_readers(stream, self.catalog))
+        self.errors += wrong
+        return None if wrong else [stream, *late_side(stream)]
 
     def _mode(self, options: Options | None) -> Mode:
         own = options["validator"] if options is not None else None

@@ -64,6 +64,7 @@ TITLES: dict[str, str] = {
     "TG-416": "EMIT that has nothing to update",
     "TG-417": "join that the right side cannot serve",
     "TG-418": "late rows from several places of a query",
+    "TG-419": "late rows that a stream cannot read",
     # 5xx: running
     "TG-501": "not built yet",
     "TG-502": "Java missing or too old",
@@ -85,7 +86,7 @@ TITLES: dict[str, str] = {
     "TG-609": "checkpoint that does not exist",
     "TG-610": "sink that cannot forget what came after a checkpoint",
     "TG-611": "stream that went back to a checkpoint",
-    "TG-612": "sink that does not have all rows of its stream",
+    "TG-612": "sink or stream that does not have all rows",
     "TG-613": "store that is away for the moment",
     "TG-614": "stream that is parked",
     # 7xx: test cases

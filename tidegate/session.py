@@ -184,9 +184,9 @@ class Session:
                 if isinstance(known, Source):
                     compiled.catalog.replace(analyse_source(spark, known))
                 elif isinstance(known, Stream):
-                    compiled.catalog.replace(
-                        self._typed(known, compiled.catalog, compiled.settings)
-                    )
+                    typed = self._typed(known, compiled.catalog, compiled.settings)
+                    compiled.catalog.replace(typed)
+                    self._type_late_rows(typed, compiled.catalog)
             except TidegateError as error:
                 errors.append(error)
         errors += self._misfit_sinks(compiled)
@@ -217,6 +217,14 @@ class Session:
             for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
         )
         return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
+
+    def _type_late_rows(self, stream: Stream, catalog: Catalog) -> None:
+        from tidegate.physical.late import typed_side
+
+        emit = stream.query.emit
+        side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None
+        if isinstance(side, SideStream):
+            catalog.replace(typed_side(side, stream.typed.plan))
 
     def _misfit_sinks(self, compiled: Compiled) -> list[TidegateError]:
         """Sinks that cannot write the types of their stream."""

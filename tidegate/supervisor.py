@@ -19,6 +19,7 @@ from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.refusals import require_end
 from tidegate.physical.stages import all_scans, plan_stages
+from tidegate.plan.late import late_inputs
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.members import Member
 from tidegate.runtime.places import is_cluster
@@ -32,7 +33,7 @@ Show = Callable[[str, int, Any], None]
 
 
 class Supervisor:
-    """Runs every stream that has a sink or a subscriber; late streams run with their parent."""
+    """Runs every stream that has a sink or a subscriber, or whose late rows such a stream reads."""
 
     def __init__(self, directory: DataDirectory, spark: Callable[[], Any], show: Show) -> None:
         self.directory = directory
@@ -60,6 +61,10 @@ class Supervisor:
         """The streams that somebody wants, in the order they were declared."""
         sinks = (*catalog.of(Sink), *self._subscribed.values())
         owners = {self._owner(catalog, sink.source).lower() for sink in sinks}
+        # Readers are declared after those whose late rows they read.
+        for stream in reversed(list(catalog.of(Stream))):
+            if stream.name.lower() in owners:
+                owners |= set(late_inputs(stream.plan).values())
         streams = [*catalog.of(Stream), *catalog.of(SideStream)]
         return [stream.name for stream in streams if stream.name.lower() in owners]
 
@@ -119,10 +124,13 @@ class Supervisor:
         assert self.until_end is not None, "pipelines start with the session"
         planning = Planning(self._spark(), catalog, settings)
         wanted: dict[str, list[Member]] = {}
-        for name in self.wanted(catalog):
-            declared = catalog.get(name)
-            assert isinstance(declared, Stream | SideStream), f"{name} cannot run"
-            member = planning.member(declared, self._sinks_of(catalog, name))
+        found = [catalog.get(name) for name in self.wanted(catalog)]
+        streams = [item for item in found if isinstance(item, Stream)]
+        read = {parent for stream in streams for parent in late_inputs(stream.plan).values()}
+        for declared in found:
+            assert isinstance(declared, Stream | SideStream), "what is wanted can run"
+            sinks = self._sinks_of(catalog, declared.name)
+            member = planning.member(declared, sinks, declared.name.lower() in read)
             wanted.setdefault(pipeline_of(declared), []).append(member)
         for name, members in wanted.items():
             running = self._pipelines.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -129,7 +129,7 @@ class Model:
     query: Query
     out: dict[tuple[Any, ...], int]
     waiting: list[Row]
-    late: int = 0
+    late: list[Row] = field(default_factory=list)
 
     def epoch(
         self, came: list[Row], before: int | None, after: int, now_us: int
@@ -139,7 +139,7 @@ class Model:
             self.out = {key: last for key, last in self.out.items() if last + ttl > now_us}
         timed = query.waits or query.closes
         on_time = [row for row in came if not timed or before is None or row.ts >= before]
-        self.late += len(came) - len(on_time)
+        self.late += [row for row in came if row not in on_time]
         for row in on_time:
             if query.key(row) in self.out:
                 self.out[query.key(row)] = now_us
@@ -183,7 +183,9 @@ def test_it_is_what_the_model_says(
             tasks = [[came[::2]], [came[1::2]]]
             epoch = run.epoch(tasks, [Tick(0, 0, after)], now_us)
             assert Counter(epoch.main) == Counter(model.epoch(came, before, after, now_us))
-            assert epoch.late_rows == model.late
+            assert epoch.late_rows == len(model.late)
             before = after
             if data.draw(st.booleans()):
                 run.restart()
+    kept = Counter(row["l0"] for epoch in run.epochs for row in epoch.late)
+    assert kept == Counter(row.values[0] for row in model.late if keeps_late)

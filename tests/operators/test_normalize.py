@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.operators.group_kernels import HASH
 from tidegate.operators.normalize import Normalize
 
+EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "150"))
+LIMITS = settings(deadline=None, max_examples=-(-EXAMPLES // 3))
 # The time of a row is the place where it stood; its values are a number and what it does.
 Upsert = tuple[str | None, int | None, str]
 KEYS = st.sampled_from(["a", "b", "é", "", None])
@@ -33,8 +36,8 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 
 
-def upserts() -> Drive:
-    return Drive(lambda: Normalize((S,), (S, L)), table)
+def upserts(ttl_us: int | None = None) -> Drive:
+    return Drive(lambda: Normalize((S,), (S, L), ttl_us=ttl_us), table)
 
 
 def test_an_upsert_tells_what_was_there() -> None:
@@ -64,14 +67,44 @@ def test_the_last_row_is_the_one_that_stood_last_in_whatever_epoch_it_came() -> 
     ]
 
 
-@settings(deadline=None, max_examples=40)
+def test_what_stood_before_a_delete_does_not_come_back() -> None:
+    run = upserts()
+    run.rows([Row(3, ("a",), (5, "+U"))])
+    assert run.rows([Row(5, ("a",), (None, "-D"))]).main == [("a", 5, "-D")]
+    run.restart()
+    assert run.rows([Row(4, ("a",), (7, "+U"))]).main == []
+    assert run.rows([Row(6, ("a",), (8, "+U"))]).main == [("a", 8, "+I")]
+
+
+def test_a_delete_is_forgotten_after_its_time_to_live() -> None:
+    run = upserts(ttl_us=10)
+    run.rows([Row(3, ("a",), (5, "+U"))], now_us=0)
+    run.rows([Row(5, ("a",), (None, "-D"))], now_us=1)
+    assert run.rows([Row(4, ("a",), (7, "+U"))], now_us=10).main == []
+    assert run.rows([Row(4, ("a",), (7, "+U"))], now_us=11).main == [("a", 7, "+I")]
+
+
+Standing = dict[str | None, int | None]
+
+
+def played(found: Standing, changes: list[tuple[Any, ...]]) -> None:
+    """What stands after these changes."""
+    for key, value, op in changes:
+        if op in ("-U", "-D"):
+            assert key in found and found.pop(key) == value, "what is retracted was there"
+        else:
+            assert key not in found
+            found[key] = value
+
+
+@LIMITS
 @given(st.lists(st.lists(UPSERTS, max_size=6), max_size=25), st.integers(0, 5))
 def test_what_stands_is_the_last_row_of_every_key(
     epochs: list[list[Upsert]], restart_every: int
 ) -> None:
     run, place = upserts(), 0
-    expected: dict[str | None, int | None] = {}
-    found: dict[str | None, int | None] = {}
+    expected: Standing = {}
+    found: Standing = {}
     for number, epoch in enumerate(epochs):
         tasks: list[list[list[Row]]] = [[[], []], [[]]]
         for key, value, op in epoch:
@@ -81,12 +114,64 @@ def test_what_stands_is_the_last_row_of_every_key(
                 expected.pop(key, None)
             elif op != "-U":
                 expected[key] = value
-        for key, value, op in run.epoch(tasks).main:
-            if op in ("-U", "-D"):
-                assert key in found and found.pop(key) == value, "what is retracted was there"
-            else:
-                assert key not in found
-                found[key] = value
+        played(found, run.epoch(tasks).main)
         assert found == expected
+        if restart_every and number % restart_every == 0:
+            run.restart()
+
+
+@LIMITS
+@given(
+    st.lists(UPSERTS, max_size=40),
+    st.randoms(use_true_random=False),
+    st.integers(1, 8),
+    st.integers(0, 3),
+)
+def test_rows_in_any_order_of_epochs_leave_the_last_one_of_every_key(
+    rows: list[Upsert], dice: Any, epochs: int, restart_every: int
+) -> None:
+    """Also a delete: what stood before it does not come back, in whatever epoch it comes."""
+    placed = [Row(place, (key,), (value, op)) for place, (key, value, op) in enumerate(rows)]
+    expected: Standing = {}
+    for key, value, op in rows:
+        if op == "-D":
+            expected.pop(key, None)
+        elif op != "-U":
+            expected[key] = value
+    dice.shuffle(placed)
+    run = upserts()
+    found: Standing = {}
+    for number in range(epochs):
+        played(found, run.epoch([[placed[number::epochs]]]).main)
+        if restart_every and number % restart_every == 0:
+            run.restart()
+    assert found == expected
+
+
+# A row, and how long after the one before it comes; its epoch is that of its moment.
+TIMED = st.tuples(st.integers(0, 30), KEYS, st.integers(0, 9), st.sampled_from(["+U", "+U", "-D"]))
+
+
+@LIMITS
+@given(
+    st.lists(st.tuples(st.integers(0, 15), st.lists(TIMED, max_size=5)), max_size=30),
+    st.integers(0, 3),
+)
+def test_with_a_time_to_live_deletes_are_forgotten_and_rows_are_not(
+    epochs: list[tuple[int, list[tuple[int, str | None, int, str]]]], restart_every: int
+) -> None:
+    run, now = upserts(ttl_us=10), 0
+    # By key: where its last row stood, its value or None for a delete, and when that came.
+    model: dict[str | None, tuple[int, int | None, int]] = {}
+    found: Standing = {}
+    for number, (pause, rows) in enumerate(epochs):
+        now += pause
+        model = {k: m for k, m in model.items() if m[1] is not None or m[2] + 10 > now}
+        for place, key, value, op in sorted(rows, key=lambda row: row[0]):
+            if key not in model or model[key][0] <= place:
+                model[key] = (place, value if op == "+U" else None, now)
+        given_rows = [Row(place, (key,), (value, op)) for place, key, value, op in rows]
+        played(found, run.epoch([[given_rows]], now_us=now).main)
+        assert found == {k: value for k, (_, value, _) in model.items() if value is not None}
         if restart_every and number % restart_every == 0:
             run.restart()

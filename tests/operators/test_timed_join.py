@@ -207,6 +207,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "step": draw(st.sampled_from([0, 1])),
         "at_close": draw(st.booleans()),
         "null_safe": draw(st.booleans()),
+        "keeps_late": draw(st.booleans()),
         "restart_every": draw(st.integers(0, 4)),
         "small": draw(st.booleans()),
     }
@@ -232,13 +233,15 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
         at_close=case["at_close"],
         safe=case["null_safe"],
     )
+    join = keeping_late(join) if case["keeps_late"] else join
     back = max(0, upper, -lower, upper - lower if case["at_close"] else 0)
     run = Drive(join, back)
     high: list[int | None] = [None, None]
     given_out: list[tuple[Any, ...]] = []
     in_time: list[list[tuple[str | None, int, int]]] = [[], []]
     mark: int | None = None
-    number = late = 0
+    number = 0
+    late: list[int] = []
     for count, epoch in enumerate(_epochs(case["rows"], case["cuts"])):
         sides: list[list[tuple[str | None, int, int]]] = [[], []]
         for side, key, at in epoch:
@@ -246,10 +249,8 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
             sides[side].append((key, at, number))
             if mark is None or at + case["step"] > mark:
                 in_time[side].append((key, at, number))
-            else:
-                late += not (
-                    key is None and not case["null_safe"] and not _tracked(case["how"], side)
-                )
+            elif key is not None or case["null_safe"] or _tracked(case["how"], side):
+                late.append(number)
         for side, delay in enumerate(case["delays"]):
             times = [row[1] - delay for row in sides[side]]
             known = [at for at in (*times, high[side]) if at is not None]
@@ -268,7 +269,10 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
             mark = max(
                 min(item for item in high if item is not None), mark if mark is not None else -999
             )
-    assert run.late == late
+    assert run.late == len(late)
+    if case["keeps_late"]:
+        numbers = (row["l3"] if row["l3"] is not None else row["l4"] for row in run.late_rows)
+        assert Counter(numbers) == Counter(late)
     given_out += run.epoch([[], []], [END_US, END_US])
     expected = joined(in_time, case["how"], (lower, upper), case["null_safe"])
     assert Counter(given_out) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import play_with_restart, rows_of, standing
+from tests.spark.helpers import open_with, play_with_restart, rows_of, standing
 
 pytestmark = pytest.mark.spark
 
@@ -80,3 +81,39 @@ def test_aggregates_follow_rows_that_are_taken_back_and_replaced(
         {"state": "paid", "n": 2, "amount": Decimal("11.25")}
     ]
     assert standing(rows_of(found["cities"])) == [{"city": "c2", "n": 5}]
+
+
+@pytest.mark.parametrize("options", ["", "WITH (state_ttl = '1 day')"])
+def test_an_older_file_does_not_bring_a_deleted_key_back(
+    spark: Any, data: Path, tmp_path: Path, options: str
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    script = (
+        "CREATE SOURCE s (id INT, v STRING, PRIMARY KEY (id)) WITH (connector = 'files', "
+        f"path = '{folder}', format = 'json', changelog = true);"
+        f"CREATE STREAM t {options} AS SELECT id, v FROM s;"
+    )
+    expected = [
+        {1: "new", 2: "new"},
+        {2: "new"},
+        {2: "new", 3: "old"},
+        {1: "x", 2: "new", 3: "old"},
+    ]
+    for number, (moment, rows) in enumerate(
+        [
+            (20, [("+U", 1, "new"), ("+U", 2, "new")]),
+            (30, [("-D", 1, None)]),
+            (25, [("+U", 1, "old"), ("+U", 3, "old")]),
+            (40, [("+U", 1, "x")]),
+        ]
+    ):
+        lines = [json.dumps({"_op": op, "id": id, "v": v}) for op, id, v in rows]
+        (folder / f"{number}.json").write_text("\n".join(lines))
+        os.utime(folder / f"{number}.json", (moment, moment))
+        with open_with(data, spark, script, key_groups=2) as session:
+            subscription = session.subscribe("t")
+            session.start(available_now=True)
+            session.wait()
+            left = standing(rows_of(subscription.take_all()))
+        assert {row["id"]: row["v"] for row in left} == expected[number]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+DEFAULT_PIPELINE = "main"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a source; the type of a computed one is known once Spark has seen it."""
@@ -117,6 +120,11 @@ class Stream(Declared):
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.STREAM
 
+    @property
+    def pipeline(self) -> str:
+        given = self.options["pipeline"]
+        return str(given).lower() if given else DEFAULT_PIPELINE
+
 
 class SideKind(Enum):
     """What a stream holds that another declaration brings along."""
@@ -132,6 +140,10 @@ class SideStream(Declared):
     columns: tuple[Column, ...]
     parent: str
     holds: SideKind
+    # Whether late rows may be changes: without _op nobody can tell what they do.
+    changes: bool = False
+    # What makes late rows: a canonical text of the operators that find them, once typed.
+    meaning: str = ""
 
     @property
     def is_late(self) -> bool:

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.operators.changes import changes
+from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, concat
 from tidegate.operators.keys import canonical, group_ids, places_of
 from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.runs import FORMAT, RunLog
+from tidegate.operators.runs import FORMAT, RunLog, hashes_of, of_hashes
+from tidegate.operators.time_to_live import TOUCHED
 from tidegate.state.codec import schema_text
 
 
@@ -25,12 +28,14 @@ class Normalize:
 
     A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored. The
     last row of a key is the one that stood last, also if an earlier one comes in a later epoch: so
-    it is the same however the files were cut into epochs.
+    it is the same however the files were cut into epochs. For that it is also kept where a row
+    that removed its key stood, with a time to live for so long.
     """
 
     keys: tuple[pa.DataType, ...]
     columns: tuple[pa.DataType, ...]
     limits: Limits = NO_LIMITS
+    ttl_us: int | None = None
     name: str = "normalize_upserts"
     late: pa.Schema | None = None
 
@@ -44,14 +49,19 @@ class Normalize:
         return pa.schema([*fields, pa.field(OP, pa.string())])
 
     @property
-    def stored(self) -> pa.Schema:
+    def _row(self) -> pa.Schema:
         keys = [pa.field(*pair) for pair in zip(self._names, self.keys, strict=True)]
         arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
         return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output, *arrival])
 
     @property
+    def stored(self) -> pa.Schema:
+        row = self._row
+        return row if self.ttl_us is None else row.append(pa.field(TOUCHED, pa.int64()))
+
+    @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return ((self.stored,),)
+        return ((self._row,),)
 
     def stored_as(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.stored))
@@ -94,31 +104,54 @@ class Normalize:
     def _combine(self, tables: Tables) -> Tables:
         return (self._last(tables[0]),)
 
-    def _standing(self, tables: Tables) -> Tables:
-        rows = self._last(tables[0])
-        return (rows.filter(pc.not_equal(rows.column(OP), DELETE)),)
+    def _due(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        """When a row is forgotten: a key that is gone some time after that, a row never."""
+        assert self.ttl_us is not None, "without a time to live nothing is due"
+        gone = pc.equal(rows.column(OP), DELETE)
+        due = pc.if_else(gone, pc.add(rows.column(TOUCHED), self.ttl_us), END_US)
+        return np.asarray(due.to_numpy(), np.int64)
 
     def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
         output = Output()
-        log = RunLog(state, (self.stored,), self._combine, self._standing)
+        due = None if self.ttl_us is None else self._due
+        log = RunLog(state, (self.stored,), self._combine, due=due)
+        if self.ttl_us is not None:
+            log.drop_due(moment.now_us)
         if inputs[0]:
             new = self._last(concat(inputs[0])[0])
-            hashes = np.asarray(new.column(HASH).to_numpy(), np.int64)
-            stored = log.load(hashes)[0]
+            stored = log.load(hashes_of(new))[0]
             new = self._not_before(new, stored)
             known = places_of(new, stored, self._names) >= 0
-            result = changes(
-                _rows(stored.filter(pa.array(known))),
-                _rows(new.filter(pc.not_equal(new.column(OP), DELETE))),
-                self._names,
-            )
+            result = changes(_rows(stored.filter(pa.array(known))), _rows(new), self._names)
             if result.num_rows:
                 output.main.append(result.select(self.output.names))
-            log.append((new,))
+            self._keep(log, new, stored.filter(pa.array(~known)), moment.now_us)
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
+    def _keep(self, log: RunLog, new: pa.Table, others: pa.Table, now_us: int) -> None:
+        """The new rows instead of those of their keys; `others` may have the same hashes."""
+        gone = pc.equal(new.column(OP), DELETE)
+        kept = pa.concat_tables([new.filter(pc.invert(gone)), self._emptied(new.filter(gone))])
+        if self.ttl_us is not None:
+            stamps = pa.array(np.full(kept.num_rows, now_us, np.int64))
+            kept = kept.append_column(TOUCHED, stamps)
+        hashes = hashes_of(kept)
+        (same,), _ = of_hashes((others,), hashes)
+        log.replace(hashes, (pa.concat_tables([same, kept]),))
+
+    def _emptied(self, gone: pa.Table) -> pa.Table:
+        """Of a key that is gone nobody reads more than where it stood."""
+        own = {f"c{index}" for index, _ in enumerate(self.columns)}
+        columns = [
+            pa.nulls(gone.num_rows, field.type) if field.name in own else gone.column(field.name)
+            for field in gone.schema
+        ]
+        return pa.table(columns, schema=gone.schema)
+
 
 def _rows(table: pa.Table) -> pa.Table:
-    """What a row is, without where it lies and stood and what it did."""
-    return table.drop_columns([HASH, OP, ARRIVAL_FILE, ARRIVAL_ROW])
+    """The rows that stand, without where they lie and stood, what they did and when."""
+    standing = table.filter(pc.not_equal(table.column(OP), DELETE))
+    hidden = {HASH, OP, ARRIVAL_FILE, ARRIVAL_ROW, TOUCHED}
+    return standing.select([name for name in table.column_names if name not in hidden])

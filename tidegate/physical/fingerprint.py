@@ -65,7 +65,8 @@ def _scan(node: n.Scan, to: Words) -> list[str]:
 
 
 def _side(node: n.SideScan, to: Words) -> list[str]:
-    return [node.side.name.lower()]
+    made = [f"({node.side.meaning})"] if node.side.meaning else []
+    return [node.side.name.lower(), *made]
 
 
 def _lookup(node: n.LookupScan, to: Words) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidegate.catalog.objects import Column, SideStream
+from tidegate.physical.fingerprint import canonical
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
-from tidegate.plan.late import LateStream
+from tidegate.plan.late import LateStream, late_stream
 
 if TYPE_CHECKING:
     from tidegate.operators.contract import Operator
@@ -26,6 +29,16 @@ def require_fitting(late: LateStream, node: n.Node) -> None:
         )
         error.node = node
         raise error
+
+
+def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
+    """A late stream with the types of its columns, and what its rows mean."""
+    late = late_stream(plan)
+    found = [Column(item.name, item.type) for item in late.columns]
+    judges = dict.fromkeys(item.judge for item in late.inputs)
+    lines = [line for judge in judges for line in canonical(judge).splitlines()]
+    columns = (*found, *side.columns[len(found) :])
+    return replace(side, columns=columns, meaning="; ".join(lines))
 
 
 def is_judge(late: LateStream | None, node: n.Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words
+from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
 from tidegate.plan import nodes as n
@@ -19,7 +19,8 @@ def describe(node: n.Normalize) -> str:
 
 
 def meaning(node: n.Normalize, to: Words) -> list[str]:
-    return [f"key={','.join(to.columns[column] for column in node.key)}"]
+    key = ",".join(to.columns[column] for column in node.key)
+    return [f"key={key}", *ttl_words(node)]
 
 
 def sql(node: n.Normalize, to: SqlWriter) -> str:
@@ -37,8 +38,9 @@ def build(node: n.Normalize, request: Request) -> Built:
     columns.add(OP, OP if carries_op(node.input) else "'+U'")
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    kinds = request.types.all(keys)
-    operator = Normalize(tuple(kinds), tuple(request.types.columns(node)), request.limits)
+    kinds = tuple(request.types.all(keys))
+    whole = tuple(request.types.columns(node))
+    operator = Normalize(kinds, whole, request.limits, node.ttl_us)
     return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
 
 

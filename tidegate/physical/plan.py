@@ -63,6 +63,14 @@ class ScanPlan:
         return time if bad is None else f"CASE WHEN {bad} THEN {BAD_MARK + 1}L - 1L ELSE {time} END"
 
     @property
+    def late_of(self) -> str | None:
+        """The stream whose late rows these are, if it reads no source."""
+        node = self.node
+        if isinstance(node, n.SideScan) and node.side.is_late:
+            return node.side.parent.lower()
+        return None
+
+    @property
     def has_time(self) -> bool:
         return isinstance(self.node, n.Scan) and self.node.source.watermark is not None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidegate.catalog.objects import Stream
 from tidegate.errors import Place, RunError, not_built
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stages import Stage, all_scans, all_stateful, plan_stages
+from tidegate.physical.stages import Stage, all_stateful, plan_stages
 from tidegate.physical.ticked_sql import GENERATORS
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -52,15 +52,6 @@ def refused(stream: Stream, plan: n.Emit, node: n.Node, refusal: Refusal) -> Run
 
 
 def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
-    for scan in all_scans(stage):
-        if isinstance(scan, n.SideScan) and scan.side.is_late:
-            yield (
-                scan,
-                Refusal(
-                    f"the late rows of {scan.side.parent} cannot be read by another stream yet",
-                    f"put a sink on it: CREATE SINK late FROM {scan.side.name} WITH (…).",
-                ),
-            )
     for leaf in all_stateful(stage):
         for refusal in leaf.kind.refusals(leaf.node):
             yield leaf.node, refusal

@@ -8,6 +8,7 @@ from tidegate.catalog.declare import LATE_COLUMNS
 from tidegate.catalog.objects import Column, SideKind, SideStream, Stream
 from tidegate.catalog.options import Options
 from tidegate.plan import nodes as n
+from tidegate.types import ChangelogKind
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def late_side(stream: Stream) -> list[SideStream]:
         # The validator says why; where it is turned off, there is no late stream.
         return []
     columns = tuple(Column(item.name, item.type) for item in late.columns)
+    judged = (item.judge.inputs[item.port] for item in late.inputs)
     return [
         SideStream(
             emit.late_to,
@@ -76,8 +78,15 @@ def late_side(stream: Stream) -> list[SideStream]:
             (*columns, *LATE_COLUMNS),
             stream.name,
             SideKind.LATE_ROWS,
+            any(rows.changelog is not ChangelogKind.APPEND for rows in judged),
         )
     ]
+
+
+def late_inputs(plan: n.Node) -> dict[str, str]:
+    """The late streams that a query reads, itself or in a stream it reads, and whose they are."""
+    scans = (node for node in n.walk(plan) if isinstance(node, n.SideScan))
+    return {s.side.name.lower(): s.side.parent.lower() for s in scans if s.side.is_late}
 
 
 def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:

@@ -294,6 +294,14 @@ def _normalized(node: n.Node) -> n.Node:
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 
+def forget_deletes(node: n.Node, ttl_us: int) -> n.Node:
+    """Give state_ttl to whatever remembers that keys were deleted."""
+    inputs = tuple(forget_deletes(child, ttl_us) for child in node.inputs)
+    if inputs != node.inputs:
+        node = node.with_inputs(*inputs)
+    return replace(node, ttl_us=ttl_us) if isinstance(node, n.Normalize) else node
+
+
 RULES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
     drop_unused_rank,

@@ -9,8 +9,9 @@ from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Manifest, SinkState, StreamState
 from tidegate.connectors.protocols import Cut
 from tidegate.runtime.cutting import Epoch
+from tidegate.runtime.late_inputs import late_offsets
 from tidegate.runtime.members import Member
-from tidegate.runtime.missed import given
+from tidegate.runtime.missed import rows_so_far
 from tidegate.runtime.notes import Notes
 from tidegate.spark.order import Order
 
@@ -25,15 +26,18 @@ def decision(
 ) -> Manifest:
     """The manifest after an epoch."""
     streams = dict(before.streams)
+    operators = {k: notes.operator(k, o) for k, o in before.operators.items()}
     for member in members:
         own = {source: cut for (key, source), cut in epoch.cuts.items() if key == member.key}
-        streams[member.key] = _stream(streams[member.key], member, own, epoch.ends, notes)
+        stream = _stream(streams[member.key], member, own, epoch.ends, notes)
+        late = late_offsets(member, operators.values())
+        streams[member.key] = replace(stream, offsets={**stream.offsets, **late})
     after = replace(
         before,
         epoch=order.epoch,
         now_us=order.now_us,
         streams=streams,
-        operators={k: notes.operator(k, o) for k, o in before.operators.items()},
+        operators=operators,
     )
     return replace(after, sinks=_sinks(after, sinks, notes))
 
@@ -64,7 +68,7 @@ def _sinks(
     found = dict(now.sinks)
     for name, (member, sink) in sinks.items():
         tokens = notes.tokens.get(name, [])
-        rows = given(now, member, sink)
+        rows = rows_so_far(now, member, sink)
         state = SinkState(member.key, sink.connector, now.epoch, tokens, now.generation, rows)
         found[name] = state.following(now.sinks.get(name))
     return found

@@ -76,11 +76,16 @@ class Frames:
         self.built.clear()
 
     def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
-        return pipeline_frame(self._context(job), [_framed(member, job) for member in members])
+        streams = [_framed(member, members, job) for member in members]
+        return pipeline_frame(self._context(job), streams)
 
-    def culprit(self, member: Member, job: Job, failed: JobFailed) -> Culprit | None:
-        """What has failed in a stream, if that can be found."""
-        return culprit(self._context(job), _framed(member, job), failed)
+    def culprit(self, members: Sequence[Member], job: Job, failed: JobFailed) -> Culprit | None:
+        """What has failed in the last of these streams, which reads late rows of the others."""
+        context = self._context(job)
+        *others, last = (_framed(member, members, job) for member in members)
+        if others:
+            pipeline_frame(context, others)
+        return culprit(context, last, failed)
 
     def _context(self, job: Job) -> FrameContext:
         epoch, manifest = job.epoch, job.manifest
@@ -117,7 +122,7 @@ class Job:
     tasks: int
 
 
-def _framed(member: Member, job: Job) -> FramedStream:
+def _framed(member: Member, members: Sequence[Member], job: Job) -> FramedStream:
     sinks = tuple(
         FramedSink(sink.name, opened, member.is_late(sink))
         for owner, sink, opened in job.sinks.values()
@@ -125,4 +130,5 @@ def _framed(member: Member, job: Job) -> FramedStream:
     )
     keys = {number: key for number, (key, _) in member.operators().items()}
     late = tuple(c.name for c in member.late.columns) if member.late is not None else ()
-    return FramedStream(member.plan, keys, sinks, late)
+    readers = tuple(m.name for m in members if member.key in m.late_inputs.values())
+    return FramedStream(member.plan, keys, sinks, late, readers)

@@ -16,11 +16,12 @@ from tidegate.catalog.objects import SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
-from tidegate.physical.plan import PhysicalPlan
+from tidegate.physical.plan import PhysicalPlan, ScanPlan
 from tidegate.physical.runner import runner_of
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.late import late_stream
+from tidegate.runtime.late_inputs import LATE_ROWS, missed_late_rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Member:
     sinks: tuple[Sink, ...]
     late: SideStream | None = None
     on_change: str = "refuse"
+    # The late streams that it reads, and the members whose late rows they are.
+    late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def key(self) -> str:
@@ -52,6 +55,11 @@ class Member:
             found[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
         return found
 
+    @property
+    def source_scans(self) -> list[ScanPlan]:
+        """The scans that read sources: late rows come from another member."""
+        return [scan for scan in self.plan.scans if scan.late_of is None]
+
     def is_late(self, sink: Sink) -> bool:
         """Whether a sink takes the rows that came too late for this stream."""
         return sink.source.lower() != self.key
@@ -64,6 +72,17 @@ class Member:
             return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
         own = tuple((item.name, str(item.type)) for item in plan.fields)
         return (*own, (OP, "STRING")) if carries_op(plan) else own
+
+
+def alone(member: Member, members: Sequence[Member]) -> list[Member]:
+    """A member, after those whose late rows it needs."""
+    wanted = {member.key}
+    found = []
+    for other in reversed(members):
+        if other.key in wanted:
+            wanted |= set(other.late_inputs.values())
+            found.append(other)
+    return found[::-1]
 
 
 @dataclass
@@ -81,35 +100,50 @@ def opened(before: Manifest, members: Sequence[Member]) -> Opened:
     warnings: list[TidegateError] = []
     for member in members:
         stored = streams.get(member.key)
+        sources = _inputs(member, streams)
         old = {k: o for k, o in before.operators.items() if o.stream == member.key}
         new = dict(member.operators().values())
-        changed = _change(member, stored, old, new) if stored is not None else None
+        changed = _change(member, sources, stored, old, new) if stored is not None else None
         if stored is None or (changed is not None and member.on_change == "restart"):
             stored, old = StreamState(uuid.uuid4().hex[:8]), {}
         elif changed is not None:
             warnings += [_discarded(member, o) for k, o in new.items() if k not in old]
         operators = {k: o for k, o in operators.items() if o.stream != member.key}
         operators |= _with_state(new, old)
-        offsets = {k: o for k, o in stored.offsets.items() if k in member.sources}
-        streams[member.key] = replace(stored, sources=dict(member.sources), offsets=offsets)
+        offsets = {k: o for k, o in stored.offsets.items() if k in sources}
+        streams[member.key] = replace(stored, sources=sources, offsets=offsets)
+        warnings += missed_late_rows(member, offsets, operators.values())
         if stored.ended and new:
             warnings.append(_ended(member))
     manifest = replace(before, streams=streams, operators=operators)
     return Opened(manifest, warnings)
 
 
+def _inputs(member: Member, streams: Mapping[str, StreamState]) -> dict[str, SourceState]:
+    """What a stream reads: its sources, and late rows of streams that come before it.
+
+    A stream that starts over has another id, and its late rows come again.
+    """
+    late = {
+        name: SourceState(LATE_ROWS, {"of": parent, "id": streams[parent].id})
+        for name, parent in member.late_inputs.items()
+    }
+    return {**member.sources, **late}
+
+
 def _change(
     member: Member,
+    sources: Mapping[str, SourceState],
     stored: StreamState,
     old: Mapping[str, OperatorState],
     new: Mapping[str, OperatorState],
 ) -> DataDirectoryError | None:
     """How a stream is another one than at its last epoch; raised unless it says what to do."""
-    moved = _moved_source(member, stored)
+    moved = _moved_source(member, sources, stored)
     if moved is not None and member.on_change != "restart":
         # Where it was in the one says nothing about the other.
         raise moved
-    changed = moved or _other_sources(member, stored)
+    changed = moved or _other_sources(member, sources, stored)
     if changed is None and set(old) != set(new):
         changed = _changed(member, list(old.values()), list(new.values()))
     if changed is not None and member.on_change == "refuse":
@@ -140,27 +174,34 @@ def _with_state(
     return found
 
 
-def _moved_source(member: Member, stored: StreamState) -> DataDirectoryError | None:
+def _moved_source(
+    member: Member, sources: Mapping[str, SourceState], stored: StreamState
+) -> DataDirectoryError | None:
     """A source that was read and is another one now."""
-    for name, source in member.sources.items():
+    for name, source in sources.items():
         before = stored.sources.get(name)
         if name in stored.offsets and before is not None and before != source:
+            what = f"it was {_shown(before)}, now it is {_shown(source)}"
+            if before.connector == source.connector == LATE_ROWS:
+                what = f"{source.options['of']} starts over, and its late rows come again"
             return DataDirectoryError(
                 "TG-603",
-                f"the source {name} of the stream {member.name} changed since its last epoch: it "
-                f"was {_shown(before)}, now it is {_shown(source)}",
+                f"the source {name} of the stream {member.name} changed since its last epoch: "
+                f"{what}",
                 hint=_ways_out(),
             )
     return None
 
 
-def _other_sources(member: Member, stored: StreamState) -> DataDirectoryError | None:
-    if set(stored.sources) == set(member.sources):
+def _other_sources(
+    member: Member, sources: Mapping[str, SourceState], stored: StreamState
+) -> DataDirectoryError | None:
+    if set(stored.sources) == set(sources):
         return None
     return DataDirectoryError(
         "TG-603",
         f"the sources of the stream {member.name} changed since its last epoch: it read "
-        f"{_all_shown(stored.sources)}, now it reads {_all_shown(member.sources)}",
+        f"{_all_shown(stored.sources)}, now it reads {_all_shown(sources)}",
         hint=_ways_out(),
     )
 
@@ -170,6 +211,8 @@ def _all_shown(sources: Mapping[str, SourceState]) -> str:
 
 
 def _shown(source: SourceState) -> str:
+    if source.connector == LATE_ROWS:
+        return f"late rows of {source.options['of']}"
     options = "".join(f", {key}={value}" for key, value in source.options.items())
     return f"{source.connector}{options}"
 

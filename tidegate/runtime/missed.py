@@ -5,22 +5,22 @@ from __future__ import annotations
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.errors import RunError
+from tidegate.runtime.late_inputs import late_rows_of
 from tidegate.runtime.members import Member
 
 
-def given(manifest: Manifest, member: Member, sink: Sink) -> int:
-    """How many rows a sink would have been given so far."""
+def rows_so_far(manifest: Manifest, member: Member, sink: Sink) -> int:
+    """How many rows its stream has given out for a sink, whether that was there or not."""
     if not member.is_late(sink):
         return manifest.streams[member.key].rows_out
-    own = (o for o in manifest.operators.values() if o.stream == member.key)
-    return sum(int(operator.report.get("late_rows") or 0) for operator in own)
+    return late_rows_of(member.key, manifest.operators.values())
 
 
 def missed(manifest: Manifest, member: Member, sink: Sink) -> RunError | None:
     """What to say about a declared sink that does not have all rows of its stream."""
     if sink.implied:
         return None
-    now = given(manifest, member, sink)
+    now = rows_so_far(manifest, member, sink)
     state = manifest.sinks.get(sink.name)
     if state is None or state.stream != member.key:
         had = 0

@@ -35,7 +35,7 @@ from tidegate.runtime.cutting import (
 )
 from tidegate.runtime.decision import decision
 from tidegate.runtime.frames import Frames, Job
-from tidegate.runtime.members import Member, opened
+from tidegate.runtime.members import Member, alone, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
 from tidegate.runtime.patience import Patience, T
@@ -130,7 +130,7 @@ class Pipeline:
             members_now = {member.key: member for member in members}
             sinks = self._opened_sinks(start.manifest, members)
             for member in members:
-                for scan in member.plan.scans:
+                for scan in member.source_scans:
                     self._open_source(self.context.source_of(scan))
             self._manifest = start.manifest
             self.warnings += [*start.warnings, *self._missed(sinks)]
@@ -375,7 +375,7 @@ class Pipeline:
         if len(members) > 1:
             for member in members:
                 try:
-                    self._job(self._build([member], epoch, order), order)
+                    self._job(self._build(alone(member, members), epoch, order), order)
                 except JobFailed as again:
                     return self._explained(member, epoch, order, again)
         return self._explained(members[0], epoch, order, error)
@@ -385,7 +385,8 @@ class Pipeline:
     ) -> TidegateError:
         """What has happened; the epoch is looked at again for the expression and the row."""
         error = pipeline_error(member.name, failed)
-        found = self._frames.culprit(member, self._described(epoch, order), failed)
+        members = alone(member, tuple(self.members.values()))
+        found = self._frames.culprit(members, self._described(epoch, order), failed)
         return error if found is None else with_culprit(error, found, self.context.origin_of)
 
     # Committing

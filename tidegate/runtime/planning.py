@@ -7,26 +7,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Declared, Origin, SideStream, Sink, Source, Stream
+from tidegate.catalog.objects import (
+    DEFAULT_PIPELINE,
+    Declared,
+    Origin,
+    SideStream,
+    Sink,
+    Source,
+    Stream,
+)
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.operators.limits import Limits
 from tidegate.physical.plan import ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
+from tidegate.plan.late import late_inputs
 from tidegate.plan.tables import side_plan
 from tidegate.runtime.members import Member
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_PIPELINE = "main"
-
 
 def pipeline_of(declared: Declared | None) -> str:
     """The pipeline that a stream runs in."""
-    given = declared.options["pipeline"] if isinstance(declared, Stream) else None
-    return str(given).lower() if given else DEFAULT_PIPELINE
+    return declared.pipeline if isinstance(declared, Stream) else DEFAULT_PIPELINE
 
 
 @dataclass(frozen=True)
@@ -37,16 +43,31 @@ class Planning:
     catalog: Catalog
     settings: Settings
 
-    def member(self, declared: Stream | SideStream, sinks: Sequence[Sink]) -> Member:
-        """A stream with the sinks that take its rows, and those that take its late ones."""
+    def member(
+        self, declared: Stream | SideStream, sinks: Sequence[Sink], is_read: bool = False
+    ) -> Member:
+        """A stream with the sinks that take its rows, and those that take its late ones.
+
+        `is_read`: another stream reads its late rows.
+        """
         late = next((s for s in self.catalog.of(SideStream) if _is_late_of(s, declared)), None)
         typed = self._typed(declared)
         limits = Limits(self.settings["max_groups"], self.settings["max_state_bytes"])
-        keeps_late = any(sink.source.lower() != declared.name.lower() for sink in sinks)
+        late_sinks = any(sink.source.lower() != declared.name.lower() for sink in sinks)
+        keeps_late = is_read or late_sinks
         plan = plan_physical(declared.name, typed, limits, keeps_late)
-        sources = dict(self._source_state(scan) for scan in plan.scans)
-        on_change = self._on_change(declared)
-        return Member(declared.name, typed, plan, sources, tuple(sinks), late, on_change)
+        scans = (scan for scan in plan.scans if scan.late_of is None)
+        sources = dict(self._source_state(scan) for scan in scans)
+        return Member(
+            declared.name,
+            typed,
+            plan,
+            sources,
+            tuple(sinks),
+            late,
+            self._on_change(declared),
+            late_inputs=late_inputs(typed.plan),
+        )
 
     def _on_change(self, declared: Stream | SideStream) -> str:
         given = declared.options["on_change"] if isinstance(declared, Stream) else None

@@ -76,7 +76,7 @@ def analyse_plan(
 
 
 def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
-    """The plan over the sources of the catalog, which know the types of computed columns."""
+    """The plan over what the catalog has, which knows the types of computed columns."""
 
     def swap(part: n.Node) -> n.Node:
         inputs = tuple(swap(child) for child in part.inputs)
@@ -84,6 +84,10 @@ def _with_sources(node: n.Node, catalog: Catalog) -> n.Emit:
             known = catalog.get(part.source.name)
             assert isinstance(known, Source), f"{part.source.name} is declared"
             return replace(part, source=known)
+        if isinstance(part, n.SideScan):
+            side = catalog.get(part.side.name)
+            assert isinstance(side, SideStream), f"{part.side.name} is declared"
+            return replace(part, side=side)
         return part.with_inputs(*inputs) if inputs else part
 
     plan = swap(node)

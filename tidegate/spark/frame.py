@@ -10,7 +10,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlglot import exp
 
@@ -23,20 +23,17 @@ from tidegate.plan import nodes as n
 from tidegate.spark.direct import DirectScan, scan_and_stage
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.fused import step_and_stage
+from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
 from tidegate.spark.leaf import Leaf
 from tidegate.spark.lowering import Lowered, LoweringContext, lower
 from tidegate.spark.order import OrderPlace
-from tidegate.spark.pack import Batches
-from tidegate.spark.sides import Sides
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
-from tidegate.state.codec import table_from_bytes
 
 if TYPE_CHECKING:
     from tidegate.connectors.protocols import Cut, OpenSink, OpenSource, Read
 
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
-_IS_LATE = pa.field("_tg_is_late", pa.bool_())
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,8 @@ class FramedStream:
     keys: Mapping[int, str]
     sinks: tuple[FramedSink, ...]
     late_names: tuple[str, ...] = ()
+    # The streams that read its late rows.
+    readers: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,6 +83,8 @@ class FrameContext:
     shared: list[DataFrame] = field(default_factory=list)
     # What Spark's own readers read in this frame, by stream and source.
     read_natively: set[tuple[str, str]] = field(default_factory=set)
+    # By stream: late rows that others read.
+    late: dict[str, LateRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     plan = stream.plan
     lowering = lowering_context(context, stream)
     plain = not any(sink.late or sink.sink.columns([]) is not None for sink in stream.sinks)
-    lowered = lower(plan, lowering, may_fuse=plain)
+    lowered = lower(plan, lowering, may_fuse=plain and not stream.readers)
     if lowered.frame is None:
         return _fused(lowered, stream, lowering)
     frame = _mended(plan.node, lowered.frame)
@@ -154,16 +155,17 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     frame, staged = _with_columns(frame, main, names, _arrow(frame, names), LIVE)
     frame, staged = _with_plain_names(frame, staged)
     late = [sink for sink in stream.sinks if sink.late]
-    if late:
+    if late or stream.readers:
         assert plan.late is not None, "somebody asked for late rows"
-        frame = _with_late(frame, plan.late)
-        kinds = zip(stream.late_names, plan.late, strict=True)
-        schema = pa.schema([pa.field(name, field.type) for name, field in kinds])
-        own = [_late_column(place) for place, _ in enumerate(schema)]
-        frame, others = _with_columns(frame, late, own, schema, _IS_LATE.name)
+        rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.place)
+        if stream.readers:
+            # Its operators step once, whoever reads what they give.
+            context.shared.append(rows.frame)
+            context.late[stream.name.lower()] = rows
+        frame, others = _with_columns(rows.frame, late, rows.own, rows.schema, IS_LATE)
         staged += others
     scans = any(isinstance(leaf, ScanPlan) for leaf in plan.leaves)
-    spec = StagingSpec(stream.name, tuple(staged), scans, _IS_LATE.name if late else None)
+    spec = StagingSpec(stream.name, tuple(staged), scans, IS_LATE if late else None)
     return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
 
 
@@ -218,41 +220,14 @@ def _with_plain_names(
     return renamed, [replace(s, columns=tuple(plain[name] for name in s.columns)) for s in staged]
 
 
-def _with_late(frame: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Late rows as rows of columns of their own, so that SQL can be made of them."""
-    fields = [pa.field(_late_column(place), f.type) for place, f in enumerate(schema)]
-    whole = pa.schema([*to_arrow_schema(frame.schema, timezone="UTC"), *fields, _IS_LATE])
-
-    def unpack(batches: Batches) -> Batches:
-        for batch in batches:
-            sides = Sides()
-            sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
-            nothing = [pa.nulls(batch.num_rows, f.type) for f in fields]
-            flags = pa.repeat(pa.scalar(False), batch.num_rows)
-            yield pa.record_batch([*batch.columns, *nothing, flags], schema=whole)
-            for data in sides.late:
-                for rows in table_from_bytes(data, schema).to_batches():
-                    given = dict(zip((f.name for f in fields), rows.columns, strict=True))
-                    given[_IS_LATE.name] = pa.repeat(pa.scalar(True), rows.num_rows)
-                    given[LIVE] = pa.repeat(pa.scalar(False), rows.num_rows)
-                    yield pa.record_batch(
-                        [given.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in whole],
-                        schema=whole,
-                    )
-
-    return frame.mapInArrow(unpack, from_arrow_schema(whole))
-
-
-def _late_column(place: int) -> str:
-    return f"_tg_late_{place}"
-
-
 def _arrow(frame: DataFrame, names: Sequence[str]) -> pa.Schema:
     fields = [field for field in frame.schema.fields if field.name in names]
     return to_arrow_schema(StructType(fields), timezone="UTC")
 
 
 def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFrame:
+    if scan.late_of is not None:
+        return late_scan(scan, context.late[scan.late_of])
     source, read = context.asked(scan)
     opened = context.sources[source.name.lower()]
     share = f"{stream.name}/{source.name}".lower()
@@ -275,6 +250,8 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFr
 
 def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DirectScan | None:
     """How tasks read a source themselves, where they can."""
+    if scan.late_of is not None:
+        return None
     source, read = context.asked(scan)
     opened = context.sources[source.name.lower()]
     cut = context.native.get((stream.name.lower(), source.name.lower()))

@@ -17,9 +17,9 @@ def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
         if not waits and (_by_clock(node) or not node.needs_watermark):
             continue
         for scan in n.walk(node):
-            if not isinstance(scan, n.Scan) or scan.source.bounded:
-                continue
-            if not scan.has_watermark:
+            if isinstance(scan, n.SideScan):
+                yield _of_side(node, scan)
+            if isinstance(scan, n.Scan) and not (scan.bounded or scan.has_watermark):
                 yield _finding(node, scan)
 
 
@@ -33,14 +33,30 @@ def _by_clock(node: n.Node) -> bool:
     return any(window.processing_time for window in windows)
 
 
+def _of_side(node: n.Node, scan: n.SideScan) -> Finding:
+    why = ""
+    if scan.side.is_late:
+        why = f" (its rows came after the watermark of {scan.side.parent} had passed them)"
+    other = "give out what changes: end the statement with EMIT CHANGES or EMIT ON UPDATE."
+    return Finding(
+        "TG-405",
+        f"{scan.side.name} has no watermark{why}, so {_outcome(node)}",
+        node,
+        other if isinstance(node, n.Window) else "leave the event time out of the query.",
+    )
+
+
+def _outcome(node: n.Node) -> str:
+    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
+    return kinds.get(type(node), "nothing says when its rows are complete")
+
+
 def _finding(node: n.Node, scan: n.Scan) -> Finding:
     times = [item.name for item in scan.fields if item.type == "TIMESTAMP"]
     column = times[0] if times else "ts"
-    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
-    what = kinds.get(type(node), "nothing says when its rows are complete")
     return Finding(
         "TG-405",
-        f"the source {scan.source.name} has no watermark, so {what}",
+        f"the source {scan.source.name} has no watermark, so {_outcome(node)}",
         node,
         f"declare it in CREATE SOURCE {scan.source.name}: WATERMARK FOR {column} AS {column} - "
         "INTERVAL '5' SECOND",

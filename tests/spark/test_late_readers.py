@@ -1,0 +1,201 @@
+"""Streams over late rows: they run with the stream that finds them, in the same epochs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.helpers import open_with, play, rows_of, standing
+from tidegate.errors import DataDirectoryError, RunError
+from tidegate.runtime import pipeline as module
+from tidegate.runtime.steps import Step
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SOURCE = (
+    "CREATE SOURCE s (k STRING, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+    "WITH (connector = 'memory', inserts_per_epoch = 1);"
+)
+PARENT = (
+    "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total "
+    "FROM (SELECT k, v * 1.5 AS v, ts FROM s) AS p "
+    "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late;"
+)
+SUMS = (
+    "CREATE STREAM sums AS SELECT k, late_window_end, sum(v) AS total, count(*) AS n FROM late "
+    "GROUP BY k, late_window_end EMIT CHANGES;"
+)
+READERS = SUMS + (
+    "CREATE STREAM plain AS SELECT k, v, late_operator FROM late WHERE v > 2;"
+    "CREATE STREAM both_ways AS SELECT k, v FROM late UNION ALL SELECT k, -v AS v FROM late;"
+    "CREATE STREAM by_clock AS SELECT window_end > late_end AS later, sum(v) AS v FROM "
+    "(SELECT v, max(late_window_end) AS late_end, window_end FROM late "
+    "GROUP BY v, TUMBLE(PROCTIME(), INTERVAL '1' SECOND)) AS c GROUP BY window_end > late_end "
+    "EMIT ON UPDATE;"
+)
+STEPS = [
+    [("a", 2, 1)],
+    [("z", 0, 31)],
+    [("a", 4, 2), ("b", 1, 3)],
+    [("a", 6, 3), ("z", 0, 41)],
+    [("b", 3, 4)],
+]
+LATE = [("a", 6.0), ("b", 1.5), ("a", 9.0), ("b", 4.5)]
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def given(step: list[tuple[str, int, float]]) -> dict[str, list[dict[str, Any]]]:
+    return {"s": [{"k": k, "v": v, "ts": at(seconds)} for k, v, seconds in step]}
+
+
+def test_streams_and_sinks_over_late_rows_agree_through_a_restart(spark: Any, data: Path) -> None:
+    names = ("late", "sums", "plain", "both_ways", "by_clock")
+    script = SOURCE + PARENT + READERS
+    with open_with(data, spark, script, key_groups=2) as session:
+        for name in names:
+            session.subscribe(name)
+        session.start()
+        play(session, *map(given, STEPS[:3]))
+    with open_with(data, spark, script, key_groups=2) as session:
+        found = {name: session.subscribe(name) for name in names}
+        for step in STEPS[3:]:
+            session.insert("s", given(step)["s"])
+        session.start(until_end=True)
+        session.wait()
+        rows = {name: rows_of(item.take_all()) for name, item in found.items()}
+        status = {item.name: item for item in session.status()}
+    assert sorted((r["k"], float(r["v"])) for r in rows["late"]) == sorted(LATE)
+    sums = sorted((r["k"], float(r["total"]), r["n"]) for r in standing(rows["sums"]))
+    assert sums == [("a", 15.0, 2), ("b", 6.0, 2)]
+    assert {r["late_window_end"] for r in standing(rows["sums"])} == {at(10)}
+    assert sorted((r["k"], float(r["v"])) for r in rows["plain"]) == sorted(
+        row for row in LATE if row[1] > 2
+    )
+    assert {r["late_operator"] for r in rows["plain"]} == {"window_aggregate"}
+    assert len(rows["both_ways"]) == 8 and sum(r["v"] for r in rows["both_ways"]) == 0
+    assert [(r["later"], float(r["v"])) for r in rows["by_clock"]][-1] == (True, 21.0)
+    assert status["w"].late_rows == 4
+    # Since this start: what a stream has read is what was too late for the other one.
+    assert [status[name].rows_in for name in names[1:4]] == [2, 2, 2]
+
+
+def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
+    spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody wants its own rows; every operator leaves one state file an epoch."""
+    files: list[list[str]] = []
+
+    def reached(step: Step) -> None:
+        if step is Step.RAN:
+            folder = data / "_pipelines" / "main" / "state"
+            newest = max(path.name[:16] for path in folder.iterdir())
+            files.append([p.name for p in folder.iterdir() if p.name.startswith(newest)])
+
+    monkeypatch.setattr(module, "reached", reached)
+    with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
+        sums = session.subscribe("sums")
+        session.start()
+        play(session, *map(given, STEPS[:3]))
+        assert [item.name for item in session.status()] == ["w", "sums"]
+        assert len(rows_of(sums.take_all())) == 2
+    assert [len(names) for names in files] == [2, 2, 2]
+    # Without the reader the same state goes on, and the reader comes back with what is new.
+    with open_with(data, spark, SOURCE + PARENT, key_groups=2) as session:
+        session.subscribe("w")
+        session.start()
+        play(session, given(STEPS[3]))
+        assert session.status()[0].late_rows == 3
+    with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
+        sums = session.subscribe("sums", 4)
+        session.start()
+        (warning,) = session.warnings
+        assert (warning.code, "1 rows of late" in warning.message) == ("TG-612", True)
+        play(session, given(STEPS[4]))
+        assert sorted((r["k"], r["n"], r["_op"]) for r in rows_of(sums.take_all())) == [
+            ("b", 1, "-U"),
+            ("b", 2, "+U"),
+        ]
+
+
+def test_a_stream_below_that_starts_over_takes_its_readers_along(spark: Any, data: Path) -> None:
+    with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
+        session.subscribe("sums")
+        session.start()
+        play(session, *map(given, STEPS[:3]))
+    changed = SOURCE + PARENT.replace("'10' SECOND", "'5' SECOND")
+    changed = changed.replace("STREAM w AS", "STREAM w WITH (on_change = 'restart') AS")
+    with open_with(data, spark, changed + SUMS, key_groups=2) as session:
+        session.subscribe("sums")
+        with pytest.raises(DataDirectoryError, match="w starts over, and its late rows come again"):
+            session.start()
+    over = changed + SUMS.replace("STREAM sums AS", "STREAM sums WITH (on_change = 'restart') AS")
+    with open_with(data, spark, over, key_groups=2) as session:
+        sums = session.subscribe("sums", 3)
+        session.start()
+        session.wait()
+        found = standing(rows_of(sums.take_all()))
+    assert [
+        (r["k"], r["n"], r["late_window_end"]) for r in sorted(found, key=lambda r: r["k"])
+    ] == [
+        ("a", 1, at(5)),
+        ("b", 1, at(5)),
+    ]
+
+
+def test_the_reader_is_to_blame_for_its_own_failure(spark: Any, data: Path) -> None:
+    fails = "CREATE STREAM ratio AS SELECT k, 1 / (v - v) AS x FROM late;"
+    with open_with(data, spark, SOURCE + PARENT + SUMS + fails, key_groups=2) as session:
+        session.subscribe("sums")
+        session.subscribe("ratio")
+        session.start()
+        play(session, *map(given, STEPS[:2]))
+        with pytest.raises(RunError, match="stream ratio") as caught:
+            play(session, given(STEPS[2]))
+        # The epoch is looked at again, with the late rows in it.
+        assert 'in the row {"k":"a","v":6.0}' in caught.value.message
+        assert caught.value.place is not None and "1 / (v - v)" in caught.value.render()
+
+
+def test_many_late_rows_of_a_join_in_several_tasks(
+    spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enough for more than one task; the reader joins late rows with a source of its own."""
+    script = (
+        SOURCE + "CREATE SOURCE t (k STRING, name STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory');"
+        "CREATE STREAM near AS SELECT s.k, t.name FROM s JOIN t ON s.k = t.k "
+        "AND t.ts BETWEEN s.ts - INTERVAL '5' SECOND AND s.ts EMIT ON WINDOW CLOSE "
+        "LATE DATA TO late;"
+        "CREATE STREAM named WITH (state_ttl = '1 day') AS "
+        "SELECT l.k, l.v, t.name FROM late AS l JOIN t ON t.k = l.k;"
+        "CREATE STREAM counts AS SELECT k, count(*) AS n FROM named GROUP BY k EMIT ON UPDATE;"
+    )
+    files: list[int] = []
+
+    def reached(step: Step) -> None:
+        if step is Step.RAN:
+            folder = data / "_pipelines" / "main" / "state"
+            newest = max(path.name[:16] for path in folder.iterdir())
+            files.append(sum(path.name.startswith(newest) for path in folder.iterdir()))
+
+    monkeypatch.setattr(module, "reached", reached)
+    many = 24_000
+    late = [{"k": f"k{n % 50}", "v": n, "ts": at(n % 20)} for n in range(many)]
+    with open_with(data, spark, script, key_groups=4) as session:
+        counts, kept = session.subscribe("counts"), session.subscribe("late")
+        session.start()
+        names = [{"k": f"k{n}", "name": f"n{n}", "ts": at(60)} for n in range(0, 50, 2)]
+        play(session, {"s": [{"k": "z", "v": 0, "ts": at(60)}], "t": names}, {"s": late})
+        assert session.status()[0].late_rows == many
+        assert sum(batch.table.num_rows for batch in kept.take_all()) == many
+        found = {row["k"]: row["n"] for row in rows_of(counts.take_all())}
+    assert found == {f"k{n}": many // 50 for n in range(0, 50, 2)}
+    # The last epoch ran in two tasks: three operators, each of which stepped once in both.
+    assert files[-1] == 6

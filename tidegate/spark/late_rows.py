@@ -1,0 +1,114 @@
+"""Late rows of a stream as rows of a frame: for sinks, and for streams that read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.physical.plan import ScanPlan
+from tidegate.physical.stage_sql import quoted
+from tidegate.spark.order import OrderPlace
+from tidegate.spark.pack import Batches
+from tidegate.spark.sides import Sides, note_bytes
+from tidegate.state.codec import table_from_bytes
+
+IS_LATE = "_tg_is_late"
+_NOW = "_tg_late_now"
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """The rows of a stream and, turned off, its late ones in columns of their own.
+
+    `schema` has these columns by the names they have in the late stream.
+    """
+
+    frame: DataFrame
+    schema: pa.Schema
+
+    @property
+    def own(self) -> list[str]:
+        return [_column(place) for place, _ in enumerate(self.schema)]
+
+
+def with_late(
+    frame: DataFrame,
+    late: pa.Schema,
+    names: tuple[str, ...],
+    readers: tuple[str, ...],
+    place: OrderPlace,
+) -> LateRows:
+    """Late rows as rows of columns of their own, so that SQL can be made of them.
+
+    Each reader is told how many came, by a note among the rows of the stream itself.
+    """
+    fields = [pa.field(_column(number), f.type) for number, f in enumerate(late)]
+    hidden = [pa.field(_NOW, pa.int64()), pa.field(IS_LATE, pa.bool_())]
+    whole = pa.schema([*to_arrow_schema(frame.schema, timezone="UTC"), *fields, *hidden])
+
+    def unpack(batches: Batches) -> Batches:
+        now_us = place.read().now_us
+        count = 0
+        for batch in batches:
+            sides = Sides()
+            sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
+            own = dict(zip(batch.schema.names, batch.columns, strict=True))
+            own[IS_LATE] = pa.repeat(pa.scalar(False), batch.num_rows)
+            yield _filled(own, batch.num_rows, whole)
+            for data in sides.late:
+                for rows in table_from_bytes(data, late).to_batches():
+                    count += rows.num_rows
+                    given = dict(zip((f.name for f in fields), rows.columns, strict=True))
+                    yield _filled(given | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
+        if count and readers:
+            yield _told(readers, count, whole)
+
+    kinds = zip(names, late, strict=True)
+    schema = pa.schema([pa.field(name, field.type) for name, field in kinds])
+    return LateRows(frame.mapInArrow(unpack, from_arrow_schema(whole)), schema)
+
+
+def late_scan(scan: ScanPlan, late: LateRows) -> DataFrame:
+    """The late rows of another stream for a stage: its columns by id, and the hidden ones.
+
+    They have no watermark: they come behind that of the stream they were too late for.
+    """
+    own = {name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)}
+    columns = [f"{own[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields]
+    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {MARK}"]
+    hidden += [f"true AS {LIVE}", f"CAST(NULL AS BINARY) AS {SIDE}"]
+    if scan.arrival:
+        hidden += [f"'' AS {ARRIVAL_FILE}", f"0L AS {ARRIVAL_ROW}"]
+    if scan.clocked:
+        hidden.append(f"{_NOW} AS {NOW}")
+    return late.frame.where(IS_LATE).selectExpr(*columns, *hidden)
+
+
+def _turned_off(count: int, now_us: int) -> dict[str, Any]:
+    return {
+        IS_LATE: pa.repeat(pa.scalar(True), count),
+        LIVE: pa.repeat(pa.scalar(False), count),
+        _NOW: pa.repeat(pa.scalar(now_us, pa.int64()), count),
+    }
+
+
+def _told(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBatch:
+    notes = [note_bytes({"stream": reader, "rows": count}) for reader in readers]
+    off = pa.repeat(pa.scalar(False), len(notes))
+    given = {SIDE: pa.array(notes, pa.binary()), LIVE: off, IS_LATE: off}
+    return _filled(given, len(notes), whole)
+
+
+def _filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
+    """A batch with what is given, and NULL in all other columns."""
+    columns = [given.get(field.name, pa.nulls(count, field.type)) for field in whole]
+    return pa.record_batch(columns, schema=whole)
+
+
+def _column(place: int) -> str:
+    return f"_tg_late_{place}"
