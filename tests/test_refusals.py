@@ -127,6 +127,7 @@ FIXES: list[tuple[str, str, str, str]] = [
     ),
     ("subquery_in", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("over_of_a_changelog", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    ("over_of_all_that_follows", "10 FOLLOWING", "UNBOUNDED FOLLOWING", "10 FOLLOWING"),
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("lateness_in_processing_time", "GROUP BY TUMBLE(ts, ", "TUMBLE(PROCTIME(), ", "TUMBLE(ts, "),
     (
@@ -161,25 +162,8 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("unknown_table", "did you mean bids?", "bidz", "bids"),
     ("unknown_setting", "did you mean validator?", "validater", "validator"),
     ("misplaced_proctime", "current_timestamp()", "PROCTIME()", "current_timestamp()"),
-    (
-        "unsupported_distinct_in_over",
-        "size(collect_set(x) OVER (…))",
-        "count(DISTINCT bidder) OVER (PARTITION BY auction ORDER BY ts)",
-        "size(collect_set(bidder) OVER (PARTITION BY auction ORDER BY ts))",
-    ),
     ("table_with_schema", "write bids", "shop.bids", "bids"),
     ("group_by_all", "name the columns to group by", "GROUP BY ALL", "GROUP BY auction, channel"),
-    (
-        "over_share_of_a_window",
-        "JOIN totals AS t ON w.window_start = t.window_start AND w.window_end = t.window_end",
-        """s AS SELECT auction, window_start, count(*) / sum(count(*)) OVER (PARTITION BY window_start) AS share
-FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE);""",
-        """w AS SELECT auction, window_start, window_end, count(*) AS n
-FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE);
-CREATE STREAM totals AS SELECT window_start, window_end, sum(n) AS n FROM w GROUP BY window_start, window_end;
-CREATE STREAM s AS SELECT w.auction, w.n / t.n AS share FROM w
-JOIN totals AS t ON w.window_start = t.window_start AND w.window_end = t.window_end;""",
-    ),
 ]
 # The same for scripts with several mistakes, each mended as its hint says.
 MENDED: list[tuple[str, list[tuple[str, str]]]] = [

@@ -117,6 +117,34 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
             f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
             f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE",
         ),
+        (
+            "SELECT sum(price) OVER (ORDER BY ts GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW) AS x "
+            "FROM bids",
+            "GROUPS",
+            "SELECT sum(price) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS x "
+            "FROM bids",
+        ),
+        (
+            "SELECT sum(price) OVER (ORDER BY ts ROWS BETWEEN 1 + 1 PRECEDING AND CURRENT ROW) AS "
+            "x FROM bids",
+            "not constants",
+            "SELECT sum(price) OVER (ORDER BY ts ROWS 2 PRECEDING) AS x FROM bids",
+        ),
+        (
+            "SELECT lag(price, price) OVER (ORDER BY ts) AS x FROM bids",
+            "differs from row to row",
+            "SELECT lag(price, 3, 0) OVER (ORDER BY ts) AS x FROM bids",
+        ),
+        (
+            "SELECT nth_value(price, 0) OVER (ORDER BY ts) AS x FROM bids",
+            "at least 1",
+            "SELECT nth_value(price, 1) OVER (ORDER BY ts) AS x FROM bids",
+        ),
+        (
+            "SELECT skewness(price) OVER (ORDER BY ts) AS x FROM bids",
+            "skewness cannot run",
+            "SELECT count(DISTINCT price) FILTER (WHERE price > 1) OVER (ORDER BY ts) AS x FROM bids",
+        ),
     ],
 )
 def test_what_joins_and_ranks_cannot_do_is_refused(refused: str, reason: str, runs: str) -> None:

@@ -174,8 +174,8 @@ CASES = [
     case(
         "over_unsupported",
         "TG-411",
+        "SELECT ntile(4) OVER (ORDER BY ts) AS x FROM bids",
         "SELECT lead(price) OVER (ORDER BY ts) AS x FROM bids",
-        "SELECT lag(price) OVER (ORDER BY ts) AS x FROM bids",
     ),
     case(
         "over_unsupported",

@@ -51,3 +51,10 @@ CREATE STREAM with_late AS
 SELECT auction, window_end, count(*) AS n FROM bids
 GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE)
 EMIT ON WINDOW CLOSE LATE DATA TO late_bids;
+
+-- A function that nobody reads goes, with its arguments.
+CREATE STREAM functions AS
+SELECT auction, before FROM (
+    SELECT *, lag(price) OVER (PARTITION BY auction ORDER BY ts) AS before,
+        max(bidder) OVER (PARTITION BY auction ORDER BY ts) AS highest
+    FROM bids);

@@ -16,3 +16,24 @@ CREATE STREAM of_groups AS
 SELECT window_end, count(*) AS n, sum(count(*)) OVER (ORDER BY window_end) AS so_far
 FROM bids
 GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE);
+
+-- Functions of other partitions are operators of their own; what looks ahead by rows comes last.
+CREATE STREAM several AS
+SELECT auction, price > 2 * lag(price) OVER w AS doubled, avg(price) OVER bidders AS usual,
+    lead(price) OVER w AS next
+FROM bids
+WINDOW w AS (PARTITION BY auction ORDER BY ts), bidders AS (PARTITION BY bidder ORDER BY ts);
+
+CREATE STREAM around AS
+SELECT auction, count(*) OVER (
+    PARTITION BY auction ORDER BY ts
+    RANGE BETWEEN INTERVAL '10' SECOND PRECEDING AND INTERVAL '10' SECOND FOLLOWING
+) AS n FROM bids QUALIFY n > 3 AND auction > 7;
+
+CREATE STREAM shares AS
+SELECT auction, window_end, count(*) / sum(count(*)) OVER (PARTITION BY window_end) AS share,
+    ntile(4) OVER (PARTITION BY window_end ORDER BY max(price)) AS quarter
+FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE);
+
+CREATE STREAM corrected WITH (state_ttl = '1 day') AS
+SELECT auction, price, price / sum(price) OVER (PARTITION BY auction) AS share FROM bids EMIT CHANGES;

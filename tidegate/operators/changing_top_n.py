@@ -16,7 +16,7 @@ from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER, Mask, equal_rows, ranks_of
-from tidegate.operators.ranking import INT, SEQ, Ranking, numbered
+from tidegate.operators.ranking import INT, SEQ, Partitions, numbered
 from tidegate.operators.runs import FORMAT, RunLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
@@ -31,7 +31,7 @@ class ChangingTopN:
     time without a row a partition that does not close is forgotten.
     """
 
-    ranking: Ranking
+    ranking: Partitions
     retracts: bool = False
     closes: bool = False
     at_end: bool = False

@@ -116,6 +116,11 @@ class Groups:
     def empty(self) -> Tables:
         return self._empty
 
+    @property
+    def plain(self) -> list[tuple[PlainAccumulator, list[str]]]:
+        """The plain accumulators, each with the columns of its states."""
+        return list(self._plain.values())
+
     # Rows to states
 
     def lift(self, rows: pa.Table) -> Tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,48 @@ _ARRIVAL = (
     (ARRIVAL_FILE, Ordering(pa.string(), False, False)),
     (ARRIVAL_ROW, Ordering(INT, False, False)),
 )
+
+
+class Partitions(Protocol):
+    """What comes out of partitions: their first rows, or all of them with more columns."""
+
+    @property
+    def key_fields(self) -> list[pa.Field]: ...
+
+    @property
+    def by(self) -> list[str]:
+        """What tells partitions apart."""
+
+    @property
+    def row(self) -> pa.Schema:
+        """What a row of the result is."""
+
+    @property
+    def content(self) -> list[pa.Field]:
+        """What rows have wherever they are."""
+
+    @property
+    def arrived(self) -> pa.Schema:
+        """A row that comes in, with its place of arrival."""
+
+    @property
+    def kept(self) -> pa.Schema:
+        """A row that is stored, with its place among all that came."""
+
+    def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The columns that count, with keys that are equal where SQL says so."""
+
+    def contenders(self, rows: pa.Table) -> pa.Table:
+        """Rows that can be in a result, as they came."""
+
+    def leading(self, rows: pa.Table) -> pa.Table:
+        """Of stored rows those that can be in a result."""
+
+    def result(self, rows: pa.Table) -> pa.Table:
+        """The result of stored rows, partition by partition."""
+
+    def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
+        """What one result had and the next has not, and the other way round, as rows with _op."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tidegate.operators.group_kernels import PANE, SEEN, concat
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
-from tidegate.operators.ranking import INT, Ranking, numbered
+from tidegate.operators.ranking import INT, Partitions, numbered
 from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
@@ -27,7 +27,7 @@ class WindowTopN:
     start of a window, for late rows.
     """
 
-    ranking: Ranking
+    ranking: Partitions
     with_op: bool = False
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS

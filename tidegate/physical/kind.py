@@ -90,7 +90,7 @@ def unbuilt(
         yield Refusal(
             f"the operator {name(node)} cannot run yet",
             "projections, filters, UNION ALL, LATERAL VIEW, windows, aggregates, DISTINCT, top-N, "
-            "interval, window, regular, temporal and ASOF joins run.",
+            "OVER, interval, window, regular, temporal and ASOF joins run.",
         )
 
     def build(node: n.Node, request: Request) -> Built:

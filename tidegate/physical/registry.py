@@ -9,6 +9,7 @@ from tidegate.physical import (
     join,
     nearest_join,
     normalize,
+    over,
     top_n,
     unbuilt,
 )
@@ -22,7 +23,7 @@ _KINDS: dict[type[n.Node], OperatorKind] = {
     n.Join: join.KIND,
     n.Normalize: normalize.KIND,
     n.TopN: top_n.KIND,
-    n.Over: unbuilt.OVER,
+    n.Over: over.KIND,
     n.Sort: unbuilt.SORT,
     n.Limit: unbuilt.LIMIT,
     n.SetOperation: unbuilt.SET_OPERATION,

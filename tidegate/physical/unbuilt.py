@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from tidegate.physical.kind import unbuilt
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.stage_sql import SqlWriter, quoted
+from tidegate.physical.meaning import Words
+from tidegate.physical.stage_sql import SqlWriter
 from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-
-
-def _over(node: n.Over) -> str:
-    return "Over " + ", ".join(text_of(function) for function in node.functions)
 
 
 def _sort(node: n.Sort) -> str:
@@ -35,21 +31,6 @@ def _window_name(node: n.Window) -> str:
     return "processing_time_window" if node.spec.processing_time else "session_window"
 
 
-def _over_meaning(node: n.Over, to: Words) -> list[str]:
-    return [to.texts(node.functions), *ttl_words(node)]
-
-
-def _over_sql(node: n.Over, to: SqlWriter) -> str:
-    computed = [
-        f"{to_sql(function)} AS {quoted(item.id)}"
-        for item, function in zip(
-            node.fields[len(node.input.fields) :], node.functions, strict=True
-        )
-    ]
-    columns = [*to.ids(node.input), *computed]
-    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
-
-
 def _sort_meaning(node: n.Sort, to: Words) -> list[str]:
     return [to.texts(node.order)]
 
@@ -69,7 +50,6 @@ def _limit_sql(node: n.Limit, to: SqlWriter) -> str:
     return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
 
 
-OVER = unbuilt(lambda node: "over", _over, _over_meaning, _over_sql)
 SORT = unbuilt(lambda node: "sort", _sort, _sort_meaning, _sort_sql)
 LIMIT = unbuilt(lambda node: "limit", _limit, _limit_meaning, _limit_sql)
 SET_OPERATION = unbuilt(lambda node: node.operation.lower(), _set_operation)

@@ -11,6 +11,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import Item, select_items
+from tidegate.plan.over import over_nodes, with_nulls_outside, written_out
 from tidegate.plan.scope import (
     Context,
     Relation,
@@ -30,7 +31,7 @@ BindQuery = Callable[[exp.Expr, Context, Ctes, Scope | None], n.Node]
 
 _HANDLED = frozenset(
     {"with_", "kind", "expressions", "hint", "distinct", "from_", "joins", "laterals", "where"}
-    | {"group", "having", "qualify", "order", "limit", "offset"}
+    | {"group", "having", "qualify", "windows", "order", "limit", "offset"}
 )
 
 # Clauses whose names differ from what sqlglot calls them.
@@ -39,7 +40,6 @@ _CLAUSES = {
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
     "locks": "FOR UPDATE",
-    "windows": "WINDOW",
 }
 
 
@@ -57,6 +57,7 @@ class SelectBinder:
 
     def bind(self) -> n.Node:
         self._refuse_extras()
+        self.tree = written_out(self.tree, self.context)
         clause = TableBinder(self.context, self.ctes, self.parent, self.bind_query).bind(self.tree)
         self.scope = clause.scope
         laterals = self._laterals()
@@ -263,6 +264,7 @@ class SelectBinder:
 
         def pull(tree: exp.Expr, name: str) -> exp.Expr:
             if isinstance(tree, exp.Window):
+                tree = with_nulls_outside(tree)
                 for index, function in enumerate(functions):
                     if function == tree:
                         return column(fields[index], tree)
@@ -290,27 +292,10 @@ class SelectBinder:
             return node, items, qualify, order
         for function in functions:
             self._check_over(function)
-        over = n.Over(
-            node.fields + tuple(fields),
-            input=node,
-            functions=tuple(functions),
-            ttl_us=self.context.ttl_us,
-            span=own_span(functions[0]),
-        )
+        over = over_nodes(self.context, node, functions, fields)
         return over, items, qualify, order
 
     def _check_over(self, function: exp.Expr) -> None:
-        if function.args.get("alias"):
-            self.context.report(
-                "TG-103", "named windows are not supported", function, "write OVER (…) in full."
-            )
-        if any(part.find(exp.Distinct) for part in function.this.expressions):
-            self.context.report(
-                "TG-103",
-                "DISTINCT inside a function with OVER is not supported",
-                function,
-                "for count(DISTINCT x) OVER (…) write size(collect_set(x) OVER (…)).",
-            )
         inner = [part for part in function.walk() if part is not function]
         if any(isinstance(part, exp.Window) for part in inner):
             self.context.report(

@@ -19,6 +19,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, LookupTable, SideStream, Source, Stream
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
+from tidegate.physical.over import typed_function
 from tidegate.physical.stage_sql import SqlWriter, quoted
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
@@ -239,7 +240,7 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
     elif isinstance(node, n.Aggregate):
         yield from (*node.keys, *node.aggregates)
     elif isinstance(node, n.Over):
-        yield from node.functions
+        yield from map(typed_function, node.functions)
     elif isinstance(node, n.Join) and node.condition is not None:
         yield node.condition
 

@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.sql.type_names import FOREIGN_TYPES
 from tidegate.types import Span
@@ -45,6 +45,9 @@ class TidegateParser(SparkParser):
     }
     # array(a, b)[0] is an element of an array, and so is list[0]; in other dialects they make one.
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+
+    def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expr | None]:
+        return super().parse(_with_window_clauses(raw_tokens), sql)
 
     def _located(self, parse: Callable[[], Node]) -> Node:
         """Run a parse method and note the tokens it consumed on the node it returns."""
@@ -141,6 +144,19 @@ class TidegateParser(SparkParser):
         if version is not None and subquery is not None:
             subquery.set("version", version)
         return subquery
+
+
+def _with_window_clauses(tokens: list[Token]) -> list[Token]:
+    """WINDOW name AS (…) is a clause; anywhere else the word is a name."""
+    found = list(tokens)
+    for place, token in enumerate(tokens[:-3]):
+        _, name, after, behind = tokens[place : place + 4]
+        named = token.token_type is TokenType.VAR and token.text.upper() == "WINDOW"
+        opens = (after.token_type, behind.token_type) == (TokenType.ALIAS, TokenType.L_PAREN)
+        if named and opens and name.token_type in TidegateParser.ID_VAR_TOKENS:
+            line, col = token.line, token.col
+            found[place] = Token(TokenType.WINDOW, token.text, line, col, token.start, token.end)
+    return found
 
 
 class TidegateDialect(Spark):

@@ -9,6 +9,7 @@ from tidegate.operators.accumulators import (
     arrivals,
     extremes,
     lists,
+    nth,
     numbers,
     ranks,
     sketch,
@@ -52,8 +53,10 @@ AGGREGATES: tuple[type[PlainAccumulator] | type[BagAccumulator], ...] = (
     ranks.Mode,
     sketch.ApproxCountDistinct,
 )
-_BY_NAME = {name: aggregate for aggregate in AGGREGATES for name in aggregate.names}
-FUNCTIONS = frozenset(_BY_NAME)
+FUNCTIONS = frozenset(name for aggregate in AGGREGATES for name in aggregate.names)
+# What only functions with OVER are made of.
+_OF_FRAMES = (nth.NthValue, nth.NthValueFromEnd)
+_BY_NAME = {name: kind for kind in (*AGGREGATES, *_OF_FRAMES) for name in kind.names}
 
 
 def make(call: Call) -> Accumulator:

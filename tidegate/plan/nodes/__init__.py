@@ -23,7 +23,7 @@ from tidegate.plan.nodes.join import (
 )
 from tidegate.plan.nodes.leaves import LookupScan, Scan, SideScan, Values
 from tidegate.plan.nodes.normalize import Normalize
-from tidegate.plan.nodes.over import Over
+from tidegate.plan.nodes.over import Over, OverMode
 from tidegate.plan.nodes.rows import Emit, Explode, Filter, Inlined, Project
 from tidegate.plan.nodes.set_operation import SetOperation
 from tidegate.plan.nodes.sort import Limit, Sort
@@ -62,6 +62,7 @@ __all__ = [
     "Node",
     "Normalize",
     "Over",
+    "OverMode",
     "Project",
     "Role",
     "Scan",

@@ -173,6 +173,9 @@ class _Pruner:
         return _changed(node, input=below, fields=fields)
 
     def _over(self, node: n.Over, needed: Ids) -> n.Node:
+        if node.input.changelog is not ChangelogKind.APPEND:
+            # As in top-N, rows that differ only in a dropped column would be taken for another.
+            return self._whole(node, needed)
         added = node.fields[len(node.input.fields) :]
         pairs = list(zip(added, node.functions, strict=True))
         kept = [(item, part) for item, part in pairs if item.id in needed] or pairs[:1]

@@ -15,8 +15,7 @@ def push_filter_through_partitions(node: n.Node, judges: Judges) -> n.Node:
     if isinstance(below, n.TopN):
         return through(node, on_columns(_columns(below.partition)))
     if isinstance(below, n.Over):
-        parts = [_columns(tuple(f.args.get("partition_by") or ())) for f in below.functions]
-        return through(node, on_columns(set.intersection(*parts)))
+        return through(node, on_columns(_columns(below.partition)))
     return node
 
 

@@ -22,6 +22,9 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
             yield _of_window(node, item)
             continue
         shown = written(node.time, node)
+        if item is not None and _looked_ahead(node.input):
+            yield _after_looking_ahead(node, shown)
+            continue
         yield Finding(
             "TG-406",
             f"{node.spec.kind.value} is over {shown}, which is not the event time: the "
@@ -30,6 +33,23 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
             f"use the event time {time_column(node)}, or make {shown} a computed column of the "
             "source with WATERMARK FOR it.",
         )
+
+
+def _looked_ahead(node: n.Node) -> bool:
+    """Whether rows come from functions that wait for the rows behind them."""
+    overs = [below for below in n.walk(node) if isinstance(below, n.Over)]
+    return any(below.mode is n.OverMode.TIME and below.rows_ahead for below in overs)
+
+
+def _after_looking_ahead(node: n.Window, shown: str) -> Finding:
+    return Finding(
+        "TG-406",
+        f"{node.spec.kind.value} is over {shown}, but below it a function with OVER looks ahead by "
+        "rows: its rows come out with the ones that follow, however late that is",
+        node,
+        f"make the windows first: FROM {node.spec.kind.value}(…, {shown}, …), and add window_end "
+        "to PARTITION BY.",
+    )
 
 
 def _of_window(node: n.Window, item: n.Field) -> Finding:

@@ -1,8 +1,0 @@
-CREATE SOURCE bids (
-    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
-    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
-) WITH (connector = 'memory');
-
-CREATE STREAM a AS SELECT lead(price) OVER (PARTITION BY auction ORDER BY ts) AS x FROM bids;
-CREATE STREAM b AS
-SELECT sum(price) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS x FROM bids;

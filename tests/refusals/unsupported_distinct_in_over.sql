@@ -1,7 +1,0 @@
-CREATE SOURCE bids (
-    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
-    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
-) WITH (connector = 'memory');
-
-CREATE STREAM s AS
-SELECT count(DISTINCT bidder) OVER (PARTITION BY auction ORDER BY ts) AS bidders FROM bids;

@@ -1,0 +1,352 @@
+"""One epoch of some partitions: their new rows come out, and what later rows can see stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.operators.accumulators.kernels import take_or_null, to_flags
+from tidegate.operators.clock import END_US
+from tidegate.operators.contract import OperatorState, Tables
+from tidegate.operators.group_kernels import HASH, PANE, group_ids, places_of
+from tidegate.operators.keys import as_array
+from tidegate.operators.matching import ints
+from tidegate.operators.ordering import Ints, Mask
+from tidegate.operators.over_frames import Placed
+from tidegate.operators.over_functions import ranked, shifted
+from tidegate.operators.over_history import (
+    BEFORE,
+    DONE,
+    GROUPS,
+    ID,
+    TIME,
+    History,
+    begin_of,
+    state_of,
+)
+from tidegate.operators.over_states import FrameGroup
+from tidegate.operators.ranking import SEQ
+
+# What a row is: out already, about to come out, or only there to be seen.
+_OUT, _DUE, _AHEAD = 0, 1, 2
+
+
+def advance(
+    history: History,
+    known: Tables,
+    due: pa.Table,
+    ahead: pa.Table,
+    limit: int,
+    state: OperatorState,
+    ended: bool,
+) -> tuple[pa.Table, Tables]:
+    """The rows that come out, and what is known of the partitions afterwards.
+
+    `ahead` are rows that the watermark has passed and whose own frames it has not; rows that come
+    later were passed after `limit`.
+    """
+    by = [HASH, *(item.name for item in history.spec.key_fields)]
+    partitions, owners = _owners(history, known[0], due, by, state)
+    seen_by = places_of(partitions, ahead, by)
+    seen = seen_by >= 0
+    old = _places_by_id(partitions, known[1])
+    stages = [
+        np.where(to_flags(known[1].column(DONE)), _OUT, _DUE),
+        np.full(due.num_rows, _DUE),
+        np.full(int(seen.sum()), _AHEAD),
+    ]
+    rows = pa.concat_tables(
+        [
+            known[1].select(_names(history)),
+            _as_rows(history, due),
+            _as_rows(history, ahead.filter(pa.array(seen))),
+        ]
+    )
+    all_owners = np.concatenate([old, owners, seen_by[seen]])
+    at = history.spec.place(rows, all_owners, 0, ints(rows, SEQ))
+    order = pa.array(at.order)
+    stage = np.concatenate(stages)[at.order]
+    step = _Step(history, partitions, known[2:], rows.take(order), at, stage, limit, ended)
+    return step.results(), step.kept()
+
+
+def _owners(
+    history: History, partitions: pa.Table, due: pa.Table, by: list[str], state: OperatorState
+) -> tuple[pa.Table, Ints]:
+    """All partitions, also those that are new, and the place of the partition of each row."""
+    places = places_of(partitions, due, by)
+    new = np.flatnonzero(places < 0)
+    if not len(new):
+        return partitions, places
+    some = due.take(pa.array(new))
+    ids, count = group_ids(some, by)
+    firsts = np.zeros(count, np.int64)
+    firsts[ids[::-1]] = np.arange(len(ids))[::-1]
+    next_id = int(state.meta.get("partitions", 0))
+    state.meta["partitions"] = next_id + count
+    places[new] = partitions.num_rows + ids
+    made = history.new_partitions(some.take(pa.array(firsts)), next_id)
+    return pa.concat_tables([partitions, made]), places
+
+
+def _places_by_id(partitions: pa.Table, rows: pa.Table) -> Ints:
+    ids = ints(partitions, ID)
+    order = np.argsort(ids)
+    found: Ints = order[np.searchsorted(ids[order], ints(rows, ID))]
+    return found
+
+
+def _names(history: History) -> list[str]:
+    return [TIME, SEQ, *(item.name for item in history.content)]
+
+
+def _as_rows(history: History, waited: pa.Table) -> pa.Table:
+    """Rows that have waited; their pane is the moment the watermark passed them."""
+    names = [PANE if name == TIME else name for name in _names(history)]
+    schema = pa.schema([history.row.field(name) for name in _names(history)])
+    return waited.select(names).rename_columns(_names(history)).cast(schema)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Rows in order, what each is (`stage`), and the partitions they belong to, by place."""
+
+    history: History
+    partitions: pa.Table
+    bags: Tables
+    rows: pa.Table
+    at: Placed
+    stage: Ints
+    limit: int
+    ended: bool
+
+    # Where rows are
+
+    @cached_property
+    def owners(self) -> Ints:
+        return self.at.partitions
+
+    @cached_property
+    def begins(self) -> Ints:
+        """Where each partition begins; one without rows is empty."""
+        every = np.arange(self.partitions.num_rows)
+        return np.searchsorted(self.owners, every)
+
+    @cached_property
+    def stops(self) -> Ints:
+        """Where the rows of a partition end whose own frames the watermark has passed."""
+        every = np.arange(self.partitions.num_rows)
+        ends = np.searchsorted(self.owners, every, "right")
+        ahead = np.bincount(self.owners[self.stage == _AHEAD], minlength=len(every))
+        found: Ints = ends - ahead
+        return found
+
+    @cached_property
+    def comes_out(self) -> Mask:
+        follow = self.at.places + self.history.reach.rows_ahead < self.at.ends
+        found: Mask = (self.stage == _DUE) & (follow | self.ended)
+        return found
+
+    @cached_property
+    def waits(self) -> Ints:
+        """Rows that wait for rows behind them."""
+        return np.flatnonzero((self.stage == _DUE) & ~self.comes_out)
+
+    @cached_property
+    def frames(self) -> dict[FrameGroup, tuple[Ints, Ints]]:
+        spec = self.history.spec
+        found = {}
+        for group in spec.frame_groups:
+            starts, ends = spec.frame(group.frame, self.rows, self.at, 0)
+            if group.runs_on:
+                starts = self._first_rows(self.history.running.index(group))[self.owners]
+            found[group] = starts, np.maximum(starts, ends)
+        return found
+
+    def _first_rows(self, number: int) -> Ints:
+        """The first row of each partition that is not in the state it carries on."""
+        folded = ints(self.partitions, begin_of(number)) - ints(self.partitions, BEFORE)
+        first: Ints = self.begins + np.maximum(folded, 0)
+        return first
+
+    @cached_property
+    def folds(self) -> list[Ints]:
+        """Up to where rows go into the states of frames that run on, by partition."""
+        found = []
+        for number, group in enumerate(self.history.running):
+            stop = self._in_every_frame(group)
+            waits, ends = self.waits, self.frames[group][1]
+            np.minimum.at(stop, self.owners[waits], ends[waits])
+            found.append(np.clip(stop, self._first_rows(number), self.stops))
+        return found
+
+    def _in_every_frame(self, group: FrameGroup) -> Ints:
+        """Up to where rows are in the frames of all rows that are still to come."""
+        end = group.frame.end
+        assert end is not None, "it does not wait for the end of the partition"
+        if group.frame.by_rows:
+            stops: Ints = self.stops + min(0, int(end) + 1)
+            return stops
+        if end >= 0:
+            return self.stops.copy()
+        passed = self._count(ints(self.rows, TIME) <= self.limit + 1 + int(end))
+        return np.asarray(self.begins + passed, np.int64)
+
+    def _count(self, rows: Mask) -> Ints:
+        """How many of these rows each partition has, of those that are not only seen."""
+        some = self.owners[rows & (self.stage != _AHEAD)]
+        counts: Ints = np.bincount(some, minlength=self.partitions.num_rows)
+        return counts
+
+    # What comes out
+
+    @cached_property
+    def _states(self) -> dict[FrameGroup, Tables]:
+        """The states of the frames of rows that come out, and then what is carried on."""
+        wanted = np.flatnonzero(self.comes_out)
+        found = {}
+        for group, (starts, ends) in self.frames.items():
+            starts, ends, owners = starts[wanted], ends[wanted], self.owners[wanted]
+            carried = None
+            if group.runs_on:
+                number = self.history.running.index(group)
+                bags = self.history.bags_of(number, self.bags)
+                carried = self.history.carried(number, self.partitions, bags)
+                starts = np.concatenate([starts, self._first_rows(number)])
+                ends = np.concatenate([ends, self.folds[number]])
+                owners = np.concatenate([owners, np.arange(self.partitions.num_rows)])
+            found[group] = group.states(self.rows, starts, ends, carried, owners)
+        return found
+
+    def results(self) -> pa.Table:
+        """The rows that come out, by time."""
+        history, wanted = self.history, np.flatnonzero(self.comes_out)
+        spec, take = history.spec, pa.array(wanted)
+        rows = self.rows.take(take)
+        found: dict[int, pa.Array] = {}
+        for index, function in enumerate(spec.functions):
+            if function.is_rank:
+                before = ints(self.partitions, BEFORE)[self.owners]
+                groups = ints(self.partitions, GROUPS)[self.owners]
+                found[index] = ranked(function, self.at, before, groups).take(take)
+            elif function.shift is not None:
+                found[index] = shifted(index, function, self.rows, self.at).take(take)
+        for group, states in self._states.items():
+            found |= spec.results(group, _cut(states, 0, len(wanted)), rows)
+        columns = [rows.column(item.name) for item in spec.column_fields]
+        columns += [found[index] for index, _ in enumerate(spec.functions)]
+        result = pa.table(columns, schema=spec.row)
+        return result.take(pa.array(np.lexsort((ints(rows, SEQ), ints(rows, TIME)))))
+
+    # What stays
+
+    def kept(self) -> Tables:
+        """What is known of the partitions after this."""
+        first = self._first_kept
+        places = self.at.places
+        stays = (places >= first[self.owners]) & (self.stage != _AHEAD)
+        partitions = self._moved_on(first)
+        rows = self._kept_rows(np.flatnonzero(stays), partitions)
+        if self.history.by_time:
+            partitions = self._until_last_row(partitions, np.flatnonzero(stays))
+        bags: list[pa.Table] = []
+        wanted = int(self.comes_out.sum())
+        for number, group in enumerate(self.history.running):
+            states = _cut(self._states[group], wanted, self.partitions.num_rows)
+            partitions = self._with_states(number, partitions, states[0])
+            bags += self.history.stored_bags(number, states, partitions)
+        return (partitions, rows, *bags)
+
+    @cached_property
+    def _first_kept(self) -> Ints:
+        """The first row of each partition that a later row can see."""
+        reach = self.history.reach
+        first = self.stops - reach.rows_back
+        if reach.time_back:
+            gone = self._count(ints(self.rows, TIME) + reach.time_back <= self.limit)
+            first = np.minimum(first, self.begins + gone)
+        for fold in self.folds:
+            first = np.minimum(first, fold)
+        waits = self.waits
+        seen = [waits, waits - reach.rows_back]
+        seen += [self.at.first_peers[waits]] if reach.ranks else []
+        seen += [starts[waits] for group, (starts, _) in self.frames.items() if not group.runs_on]
+        for places in seen:
+            np.minimum.at(first, self.owners[waits], places)
+        return np.clip(first, self.begins, self.stops)
+
+    def _moved_on(self, first: Ints) -> pa.Table:
+        """The partitions, of which the rows before the first kept one are gone."""
+        gone = first - self.begins
+        groups = np.zeros(len(gone), np.int64)
+        some = self.stops > self.begins
+        dense = self.at.dense
+        inside = some & (first < self.stops)
+        groups[inside] = dense[first[inside]]
+        over = some & (first >= self.stops)
+        groups[over] = dense[self.stops[over] - 1] + 1
+        partitions = _plus(self.partitions, BEFORE, gone)
+        return _plus(partitions, GROUPS, groups)
+
+    def _kept_rows(self, places: Ints, partitions: pa.Table) -> pa.Table:
+        take = pa.array(places)
+        rows = self.rows.take(take)
+        owners = pa.array(self.owners[places])
+        done = ~np.isin(places, self.waits)
+        made = {name: partitions.column(name).take(owners) for name in (PANE, HASH, ID)}
+        made[DONE] = pa.array(done)
+        if self.history.by_time and not self.history.closes:
+            made[PANE] = pa.array(self._until(ints(rows, TIME)))
+        columns = []
+        for item in self.history.row:
+            column = made[item.name] if item.name in made else rows.column(item.name)
+            if item.name[0] == "c":
+                # What is out already is only looked at by functions.
+                column = take_or_null(column, np.where(done, -1, np.arange(len(places))))
+            columns.append(as_array(column))
+        return pa.table(columns, schema=self.history.row)
+
+    def _until(self, times: Ints) -> Ints:
+        """From when on nobody can see a row."""
+        reach = self.history.reach
+        return times + reach.time_back + reach.time_ahead
+
+    def _until_last_row(self, partitions: pa.Table, places: Ints) -> pa.Table:
+        """Only partitions that have rows are worth keeping, and only as long as they have."""
+        until = np.full(partitions.num_rows, -END_US, np.int64)
+        times = self._until(ints(self.rows, TIME)[places])
+        np.maximum.at(until, self.owners[places], times)
+        if not self.history.closes:
+            place = partitions.schema.get_field_index(PANE)
+            partitions = partitions.set_column(place, PANE, pa.array(until))
+        return partitions.filter(pa.array(until > -END_US))
+
+    def _with_states(self, number: int, partitions: pa.Table, main: pa.Table) -> pa.Table:
+        folded = self.folds[number] - self.begins + ints(self.partitions, BEFORE)
+        made = {begin_of(number): pa.array(folded)}
+        for name in main.column_names:
+            if name not in (PANE, HASH):
+                made[state_of(number, name)] = main.column(name)
+        for name, column in made.items():
+            place = partitions.schema.get_field_index(name)
+            partitions = partitions.set_column(place, partitions.schema.field(place), column)
+        return partitions
+
+
+def _plus(table: pa.Table, name: str, more: Ints) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(ints(table, name) + more))
+
+
+def _cut(states: Tables, first: int, count: int) -> Tables:
+    """The states of some frames, numbered from 0."""
+    found = []
+    for table in states:
+        panes = ints(table, PANE)
+        some = table.filter(pa.array((panes >= first) & (panes < first + count)))
+        place = some.schema.get_field_index(PANE)
+        found.append(some.set_column(place, PANE, pa.array(ints(some, PANE) - first)))
+    return tuple(found)

@@ -1,0 +1,396 @@
+"""OVER: its functions, the moment that lets a row out, and the operator for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from tidegate.columns import OP
+from tidegate.physical.calls import CallPlan, plan_call
+from tidegate.physical.join import closing_sql
+from tidegate.physical.kind import Built, OperatorKind, Request
+from tidegate.physical.meaning import Words, ttl_words
+from tidegate.physical.ports import Columns, column_sql
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
+from tidegate.physical.typed import Operands, Types
+from tidegate.physical.words import in_words, text_of
+from tidegate.plan import nodes as n
+from tidegate.plan.nodes.frames import OF_WHOLE_PARTITIONS, Bound, Looks, whole_number
+from tidegate.plan.nodes.over import time_of
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span, to_sql
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.operators.contract import Operator
+    from tidegate.operators.late import LateRows
+    from tidegate.operators.over_frames import Frame
+    from tidegate.operators.over_functions import Function, OverSpec
+
+_RANKS = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """A function: the SQL of its arguments, and of what it gives where there is no value."""
+
+    looks: Looks
+    text: str
+    arguments: tuple[str, ...] = ()
+    default: str | None = None
+    shift: int | None = None
+    number: int = 0
+    call: CallPlan | None = None
+
+
+def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
+    """Take a function apart; an error says what of it cannot run."""
+    text = in_words(looks.window, below)
+    _refuse_frame(looks, text)
+    numbers = [bound for bound in (looks.start, looks.end) if bound.value and not bound.is_interval]
+    if looks.by_rows is False and numbers and time_of(looks, below.fields) is not None:
+        raise _unrunnable(looks, f"{text}: the distance between times is an interval")
+    parts = looks.call.expressions
+    if looks.name in _RANKS:
+        number = _number(looks, 0, 1, text) if looks.name == "NTILE" else 0
+        return FunctionPlan(looks, text, number=number)
+    if looks.name in ("LAG", "LEAD"):
+        if looks.shift is None:
+            raise _unrunnable(looks, f"{text} looks at a row that differs from row to row")
+        default = to_sql(parts[2]) if len(parts) > 2 and not _is_null(parts[2]) else None
+        return FunctionPlan(looks, text, (to_sql(parts[0]),), default, looks.shift)
+    if looks.name == "NTH_VALUE":
+        number = _number(looks, 1, None, text)
+        return FunctionPlan(looks, text, (to_sql(parts[0]),), number=number)
+    call = plan_call(looks.window.this, below)
+    return FunctionPlan(looks, text, tuple(call.argument_sql), call=call)
+
+
+def _refuse_frame(looks: Looks, text: str) -> None:
+    spec = looks.window.args.get("spec")
+    kind = str(spec.args.get("kind")).upper() if spec is not None else "RANGE"
+    if kind not in ("ROWS", "RANGE") or (spec is not None and spec.args.get("exclude")):
+        raise _unrunnable(looks, f"{text}: frames of GROUPS and EXCLUDE cannot run")
+    if not (looks.start.known and looks.end.known):
+        message = "the bounds of this frame are not constants (months are none: they differ)"
+        raise _unrunnable(looks, f"{text}: {message}")
+
+
+def _number(looks: Looks, place: int, default: int | None, text: str) -> int:
+    parts = looks.call.expressions
+    number = whole_number(parts[place]) if len(parts) > place else default
+    if number is None or number < 1:
+        raise _unrunnable(looks, f"{text} needs a number of at least 1")
+    return number
+
+
+def _is_null(tree: exp.Expr) -> bool:
+    return isinstance(tree.unnest(), exp.Null)
+
+
+def _unrunnable(looks: Looks, message: str) -> Unrunnable:
+    hint = "write ROWS or RANGE BETWEEN … AND … with constants, such as 10 PRECEDING or INTERVAL "
+    return Unrunnable(Refusal(message, f"{hint}'1' HOUR PRECEDING.", own_span(looks.window)))
+
+
+# What it needs to know, and what it refuses
+
+
+def operands(node: n.Over) -> Iterator[Operands]:
+    plans = [plan_function(looks, node.input) for looks in node.looks]
+    texts = [to_sql(part) for part in node.partition]
+    texts += [to_sql(_ordered(part)[0]) for looks in node.looks for part in looks.order]
+    texts += [text for plan in plans for text in plan.arguments]
+    yield Operands((node.input,), tuple(texts))
+
+
+def refusals(node: n.Over) -> Iterator[Refusal]:
+    for looks in node.looks:
+        try:
+            plan_function(looks, node.input)
+        except Unrunnable as error:
+            yield error.refusal
+    if held_back_us(node) is None:
+        yield Refusal(
+            "OVER over sessions whose rows keep another event time cannot run yet",
+            "leave that column out.",
+        )
+
+
+def held_back_us(node: n.Over) -> int | None:
+    if node.mode is n.OverMode.TIME and node.time_field is not None:
+        if node.rows_ahead:
+            # Nothing above goes by time.
+            return 0
+        behind = node.time_field.held_back_us(node.fields)
+        return None if behind is None else behind + node.time_ahead_us
+    return 0 if node.closing_field is None else node.closing_field.held_back_us(node.fields)
+
+
+def waits_for_end(node: n.Over, has_watermark: bool) -> bool:
+    if node.mode is n.OverMode.CHANGES:
+        return False
+    return node.mode is n.OverMode.END or not has_watermark
+
+
+def operator_name(node: n.Over) -> str:
+    return "over"
+
+
+def describe(node: n.Over) -> str:
+    return "Over " + ", ".join(text_of(function) for function in node.functions)
+
+
+def meaning(node: n.Over, to: Words) -> list[str]:
+    return [node.mode.name.lower(), to.texts(node.functions), *ttl_words(node)]
+
+
+def sql(node: n.Over, to: SqlWriter) -> str:
+    added = node.fields[len(node.input.fields) :]
+    computed = [
+        f"{to_sql(typed_function(function))} AS {quoted(item.id)}"
+        for item, function in zip(added, node.functions, strict=True)
+    ]
+    kept = [quoted(item.id) for item in node.input.fields]
+    op = [OP if carries_op(node.input) else f"'+I' AS {OP}"] if carries_op(node) else []
+    columns = [*kept, *computed, *op, *to.hidden]
+    return f"SELECT {', '.join(columns)} FROM {to.child(node.input)}"
+
+
+def typed_function(function: exp.Expr) -> exp.Expr:
+    """The function without what Spark does not take with OVER; its type is the same."""
+
+    def plain(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Filter) and isinstance(part.this, exp.Expr):
+            return part.this
+        if isinstance(part, exp.Anonymous) and part.expressions:
+            first = part.expressions[0]
+            if isinstance(first, exp.Distinct):
+                part.set("expressions", first.expressions)
+        return part
+
+    return function.copy().transform(plain)
+
+
+# Building
+
+
+def build(node: n.Over, request: Request) -> Built:
+    from tidegate.operators.group_kernels import PANE
+    from tidegate.operators.over_history import ENDS
+
+    columns = Columns()
+    pane = _pane(node)
+    if pane is not None:
+        columns.add(PANE, pane)
+    closes = node.closing_field
+    by_time = node.mode is n.OverMode.TIME
+    if by_time and closes is not None:
+        columns.add(ENDS, _moment(closes))
+    plans = [plan_function(looks, node.input) for looks in node.looks]
+    spec = _spec(node, plans, request.types)
+    columns.add_all("k", [to_sql(part) for part in node.partition])
+    columns.add_all("o", [to_sql(_ordered(part)[0]) for sort in _sorts(node) for part in sort])
+    results = _added(node, request.types)
+    for index, (plan, name) in enumerate(zip(plans, results, strict=True)):
+        default = [f"CAST({plan.default} AS {name})"] if plan.default is not None else []
+        columns.add_all(f"a{index}_", [*plan.arguments, *default])
+    columns.add_all("c", column_sql(node.input))
+    if carries_op(node.input):
+        columns.add(OP, OP)
+    _add_arrival(columns)
+    operator = _operator(node, spec, request)
+    port = columns.port(node.input, hashed=columns.keys, arrival=True)
+    if request.keeps_late:
+        columns.add_all("l", column_sql(node.input))
+        port = columns.port(node.input, hashed=columns.keys, arrival=True)
+        operator = replace(operator, late_rows=_late(operator, spec))
+    return Built(operator, (port,))
+
+
+def _add_arrival(columns: Columns) -> None:
+    from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
+
+    columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
+    columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
+
+
+def _pane(node: n.Over) -> str | None:
+    """The moment that lets a row out, as far as its own time does."""
+    item = node.time_field if node.mode is n.OverMode.TIME else node.closing_field
+    if item is None or node.mode is n.OverMode.END:
+        return None
+    return _moment(item)
+
+
+def _moment(item: n.Field) -> str:
+    """From when on no row with a value of a column can come."""
+    return closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else "")
+
+
+def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
+    from tidegate.operators.changing_top_n import ChangingTopN
+    from tidegate.operators.over import Over
+    from tidegate.operators.over_partitions import WholePartitions
+    from tidegate.operators.window_top_n import WindowTopN
+
+    limits, name = request.limits, operator_name(node)
+    closes = node.closing_field is not None
+    if node.mode is n.OverMode.TIME:
+        return Over(spec, closes, node.ttl_us, limits=limits, name=name)
+    whole, start = WholePartitions(spec), _start(node)
+    if node.mode is n.OverMode.WINDOW:
+        return WindowTopN(whole, limits=limits, start=start, name=name)
+    changes = node.mode is n.OverMode.CHANGES
+    return ChangingTopN(
+        whole,
+        retracts=carries_op(node.input),
+        closes=changes and closes,
+        at_end=not changes,
+        with_op=changes,
+        ttl_us=node.ttl_us,
+        limits=limits,
+        start=start,
+        name=name,
+    )
+
+
+def _start(node: n.Over) -> str | None:
+    """The column with the start of the window that closes a partition."""
+    closing = node.closing_field
+    for index, item in enumerate(node.input.fields):
+        starts = item.role is n.Role.WINDOW_START
+        if closing is not None and starts and item.window == closing.window:
+            return f"c{index}"
+    return None
+
+
+def _late(operator: Any, spec: OverSpec) -> LateRows:
+    """What comes too late is kept as it was."""
+    from tidegate.operators.late import LateRows
+
+    return LateRows(operator.name, _needed(operator), spec.columns)
+
+
+def _needed(operator: Operator) -> pa.Schema:
+    """What it packs of a row, without what it counts."""
+    from tidegate.operators.group_kernels import SEEN
+
+    schema = operator.packed[0][0]
+    place = schema.get_field_index(SEEN)
+    return schema if place < 0 else schema.remove(place)
+
+
+# Functions as operators know them
+
+
+def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
+    from tidegate.operators.ordering import Ordering
+    from tidegate.operators.over_functions import OverSpec
+
+    sorts, places = _sorts(node), []
+    orders: list[Ordering] = []
+    for parts in sorts:
+        places.append(tuple(range(len(orders), len(orders) + len(parts))))
+        for part in parts:
+            tree, descending, first = _ordered(part)
+            orders.append(Ordering(types.of(to_sql(tree)), descending, first))
+    functions = []
+    for plan, name in zip(plans, _added(node, types), strict=True):
+        sort = sorts.index(plan.looks.order)
+        kind = orders[places[sort][0]].type if places[sort] else None
+        functions.append(_function(plan, sort, kind, types, name))
+    keys = types.all([to_sql(part) for part in node.partition])
+    columns = types.columns(node.input)
+    return OverSpec(tuple(keys), tuple(orders), tuple(places), tuple(functions), tuple(columns))
+
+
+def _added(node: n.Over, types: Types) -> list[str]:
+    """The types of what the functions give, as Spark names them."""
+    return [types.name(quoted(item.id)) for item in node.fields[len(node.input.fields) :]]
+
+
+def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
+    """The different orders of a node's functions."""
+    found: list[tuple[exp.Expr, ...]] = []
+    for looks in node.looks:
+        if looks.order not in found:
+            found.append(looks.order)
+    return found
+
+
+def _function(
+    plan: FunctionPlan, sort: int, ordered_by: pa.DataType | None, types: Types, name: str
+) -> Function:
+    from tidegate.operators.accumulators import Call
+    from tidegate.operators.over_frames import Frame
+    from tidegate.operators.over_functions import Function
+    from tidegate.physical.typed import arrow_type
+
+    looks, result = plan.looks, arrow_type(name)
+    if looks.name in _RANKS:
+        return Function(looks.name, result, sort, buckets=plan.number)
+    arguments = tuple(types.all(plan.arguments))
+    default = plan.default is not None
+    if plan.shift is not None:
+        if not looks.ignores_nulls or plan.shift == 0:
+            return Function(looks.name, result, sort, plan.shift, default, argument=arguments[0])
+        # The nth value that is not NULL, from the current row on.
+        ahead = plan.shift > 0
+        call = Call("nth_value" if ahead else "lag", plan.text, arguments, result)
+        call = replace(call, constants=(abs(plan.shift), True))
+        frame = Frame(True, 1, None) if ahead else Frame(True, None, -1)
+        return Function(looks.name, result, sort, default=default, frame=frame, call=call)
+    frame = _frame(looks, ordered_by)
+    if plan.call is None:
+        call = Call("nth_value", plan.text, arguments, result)
+        call = replace(call, constants=(plan.number, looks.ignores_nulls))
+    else:
+        own = plan.call
+        call = Call(own.function, plan.text, arguments, result, own.distinct, own.filtered)
+        call = replace(call, constants=own.constants)
+    return Function(looks.name, result, sort, frame=frame, call=call)
+
+
+def _frame(looks: Looks, ordered_by: pa.DataType | None) -> Frame:
+    from tidegate.operators.over_frames import Frame
+
+    ends = [_offset(bound, ordered_by) for bound in (looks.start, looks.end)]
+    return Frame(bool(looks.by_rows), ends[0], ends[1])
+
+
+def _offset(bound: Bound, kind: pa.DataType | None) -> int | float | None:
+    """A distance in the unit in which the column is ordered."""
+    import pyarrow as pa
+
+    if bound.value and bound.is_interval and kind is not None and pa.types.is_date(kind):
+        return int(bound.value) // _DAY_US
+    return bound.value
+
+
+def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
+    """What is ordered by, whether downwards, and whether NULLs come first."""
+    if not isinstance(tree, exp.Ordered):
+        return tree, False, True
+    descending = bool(tree.args.get("desc"))
+    first = tree.args.get("nulls_first")
+    return tree.this, descending, (not descending if first is None else bool(first))
+
+
+KIND = OperatorKind(
+    name=operator_name,
+    describe=describe,
+    build=build,
+    meaning=meaning,
+    sql=sql,
+    operands=operands,
+    refusals=refusals,
+    held_back_us=held_back_us,
+    waits_for_end=waits_for_end,
+)
