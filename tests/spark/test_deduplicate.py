@@ -105,3 +105,21 @@ def test_sessions_split_and_windows_change_when_rows_are_retracted(spark: Any, d
         for count in (1, 2, 3)
     ]
     assert winners == [[("a", 3)], [("b", 4)], [("a", 4)]]
+
+
+def test_a_partition_by_window_time_closes_with_its_window(spark: Any, data: Path) -> None:
+    script = (
+        "CREATE SOURCE s (v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
+        "WITH (connector = 'memory');"
+        "CREATE STREAM best AS SELECT v, window_end FROM TUMBLE(s, ts, INTERVAL '10' SECOND) "
+        "QUALIFY row_number() OVER (PARTITION BY window_time ORDER BY v DESC) = 1;"
+    )
+    last = at(10) - timedelta(microseconds=1)
+    epochs = [
+        {"s": [{"v": 1, "ts": last}]},
+        # The watermark stands at the last moment of the window: a row of that moment may come.
+        {"s": [{"v": 2, "ts": last}]},
+        {"s": [{"v": 0, "ts": at(10)}]},
+    ]
+    found = told(data, spark, script, ("best",), epochs)["best"]
+    assert found == [[], [], [{"v": 2, "window_end": at(10)}]]

@@ -190,8 +190,9 @@ def build(node: n.TopN, request: Request) -> Built:
 def _pane(node: n.TopN) -> str | None:
     """The moment that closes a row: a row with that event time comes out right after it."""
     if not node.deduplicates:
-        return closing_sql(closing_column(node)) if closes_partitions(node) else None
-    time = node.first_by_time if node.at_close else node.closing_key
+        time = closing_column(node) if closes_partitions(node) else None
+    else:
+        time = node.first_by_time if node.at_close else node.closing_key
     if time is None:
         return None
     return closing_sql(time) + (" + 1L" if time.role is n.Role.TIME else "")
