@@ -18,8 +18,8 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import OperatorState, SourceState
 from tidegate.connectors import memory
 from tidegate.connectors.memory_tasks import InsertReader
-from tidegate.connectors.protocols import SinkContext, SourceContext
-from tidegate.connectors.registry import SINKS
+from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.members import Member
 from tidegate.runtime.pipeline import Pipeline
@@ -122,7 +122,7 @@ class House:
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
         key = stream.name.lower()
         known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
-        plan = SimpleNamespace(scans=(scan,), operators=tuple(known))
+        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(known))
         return cast(
             Member,
             _Known(
@@ -159,8 +159,17 @@ class House:
             lambda source, offsets, pace: memory.MemorySource(
                 SourceContext(source, data, offsets, settings, pace)
             ),
-            lambda sink, stream, columns: SINKS[sink.connector](
-                SinkContext(sink, str(self.folder / sink.name), stream, lambda *_: None, columns)
+            lambda sink, stream, member: SINKS[sink.connector](
+                SinkContext(
+                    sink,
+                    str(self.folder / sink.name),
+                    stream,
+                    lambda *_: None,
+                    member.columns(sink),
+                )
+            ),
+            lambda table, scratch: LOOKUPS[table.connector](
+                LookupContext(table, str(self.folder / table.name), scratch)
             ),
             lambda scan: source,
             2,

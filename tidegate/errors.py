@@ -74,6 +74,7 @@ TITLES: dict[str, str] = {
     "TG-506": "wrong use of the session",
     "TG-507": "aggregate that overflows",
     "TG-508": "more state than allowed",
+    "TG-509": "system that cannot be reached",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",
@@ -207,6 +208,15 @@ class ValidationError(TidegateError):
 
 class RunError(TidegateError):
     """Something went wrong, or is refused, while running."""
+
+
+class SystemAway(RunError):
+    """A broker or a database that does not answer; it may come back."""
+
+    retryable = True
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__("TG-509", message, hint=hint)
 
 
 def not_built(message: str, hint: str | None = None, place: Place | None = None) -> RunError:

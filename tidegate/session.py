@@ -17,6 +17,7 @@ from tidegate.catalog.checkpoints import (
 from tidegate.catalog.inserts import script_identity
 from tidegate.catalog.objects import (
     Declared,
+    LookupTable,
     Origin,
     SideStream,
     Sink,
@@ -277,7 +278,7 @@ class Session:
         if isinstance(dropped, Stream):
             self._pipelines.forget(self.catalog, self.settings, dropped.name)
             self.directory.remove_stream(dropped.name)
-        elif isinstance(dropped, Source):
+        elif isinstance(dropped, Source | LookupTable):
             self.directory.remove_source(dropped.name)
             memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
@@ -287,7 +288,8 @@ class Session:
     # Rows in
 
     def insert(self, source: str, rows: Any) -> int:
-        """Insert rows (dicts, tuples, an Arrow table, a pandas frame) into a memory source."""
+        """Insert rows (dicts, tuples, an Arrow table, a pandas frame) into a memory source or
+        lookup table."""
         from tidegate.spark.rows import to_table
 
         self._require_open()
@@ -297,16 +299,18 @@ class Session:
             self._append(target, table)
         return int(table.num_rows)
 
-    def _append(self, target: Source, table: Any, identity: str | None = None) -> None:
+    def _append(
+        self, target: Source | LookupTable, table: Any, identity: str | None = None
+    ) -> None:
         self._inserts(target).append(table, identity)
         self._pipelines.nudge()
 
     def _inserts(self, target: Declared) -> memory.Inserts:
         return memory.inserts(self.directory.source(target.name).uri)
 
-    def _insertable(self, name: str) -> Source:
+    def _insertable(self, name: str) -> Source | LookupTable:
         target = self._declared(name)
-        if not isinstance(target, Source) or not target.insertable:
+        if not isinstance(target, Source | LookupTable) or not target.insertable:
             raise RunError(
                 "TG-211",
                 f"rows cannot be inserted into {name}",
@@ -325,7 +329,9 @@ class Session:
             )
         table = rows_of_insert(self.spark, target, statement, script)
         self._append(target, table, identity)
-        reasons = dead_letters_of(self.spark, target, table)
+        reasons: list[str] = []
+        if isinstance(target, Source):
+            reasons = dead_letters_of(self.spark, target, table)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         are = "is a dead letter" if len(reasons) == 1 else "are dead letters"
         dead = f", {len(reasons):,} of which {are}: {reasons[0]}" if reasons else ""

@@ -13,8 +13,8 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoints, Restored, Wanted
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import memory
-from tidegate.connectors.protocols import SinkContext, SourceContext
-from tidegate.connectors.registry import CONNECTORS, SINKS, SOURCES
+from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.refusals import require_end
@@ -169,10 +169,18 @@ class Supervisor:
                     source, self.directory.source(source.name).uri, offsets, settings, pace
                 )
             ),
-            lambda sink, stream, columns: SINKS[sink.connector](
+            lambda sink, stream, member: SINKS[sink.connector](
                 SinkContext(
-                    sink, self.directory.stream(sink.source).uri, stream, self._show, columns
+                    sink,
+                    self.directory.stream(sink.source).uri,
+                    stream,
+                    self._show,
+                    member.columns(sink),
+                    member.rows_of(sink),
                 )
+            ),
+            lambda table, scratch: LOOKUPS[table.connector](
+                LookupContext(table, self.directory.source(table.name).uri, scratch)
             ),
             planning.source_of,
             settings["key_groups"] or _default_key_groups(planning.spark),

@@ -47,9 +47,26 @@ SINK_OPTIONS: tuple[OptionSpec, ...] = (
 )
 LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec("connector", OptionType.TEXT, "the connector that is asked", required=True),
-    OptionSpec("cache_rows", OptionType.INTEGER, "rows kept in the cache", 100_000, minimum=0),
-    OptionSpec("cache_ttl", OptionType.DURATION, "how long a cached row is used", 600_000_000),
-    OptionSpec("async_capacity", OptionType.INTEGER, "lookups under way at once", 16, minimum=1),
+    OptionSpec(
+        "cache_rows",
+        OptionType.INTEGER,
+        "rows that each worker keeps of a table that is asked (postgres)",
+        100_000,
+        minimum=0,
+    ),
+    OptionSpec(
+        "cache_ttl",
+        OptionType.DURATION,
+        "how long it uses such a row, and knows that there is none",
+        600_000_000,
+    ),
+    OptionSpec(
+        "async_capacity",
+        OptionType.INTEGER,
+        "questions that a worker has under way at once, each for 1,000 keys",
+        16,
+        minimum=1,
+    ),
 )
 
 
@@ -89,6 +106,8 @@ class SinkSpec:
     exclusive: tuple[str, ...] = ()
     # What is wrong with writing columns of these names and types, once Spark has told them.
     check_columns: Callable[[Values, Columns], str | None] | None = None
+    # Whether it must know which row a row replaces or takes back.
+    needs_key: bool = False
     # Whether rows that were given to it can be as if they had never been.
     forgets: bool = False
     built: bool = True
@@ -99,6 +118,10 @@ class LookupSpec:
     """A connector as a lookup table."""
 
     options: tuple[OptionSpec, ...]
+    insertable: bool = False
+    check: Callable[[Values], Complaint | None] | None = None
+    # Whether all who ask in one epoch find the same.
+    steady: bool = True
     built: bool = True
 
 

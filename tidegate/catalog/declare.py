@@ -327,7 +327,12 @@ class Declarer:
             (*LOOKUP_OPTIONS, *spec.lookup.options), f"the connector {spec.name}", statement
         )
         columns = self._columns(statement)
-        problems = [*option_errors, *self._check_columns(statement, columns)]
+        problems: list[TidegateError] = [*option_errors]
+        if not problems and spec.lookup.check is not None:
+            wrong = spec.lookup.check(options)
+            if wrong is not None:
+                problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
+        problems += self._check_columns(statement, columns)
         for column, written in zip(columns, statement.columns, strict=True):
             if column.computed is not None:
                 message = "a lookup table has no computed columns"
@@ -343,6 +348,8 @@ class Declarer:
             spec.name,
             columns,
             statement.primary_key,
+            spec.lookup.insertable,
+            spec.lookup.steady,
         )
         return table, []
 

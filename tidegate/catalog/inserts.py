@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from tidegate.catalog.objects import Declared, Origin, Source, tables_in
+from tidegate.catalog.objects import Declared, LookupTable, Origin, Source, tables_in
 from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, did_you_mean
 from tidegate.sql import statements as st
@@ -27,12 +27,12 @@ def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Ite
         place = Place(origin.text, at.start, at.end, origin.file)
         return CatalogError(code, message, place=place, hint=hint)
 
-    if not isinstance(target, Source) or not target.insertable:
-        hint = "INSERT writes into sources with connector = 'memory'."
+    if not isinstance(target, Source | LookupTable) or not target.insertable:
+        hint = "INSERT writes into sources and lookup tables with connector = 'memory'."
         yield error("TG-211", f"rows cannot be inserted into {target.name}", None, hint)
         return
     columns = [column.name for column in target.stored_columns]
-    columns += [OP] if target.options["changelog"] else []
+    columns += [OP] if target.carries_op else []
     known = {name.lower() for name in columns}
     for name in statement.columns:
         if name.lower() not in known:

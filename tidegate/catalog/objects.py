@@ -99,10 +99,25 @@ class LookupTable(Declared):
     connector: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
+    insertable: bool
+    # Whether all who ask in one epoch find the same.
+    steady: bool
 
     @property
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.LOOKUP_TABLE
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        return self.columns
+
+    @property
+    def carries_op(self) -> bool:
+        return False
+
+    @property
+    def watermark(self) -> None:
+        return None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tidegate.catalog.connector import (
     Columns,
     Complaint,
     ConnectorSpec,
+    LookupSpec,
     SinkSpec,
     SourceSpec,
     Values,
@@ -106,6 +107,8 @@ _READING = (
     ),
 )
 
+_GLOB = OptionSpec("glob", OptionType.TEXT, "only files whose name fits this pattern")
+
 
 def _check_source(options: Values) -> Complaint | None:
     if options["encoding"] == "utf-16" and not options["multi_line"]:
@@ -144,7 +147,7 @@ SPEC = ConnectorSpec(
                 "files handed out per epoch; the setting of that name if left out",
                 minimum=1,
             ),
-            OptionSpec("glob", OptionType.TEXT, "only files whose name fits this pattern"),
+            _GLOB,
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
@@ -200,4 +203,5 @@ SPEC = ConnectorSpec(
         changelog_hint="let the stream EMIT ON WINDOW CLOSE, or keep _op as a column: changelog = "
         "'column'.",
     ),
+    lookup=LookupSpec((*_COMMON, *_READING, _GLOB), check=_check_source),
 )

@@ -200,16 +200,16 @@ class FilesSource:
     def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
         from tidegate.physical.stage_sql import quoted
 
-        paths = [_literally(self.store.spark_uri(name)) for name in cut.native]
+        paths = [literally(self.store.spark_uri(name)) for name in cut.native]
         schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in read.columns)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         kept = list(_ROW_PLACE) if read.located else []
-        kept += list(_ARRIVAL) if read.arrival else []
+        kept += list(ROW_ARRIVAL) if read.arrival else []
         names = [quoted(name) for name, _ in read.columns]
         return reader.parquet(*paths).selectExpr(*names, *kept)
 
 
-def _literally(path: str) -> str:
+def literally(path: str) -> str:
     """A path for Spark's readers, which take [1] and {a,b} for patterns."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
@@ -220,7 +220,7 @@ _ROW_PLACE = (
     f"_metadata.row_index + 1 AS {RECORD_LINE}",
 )
 _TIME = "lpad(CAST(unix_micros(_metadata.file_modification_time) AS STRING), 20, '0')"
-_ARRIVAL = (
+ROW_ARRIVAL = (
     f"concat_ws(' ', {_TIME}, _metadata.file_path) AS {ARRIVAL_FILE}",
     f"_metadata.row_index AS {ARRIVAL_ROW}",
 )

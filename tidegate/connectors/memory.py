@@ -64,7 +64,7 @@ SPEC = ConnectorSpec(
         ),
         forgets=True,
     ),
-    lookup=LookupSpec((), built=False),
+    lookup=LookupSpec((), insertable=True),
 )
 
 DEFAULT_RETAIN_EPOCHS = 100_000
@@ -143,6 +143,17 @@ def forget_inserts(data: str) -> None:
     """A source is gone, or a data directory was closed with all its sources."""
     for known in [uri for uri in _inserts if uri == data or uri.startswith(f"{data}/")]:
         del _inserts[known]
+
+
+def inserted(data: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Table]:
+    """The rows of inserts."""
+    import pyarrow as pa
+
+    from tidegate.connectors.memory_tasks import InsertReader
+
+    reader = InsertReader(data, columns, False)
+    parts = (part for number in range(first, stop) for part in reader.read(_insert_name(number)))
+    return [pa.Table.from_batches([batch]) for batch, _ in parts]
 
 
 class MemorySource:

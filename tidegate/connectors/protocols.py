@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.checkpoint.manifest import Stretch
 from tidegate.connectors.pace import Pace
+from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.catalog.connector import Columns
-    from tidegate.catalog.objects import Sink, Source
+    from tidegate.catalog.objects import LookupTable, Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
+    from tidegate.operators.answers import Found
 
 # JSON: how far a source is, what a task reads, what a task has staged.
 Offset = Any
@@ -111,6 +113,18 @@ class OpenSource(Protocol):
 
 
 @dataclass(frozen=True)
+class StreamRows:
+    """What the rows of a stream look like: columns with their types, without _op."""
+
+    columns: tuple[tuple[str, str], ...]
+    kind: ChangelogKind = ChangelogKind.APPEND
+    # The columns that tell rows apart, if rows are replaced or retracted and some do.
+    key: tuple[str, ...] | None = None
+    has_op: bool = False
+    nullable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class SinkContext:
     """What a sink gets: `pipeline` names the output of this pipeline for good."""
 
@@ -121,6 +135,7 @@ class SinkContext:
     show: Callable[[str, int, Any], None]
     # What the stream gives it: columns with Spark's names of their types, _op among them.
     columns: Columns = ()
+    rows: StreamRows | None = None
 
 
 @dataclass(frozen=True, order=True)
@@ -209,6 +224,46 @@ class OpenSink(Protocol):
 
     def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
         """Make an epoch visible; again changes nothing."""
+
+
+@dataclass(frozen=True)
+class LookupContext:
+    """What a lookup table gets: `data` is its folder in the data directory, `scratch` one of this
+    pipeline for what tasks read, both as URIs."""
+
+    table: LookupTable
+    data: str
+    scratch: str
+
+
+class Answers(Protocol):
+    """A lookup table as one task asks it."""
+
+    def find(self, keys: list[pa.Array]) -> Found:
+        """The rows for these keys, one for each row that asks; none of them is NULL."""
+
+
+class LookupReader(Protocol):
+    """Asks a lookup table; goes to the task as it is."""
+
+    def open(self, as_of: Any, now_us: int) -> Answers: ...
+
+
+class OpenLookup(Protocol):
+    """A lookup table that is open."""
+
+    def as_of(self, spark: SparkSession) -> Any:
+        """What the tasks of an epoch must know to see the same table, as JSON; None if nobody can
+        tell."""
+
+    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> LookupReader:
+        """What asks for columns (with their types) by key columns."""
+
+
+class LookupFactory(Protocol):
+    """Opens a lookup table."""
+
+    def __call__(self, context: LookupContext) -> OpenLookup: ...
 
 
 class SourceFactory(Protocol):

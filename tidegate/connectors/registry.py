@@ -16,6 +16,9 @@ from tidegate.connectors import (
     postgres,
 )
 from tidegate.connectors.protocols import (
+    LookupContext,
+    LookupFactory,
+    OpenLookup,
     OpenSink,
     OpenSource,
     SinkContext,
@@ -49,15 +52,52 @@ def _files_sink(context: SinkContext) -> OpenSink:
     return FilesSink(context)
 
 
+def _postgres_source(context: SourceContext) -> OpenSource:
+    from tidegate.connectors import postgres_source
+
+    return postgres_source.open_source(context)
+
+
+def _postgres_sink(context: SinkContext) -> OpenSink:
+    from tidegate.connectors import postgres_sink
+
+    return postgres_sink.open_sink(context)
+
+
+def _files_lookup(context: LookupContext) -> OpenLookup:
+    from tidegate.connectors import files_lookup
+
+    return files_lookup.open_lookup(context)
+
+
+def _postgres_lookup(context: LookupContext) -> OpenLookup:
+    from tidegate.connectors import postgres_lookup
+
+    return postgres_lookup.open_lookup(context)
+
+
+def _memory_lookup(context: LookupContext) -> OpenLookup:
+    from tidegate.connectors import memory_lookup
+
+    return memory_lookup.open_lookup(context)
+
+
 # What can be read and written today; the others are checked and explained only.
 SOURCES: Mapping[str, SourceFactory] = {
     "files": _files_source,
     "memory": memory.open_source,
     "generator": generator.open_source,
+    "postgres": _postgres_source,
 }
 SINKS: Mapping[str, SinkFactory] = {
     "files": _files_sink,
     "memory": memory.open_sink,
     "console": console.open_sink,
     "blackhole": blackhole.open_sink,
+    "postgres": _postgres_sink,
+}
+LOOKUPS: Mapping[str, LookupFactory] = {
+    "files": _files_lookup,
+    "memory": _memory_lookup,
+    "postgres": _postgres_lookup,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegate.physical.join import describe as describe_join
 from tidegate.physical.registry import kind_of
 from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
@@ -117,6 +118,11 @@ def _lookup(node: n.Node) -> str:
     return f"Lookup table {node.table.name} [{node.table.connector}]"
 
 
+def _join(node: n.Node) -> str:
+    assert isinstance(node, n.Join)
+    return describe_join(node)
+
+
 def _inlined(node: n.Node) -> str:
     assert isinstance(node, n.Inlined)
     return f"Stream {node.name}"
@@ -142,6 +148,7 @@ _DESCRIPTIONS = {
     n.Scan: _scan,
     n.SideScan: _side,
     n.LookupScan: _lookup,
+    n.Join: _join,
     n.Inlined: _inlined,
     n.Project: _project,
     n.Filter: _filter,

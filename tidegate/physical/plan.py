@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.catalog.objects import LookupTable
 from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.errors import RunError
 from tidegate.operators.clock import Origin
@@ -15,10 +16,13 @@ from tidegate.operators.vectors import VectorStage
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.kind import Built, Request
 from tidegate.physical.late import in_late_stream, is_judge, require_fitting
+from tidegate.physical.lookup import Wanted, enrich_sql, require_known_types, table_of, wanted
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import carries_op, micros, output_sql, quoted
 from tidegate.physical.stages import (
+    EnrichNode,
+    LeafNode,
     ScanNode,
     Stage,
     StatefulNode,
@@ -81,12 +85,29 @@ class ScanPlan:
 
 
 @dataclass(frozen=True, eq=False)
+class EnrichPlan:
+    """A lookup: what feeds it, what it asks, and the view under which the stage above knows it."""
+
+    node: n.Join
+    table: LookupTable
+    wanted: Wanted
+    # What the rows that ask have, and what is made of the answers in the view `asked`.
+    below: str
+    leaves: tuple[LeafPlan, ...]
+    asked: str
+    above: str
+    view: str
+    # The names of the keys in the rows that ask.
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class FedPort:
     """A port with the SQL that feeds it, and where its time comes from."""
 
     port: PortPlan
     sql: str
-    leaves: tuple[ScanPlan | OperatorPlan, ...]
+    leaves: tuple[LeafPlan, ...]
     origins: tuple[Origin, ...]
     # How long each origin waits for rows that are out of order.
     delays: tuple[tuple[int, int], ...]
@@ -120,6 +141,17 @@ class OperatorPlan:
         return (*names, OP) if OP in self.operator.output.names else names
 
 
+LeafPlan = ScanPlan | OperatorPlan | EnrichPlan
+
+
+def row_leaves(leaves: Sequence[LeafPlan]) -> tuple[ScanPlan | OperatorPlan, ...]:
+    """Where the rows of a stage come from, be it through lookups."""
+    found: list[ScanPlan | OperatorPlan] = []
+    for leaf in leaves:
+        found += row_leaves(leaf.leaves) if isinstance(leaf, EnrichPlan) else [leaf]
+    return tuple(found)
+
+
 @dataclass(frozen=True, eq=False)
 class PhysicalPlan:
     """The last stage as SQL over its leaves, and all that stands below it."""
@@ -127,9 +159,10 @@ class PhysicalPlan:
     stream: str
     node: n.Emit
     sql: str
-    leaves: tuple[ScanPlan | OperatorPlan, ...]
+    leaves: tuple[LeafPlan, ...]
     scans: tuple[ScanPlan, ...]
     operators: tuple[OperatorPlan, ...]
+    lookups: tuple[EnrichPlan, ...]
     needs_clock: bool
     # The schema of rows that came too late, if somebody wants them.
     late: pa.Schema | None
@@ -163,13 +196,15 @@ class _Planner:
         self.clocked = any(_is_by_clock(node) for node in n.walk(typed.plan))
         self.scans: list[ScanPlan] = []
         self.operators: list[OperatorPlan] = []
+        self.lookups: list[EnrichPlan] = []
         self.numbered = 0
         self.late: pa.Schema | None = None
 
     def plan(self) -> PhysicalPlan:
         leaves = self._leaves(self.stage, False)
-        views = _views(self.stage, leaves)
-        samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in leaves)
+        views = _views(leaves)
+        only = _only_leaf(leaves)
+        samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in row_leaves(leaves))
         writer = LastWriter(views.get, self.clocked, samples)
         sql = output_sql(self.root, views.get, writer, (ORIGIN, MARK, LIVE, SIDE))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
@@ -181,18 +216,49 @@ class _Planner:
             leaves,
             tuple(self.scans),
             operators,
+            tuple(self.lookups),
             self.clock,
             self.late,
-            last_stage(self.root, leaves[0].node, self.types) if len(leaves) == 1 else None,
+            last_stage(self.root, only, self.types) if only is not None else None,
         )
 
-    def _leaves(self, stage: Stage, arrival: bool) -> tuple[ScanPlan | OperatorPlan, ...]:
-        return tuple(
-            self._operator(leaf, arrival)
-            if isinstance(leaf, StatefulNode)
-            else self._scan(leaf, arrival)
-            for leaf in stage.leaves
+    def _leaves(self, stage: Stage, arrival: bool) -> tuple[LeafPlan, ...]:
+        return tuple(self._leaf(leaf, arrival) for leaf in stage.leaves)
+
+    def _leaf(self, leaf: LeafNode, arrival: bool) -> LeafPlan:
+        if isinstance(leaf, StatefulNode):
+            return self._operator(leaf, arrival)
+        if isinstance(leaf, EnrichNode):
+            return self._enriched(leaf, arrival)
+        return self._scan(leaf, arrival)
+
+    def _enriched(self, leaf: EnrichNode, arrival: bool) -> EnrichPlan:
+        node = leaf.node
+        table = table_of(node).table
+        leaves = self._leaves(leaf.input, arrival)
+        writer = TickedWriter(_views(leaves).get, arrival, self.clocked)
+        try:
+            asked = wanted(node, self.types)
+            require_known_types(asked.columns, table.name)
+            sql = enrich_sql(node, self.types, writer)
+        except Unrunnable as error:
+            error.node = node
+            raise
+        number = len(self.lookups)
+        view = self._view("asked", number)
+        plan = EnrichPlan(
+            node,
+            table,
+            asked,
+            sql.below_sql(writer.child(node.left)),
+            leaves,
+            view,
+            sql.above_sql(view),
+            self._view("lookup", number),
+            tuple(name for name, _ in sql.keys),
         )
+        self.lookups.append(plan)
+        return plan
 
     def _view(self, kind: str, number: int) -> str:
         slug = "".join(c if c.isascii() and c.isalnum() else "_" for c in self.stream.lower())
@@ -247,14 +313,16 @@ class _Planner:
         origins = _origins(leaves)
         if _is_mark(stage, port.time_id):
             port = port.with_pane(MARK)
-        writer = TickedWriter(_views(stage, leaves).get, port.arrival, self.clocked)
+        writer = TickedWriter(_views(leaves).get, port.arrival, self.clocked)
         hidden = [MARK, LIVE, SIDE]
         hidden += [ORIGIN] if len(origins) > 1 else []
         below = writer.child(port.node)
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
-        delays = {leaf.index: leaf.delay_us for leaf in leaves if isinstance(leaf, ScanPlan)}
+        scans = [leaf for leaf in row_leaves(leaves) if isinstance(leaf, ScanPlan)]
+        delays = {scan.index: scan.delay_us for scan in scans}
         waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
-        vectors = port_stage(port, leaves[0].node, self.types) if len(leaves) == 1 else None
+        only = _only_leaf(leaves)
+        vectors = port_stage(port, only, self.types) if only is not None else None
         return FedPort(port, sql, leaves, origins, waits, port.grouped(sql, hidden), vectors)
 
 
@@ -262,12 +330,19 @@ def _is_by_clock(node: n.Node) -> bool:
     return isinstance(node, n.Window) and node.spec.processing_time
 
 
-def _views(stage: Stage, leaves: Sequence[ScanPlan | OperatorPlan]) -> dict[n.Node, str]:
+def _only_leaf(leaves: Sequence[LeafPlan]) -> n.Node | None:
+    """The one leaf of a stage whose rows tasks have at hand; behind a lookup they do not."""
+    plain = len(leaves) == 1 and not isinstance(leaves[0], EnrichPlan)
+    return leaves[0].node if plain else None
+
+
+def _views(leaves: Sequence[LeafPlan]) -> dict[n.Node, str]:
     return {leaf.node: leaf.view for leaf in leaves}
 
 
-def _origins(leaves: Sequence[ScanPlan | OperatorPlan]) -> tuple[Origin, ...]:
+def _origins(stage: Sequence[LeafPlan]) -> tuple[Origin, ...]:
     """Where the time of a stage comes from."""
+    leaves = row_leaves(stage)
     found: list[Origin] = []
     for leaf in leaves:
         if isinstance(leaf, OperatorPlan):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from tidegate.catalog.objects import Stream
 from tidegate.errors import Place, RunError, not_built
+from tidegate.physical import lookup
+from tidegate.physical.fingerprint import canonical
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stages import Stage, all_stateful, plan_stages
+from tidegate.physical.stages import Stage, all_enriched, all_stateful, plan_stages
 from tidegate.physical.ticked_sql import GENERATORS
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -52,6 +54,11 @@ def refused(stream: Stream, plan: n.Emit, node: n.Node, refusal: Refusal) -> Run
 
 
 def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+    yield from _asked_twice(stage)
+    for enriched in all_enriched(stage):
+        for refusal in lookup.refusals(enriched.node):
+            yield enriched.node, refusal
+        yield from _of_stage(enriched.node.left)
     for leaf in all_stateful(stage):
         for refusal in leaf.kind.refusals(leaf.node):
             yield leaf.node, refusal
@@ -72,6 +79,27 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
                     emit.span,
                 ),
             )
+
+
+def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+    """Rows of a lookup that a query reads twice would be asked for twice, with two answers."""
+    known: set[str] = set()
+    for enriched in all_enriched(stage):
+        table = enriched.node.right
+        if not isinstance(table, n.LookupScan) or table.table.steady:
+            continue
+        meaning = canonical(enriched.node)
+        if meaning in known:
+            yield (
+                enriched.node,
+                Refusal(
+                    f"the rows that {table.table.name} is asked for are read twice by this query, "
+                    f"and {table.table.name} may give two answers",
+                    "look up after the join, union or subquery that reads the rows twice; a lookup "
+                    "table on files gives all who ask in an epoch the same answer.",
+                ),
+            )
+        known.add(meaning)
 
 
 def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:

@@ -29,19 +29,33 @@ class StatefulNode:
 
 
 @dataclass(frozen=True, eq=False)
+class EnrichNode:
+    """A lookup join, and the stage whose rows ask."""
+
+    node: n.Join
+    input: Stage
+
+
+LeafNode = ScanNode | StatefulNode | EnrichNode
+
+
+@dataclass(frozen=True, eq=False)
 class Stage:
     """A stateless run: one SQL text over its leaves, which stand in the order of the query."""
 
     node: n.Node
-    leaves: tuple[ScanNode | StatefulNode, ...]
-
-    @property
-    def scans(self) -> tuple[ScanNode, ...]:
-        return tuple(leaf for leaf in self.leaves if not isinstance(leaf, StatefulNode))
+    leaves: tuple[LeafNode, ...]
 
     @property
     def stateful(self) -> tuple[StatefulNode, ...]:
-        return tuple(leaf for leaf in self.leaves if isinstance(leaf, StatefulNode))
+        """The operators right below it, be it through lookups."""
+        found: list[StatefulNode] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, StatefulNode):
+                found.append(leaf)
+            elif isinstance(leaf, EnrichNode):
+                found += leaf.input.stateful
+        return tuple(found)
 
 
 def plan_stages(plan: n.Node) -> Stage:
@@ -49,8 +63,11 @@ def plan_stages(plan: n.Node) -> Stage:
     return Stage(plan, tuple(_leaves(plan)))
 
 
-def _leaves(node: n.Node) -> Iterator[ScanNode | StatefulNode]:
-    """Where a stage ends: sources and stateful nodes, left to right."""
+def _leaves(node: n.Node) -> Iterator[LeafNode]:
+    """Where a stage ends: sources, stateful nodes and lookups, left to right."""
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        yield EnrichNode(node, plan_stages(node.left))
+        return
     if not node.stateless:
         yield StatefulNode(node, tuple(plan_stages(child) for child in node.inputs))
         return
@@ -71,11 +88,24 @@ def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
 def all_scans(stage: Stage) -> Iterator[ScanNode]:
     """Every source a plan reads, in the order of the query."""
     for leaf in stage.leaves:
-        if not isinstance(leaf, StatefulNode):
+        if isinstance(leaf, StatefulNode):
+            for below in leaf.inputs:
+                yield from all_scans(below)
+        elif isinstance(leaf, EnrichNode):
+            yield from all_scans(leaf.input)
+        else:
             yield leaf
-            continue
-        for below in leaf.inputs:
-            yield from all_scans(below)
+
+
+def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
+    """Every lookup of a plan, top down."""
+    for leaf in stage.leaves:
+        if isinstance(leaf, StatefulNode):
+            for below in leaf.inputs:
+                yield from all_enriched(below)
+        elif isinstance(leaf, EnrichNode):
+            yield leaf
+            yield from all_enriched(leaf.input)
 
 
 def needs_clock(stage: Stage) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from sqlglot import exp
 
 from tidegate.columns import LIVE
-from tidegate.physical.plan import OperatorPlan, PhysicalPlan, ScanPlan
+from tidegate.physical.plan import LeafPlan, PhysicalPlan
 from tidegate.physical.stage_sql import is_failure, quoted
 from tidegate.physical.ticked_sql import TickedWriter
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 
-_Leaves = tuple[ScanPlan | OperatorPlan, ...]
+_Leaves = tuple[LeafPlan, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ def suspects(plan: PhysicalPlan, fragment: str) -> Iterator[Suspect]:
             for part in _matching(_expressions(operator.node), fragment):
                 yield below.suspect(operator.node, part, part)
             yield from _in_stage(plan, fed.port.node, fed.leaves, fragment)
+    for lookup in plan.lookups:
+        yield from _in_stage(plan, lookup.node.left, lookup.leaves, fragment)
 
 
 def _in_stage(

@@ -22,8 +22,13 @@ def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:
 
 def reads_user_functions(node: n.Node) -> bool:
     """Whether an expression of this node calls one."""
+    return any(calls_user_function(tree) for tree in _trees(node))
+
+
+def calls_user_function(tree: exp.Expr) -> bool:
+    """Whether an expression calls one."""
     known = ex.spark_functions()
-    return any(name not in known for tree in _trees(node) for name, _ in ex.calls(tree))
+    return any(name not in known for name, _ in ex.calls(tree))
 
 
 def _trees(node: n.Node) -> Iterator[exp.Expr]:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.catalog.connector import Columns
-from tidegate.catalog.objects import Sink, Source
+from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.pace import Pace
-from tidegate.connectors.protocols import OpenSink, OpenSource
+from tidegate.connectors.protocols import OpenLookup, OpenSink, OpenSource
 from tidegate.physical.plan import ScanPlan
 from tidegate.runtime.blame import OriginOf
+from tidegate.runtime.members import Member
 from tidegate.storage import Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class PipelineContext:
     store: Store
     orders: str
     open_source: Callable[[Source, str, Pace], OpenSource]
-    open_sink: Callable[[Sink, str, Columns], OpenSink]
+    open_sink: Callable[[Sink, str, Member], OpenSink]
+    open_lookup: Callable[[LookupTable, str], OpenLookup]
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
     # The text that a stream was declared in.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.protocols import OpenSink, OpenSource, Read
+from tidegate.connectors.protocols import OpenLookup, OpenSink, OpenSource, Read
 from tidegate.physical.plan import ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.cutting import Epoch
@@ -92,6 +92,7 @@ class Frames:
         return FrameContext(
             self.spark,
             job.sources,
+            job.lookups,
             self._asked_of,
             self.place,
             manifest.key_groups,
@@ -115,6 +116,7 @@ class Job:
     """What the job of an epoch reads and writes: open sources and sinks, ranges, the state."""
 
     sources: Mapping[str, OpenSource]
+    lookups: Mapping[str, OpenLookup]
     sinks: Mapping[str, tuple[Member, Sink, OpenSink]]
     epoch: Epoch
     order: Order

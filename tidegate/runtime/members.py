@@ -15,6 +15,7 @@ from tidegate.catalog.declare import LATE_COLUMNS
 from tidegate.catalog.objects import SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
+from tidegate.connectors.protocols import StreamRows
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
 from tidegate.physical.plan import PhysicalPlan, ScanPlan
 from tidegate.physical.runner import runner_of
@@ -22,6 +23,7 @@ from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.late import late_stream
 from tidegate.runtime.late_inputs import LATE_ROWS, missed_late_rows
+from tidegate.types import ChangelogKind
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,19 @@ class Member:
     def source_scans(self) -> list[ScanPlan]:
         """The scans that read sources: late rows come from another member."""
         return [scan for scan in self.plan.scans if scan.late_of is None]
+
+    def rows_of(self, sink: Sink) -> StreamRows:
+        """What the rows look like that a sink gets."""
+        if self.is_late(sink):
+            assert self.late is not None, "somebody asked for late rows"
+            return StreamRows(tuple((c.name, str(c.type)) for c in self.late.columns))
+        node = self.plan.node
+        columns = tuple((item.name, str(item.type)) for item in node.fields)
+        nullable = frozenset(item.name for item in node.fields if item.nullable)
+        if node.changelog is ChangelogKind.APPEND:
+            return StreamRows(columns, has_op=carries_op(node), nullable=nullable)
+        key = None if node.key is None else tuple(node.field(item).name for item in node.key)
+        return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
 
     def is_late(self, sink: Sink) -> bool:
         """Whether a sink takes the rows that came too late for this stream."""

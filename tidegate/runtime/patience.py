@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from tidegate.errors import TidegateError
+from tidegate.errors import SystemAway, TidegateError
 from tidegate.spark.failure import JobFailed, pipeline_error
 from tidegate.storage import StorageError
 
@@ -32,6 +32,21 @@ class Patience:
                 if not away:
                     raise
                 say(pipeline_error("", error).message)
+                if not self.rest(attempt):
+                    raise
+            else:
+                if attempt:
+                    say(None)
+                return done
+        raise AssertionError("it counts for ever")
+
+    def until_there(self, work: Callable[[], T], say: Say) -> T:
+        """Do it anew, for as long as it takes a broker or a database to answer."""
+        for attempt in count():
+            try:
+                done = work()
+            except SystemAway as error:
+                say(error.message)
                 if not self.rest(attempt):
                     raise
             else:

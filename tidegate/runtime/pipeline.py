@@ -35,6 +35,7 @@ from tidegate.runtime.cutting import (
 )
 from tidegate.runtime.decision import decision
 from tidegate.runtime.frames import Frames, Job
+from tidegate.runtime.lookups import Lookups
 from tidegate.runtime.members import Member, alone, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
@@ -71,6 +72,7 @@ class Pipeline:
         self.sources: dict[str, OpenSource] = {}
         # The declarations that these were opened by: one of the same name may be another source.
         self._declared: dict[str, Source] = {}
+        self.lookups = Lookups(context.store, context.open_lookup)
         self.sinks: dict[str, tuple[Member, Sink, OpenSink]] = {}
         self.pace = Pace(context.settings["target_epoch"] / 1_000_000)
         self.failure: TidegateError | None = None
@@ -132,6 +134,7 @@ class Pipeline:
             for member in members:
                 for scan in member.source_scans:
                     self._open_source(self.context.source_of(scan))
+            self.lookups.open([look for member in members for look in member.plan.lookups])
             self._manifest = start.manifest
             self.warnings += [*start.warnings, *self._missed(sinks)]
             self.members, self.sinks = members_now, sinks
@@ -170,7 +173,7 @@ class Pipeline:
                     found[sink.name] = (member, sink, known[2])
                     continue
                 stream = manifest.streams[member.key].id
-                opened_sink = self.context.open_sink(sink, stream, member.columns(sink))
+                opened_sink = self.context.open_sink(sink, stream, member)
                 opened_sink.recover(self._decided(manifest, member, sink))
                 found[sink.name] = (member, sink, opened_sink)
         return found
@@ -194,7 +197,7 @@ class Pipeline:
             self.context.spark.addTag(self._tag)
             while not self._stopping:
                 began = time.monotonic()
-                if not self._turn():
+                if not self._patience.until_there(self._turn, self._say):
                     return
                 rest = self._trigger_s - (time.monotonic() - began)
                 if rest > 0:
@@ -314,6 +317,7 @@ class Pipeline:
                 for (stream, source), cut in epoch.cuts.items()
             },
             {key: operator.heads for key, operator in manifest.operators.items()},
+            lookups=self.lookups.as_of(self.context.spark),
         )
 
     def _noted(self, epoch: Epoch, order: Order) -> Notes:
@@ -324,6 +328,8 @@ class Pipeline:
             except JobFailed as error:
                 if self._stopping:
                     raise
+                if error.unreached is not None:
+                    raise error.unreached from None
                 if error.by_vectors and self._frames.vectors:
                     self._frames.without_vectors()
                     continue
@@ -367,7 +373,8 @@ class Pipeline:
 
     def _described(self, epoch: Epoch, order: Order) -> Job:
         tasks = self._tasks_of(epoch)
-        return Job(self.sources, self.sinks, epoch, order, self._manifest, tasks)
+        lookups = self.lookups.opened
+        return Job(self.sources, lookups, self.sinks, epoch, order, self._manifest, tasks)
 
     def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
         """Which stream it was: each is run alone. What they write then, nobody will know of."""

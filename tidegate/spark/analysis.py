@@ -19,9 +19,10 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, LookupTable, SideStream, Source, Stream
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
+from tidegate.physical import lookup
 from tidegate.physical.over import typed_function
 from tidegate.physical.stage_sql import SqlWriter, quoted
-from tidegate.physical.stages import all_stateful, plan_stages
+from tidegate.physical.stages import all_enriched, all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.spark.failure import describe
@@ -129,8 +130,11 @@ def _types(spark: SparkSession, plan: n.Emit) -> Types:
 
 
 def _operands(plan: n.Emit) -> Iterator[Operands]:
-    for leaf in all_stateful(plan_stages(plan)):
+    stage = plan_stages(plan)
+    for leaf in all_stateful(stage):
         yield from leaf.kind.operands(leaf.node)
+    for enriched in all_enriched(stage):
+        yield from lookup.operands(enriched.node)
 
 
 def _node_sql(node: n.Node, names: dict[n.Node, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tidegate.errors import RunError, TidegateError
+from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.spark.advice import advice, condition, reason
 
 _ERROR_CLASS = re.compile(r"^\[([A-Z0-9_.]+)\]\s*")
@@ -68,6 +68,14 @@ class JobFailed(Exception):
         self.by_vectors = "VectorFailed" in str(error)
         # A task could not reach a store: it is worth waiting for.
         self.away = "error[TG-613]" in str(error)
+
+    @property
+    def unreached(self) -> SystemAway | None:
+        """The system that a task could not reach, if that was it."""
+        found = pipeline_error("", self.error)
+        if found.code != "TG-509":
+            return None
+        return SystemAway(found.message.partition(" stopped: ")[2], found.hint)
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:

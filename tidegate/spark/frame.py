@@ -17,7 +17,7 @@ from sqlglot import exp
 from tidegate.catalog.objects import Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.physical.direct_scans import source_vectors
-from tidegate.physical.plan import PhysicalPlan, ScanPlan
+from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.plan import nodes as n
 from tidegate.spark.direct import DirectScan, scan_and_stage
@@ -31,7 +31,7 @@ from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import Cut, OpenSink, OpenSource, Read
+    from tidegate.connectors.protocols import Cut, OpenLookup, OpenSink, OpenSource, Read
 
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
 
@@ -67,6 +67,7 @@ class FrameContext:
 
     spark: SparkSession
     sources: Mapping[str, OpenSource]
+    lookups: Mapping[str, OpenLookup]
     # The source of a scan, and how it is read.
     asked: Callable[[ScanPlan], tuple[Source, Read]]
     place: OrderPlace
@@ -136,6 +137,7 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
         context.tasks,
         context.state,
         stream.keys,
+        context.lookups,
         context.grouped,
         context.shared,
         context.vectors,
@@ -164,7 +166,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
             context.late[stream.name.lower()] = rows
         frame, others = _with_columns(rows.frame, late, rows.own, rows.schema, IS_LATE)
         staged += others
-    scans = any(isinstance(leaf, ScanPlan) for leaf in plan.leaves)
+    scans = any(isinstance(leaf, ScanPlan) for leaf in row_leaves(plan.leaves))
     spec = StagingSpec(stream.name, tuple(staged), scans, IS_LATE if late else None)
     return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
 

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField
 
 from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.operators.vectors import VectorStage
-from tidegate.physical.plan import FIRST_OPERATOR, FedPort, OperatorPlan, PhysicalPlan, ScanPlan
+from tidegate.physical.lookup import FOUND
+from tidegate.physical.plan import (
+    FIRST_OPERATOR,
+    EnrichPlan,
+    FedPort,
+    LeafPlan,
+    OperatorPlan,
+    PhysicalPlan,
+    ScanPlan,
+    row_leaves,
+)
 from tidegate.physical.runner import place_of, runner_of
 from tidegate.physical.stage_sql import quoted
+from tidegate.physical.typed import arrow_type
 from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
 from tidegate.spark.direct import DirectScan, scan_and_pack
+from tidegate.spark.enrich import EnrichSpec, enriching
 from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
 from tidegate.spark.step import StepSpec, stepper
 
-Leaves = tuple[ScanPlan | OperatorPlan, ...]
+if TYPE_CHECKING:
+    from tidegate.connectors.protocols import OpenLookup
+
+Leaves = tuple[LeafPlan, ...]
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE, NOW, *ARRIVAL)
 
 
@@ -41,6 +58,8 @@ class LoweringContext:
     state: str
     # The names of the operators of this stream in manifests, by number.
     keys: Mapping[int, str]
+    # By name: the lookup tables that are open.
+    lookups: Mapping[str, OpenLookup]
     # The operators before which Spark adds up rows.
     grouped: frozenset[str] = frozenset()
     # Frames that several others read: they are to be kept while the job runs.
@@ -87,6 +106,7 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
             if isinstance(last, OperatorPlan):
                 below = lowering.operator(last)
             else:
+                assert isinstance(last, ScanPlan), "tasks compute on operators and sources"
                 below = context.direct(last)
             if below is not None:
                 return Lowered(None, below, stage)
@@ -130,7 +150,7 @@ class _Lowering:
             self._views(leaves, frames)
             return self.context.spark.sql(sql)
         for leaf, frame in zip(leaves, frames, strict=True):
-            if isinstance(leaf, OperatorPlan):
+            if isinstance(leaf, OperatorPlan | EnrichPlan):
                 self.context.shared.append(frame)
         self._views(leaves, [frame.where(LIVE) for frame in frames])
         rows = self.context.spark.sql(sql)
@@ -140,10 +160,35 @@ class _Lowering:
             rows = rows.union(frame.where(f"NOT {LIVE}").selectExpr(*columns))
         return rows
 
-    def _leaf(self, leaf: ScanPlan | OperatorPlan) -> DataFrame:
+    def _leaf(self, leaf: LeafPlan) -> DataFrame:
         if isinstance(leaf, ScanPlan):
             return self.context.scan(leaf)
+        if isinstance(leaf, EnrichPlan):
+            return self._enriched(leaf)
         return self.operator(leaf).frame(self.context.place)
+
+    def _enriched(self, plan: EnrichPlan) -> DataFrame:
+        """The rows that ask, with what was found for them."""
+        user = calls_user_functions(plan.node.left, {leaf.node for leaf in plan.leaves})
+        user = user or reads_user_functions(plan.node)
+        below = self.stage(plan.below, plan.leaves, user)
+        name = plan.table.name.lower()
+        wanted = plan.wanted
+        reader = self.context.lookups[name].reader(wanted.columns, wanted.keys)
+        passed = to_arrow_schema(below.schema, timezone="UTC")
+        fields = [passed.field(n).with_nullable(True) for n in passed.names if n not in plan.keys]
+        found = [
+            pa.field(f"f{place}", arrow_type(kind))
+            for place, (_, kind) in enumerate(wanted.columns)
+        ]
+        fields.append(pa.field(FOUND, pa.list_(pa.field("element", pa.struct(found)))))
+        spec = EnrichSpec(name, reader, plan.keys, pa.schema(fields))
+        asked = below.mapInArrow(
+            enriching(spec, self.context.place), from_arrow_schema(spec.output)
+        )
+        asked.createOrReplaceTempView(plan.asked)
+        self.views.append(plan.asked)
+        return self.context.spark.sql(plan.above)
 
     def _views(self, leaves: Leaves, frames: list[DataFrame]) -> None:
         for leaf, frame in zip(leaves, frames, strict=True):
@@ -185,7 +230,8 @@ class _Lowering:
         Spark runs a part of a plan once that stands there twice. Operators below would have to be
         stepped once as well, and have their state only once; so there are none.
         """
-        if any(isinstance(leaf, OperatorPlan) for fed in plan.ports for leaf in fed.leaves):
+        leaves = [leaf for fed in plan.ports for leaf in row_leaves(fed.leaves)]
+        if any(isinstance(leaf, OperatorPlan) for leaf in leaves):
             return None
         schemas = [str(schema) for port in plan.operator.packed for schema in port]
         return (plan.meaning, type(plan.operator), *schemas)
@@ -227,6 +273,7 @@ class _Lowering:
             stepped = self.operator(leaf)
             work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
             return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
+        assert isinstance(leaf, ScanPlan), "tasks compute on operators and sources"
         scan = context.direct(leaf)
         if scan is None:
             return None

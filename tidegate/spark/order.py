@@ -27,6 +27,8 @@ class Order:
     shares: dict[str, list[list[Any]]] = field(default_factory=dict)
     # By operator and key group: where the state is.
     heads: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    # By lookup table: what tasks must know to see it as it is in this epoch.
+    lookups: dict[str, Any] = field(default_factory=dict)
 
     @property
     def stamp(self) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlglot import exp
 
-from tidegate.catalog.objects import Source
+from tidegate.catalog.objects import LookupTable, Source
 from tidegate.columns import OP
 from tidegate.errors import Place, RunError, did_you_mean
 from tidegate.physical.stage_sql import quoted
@@ -24,18 +24,20 @@ from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.statements import Insert, Script
 
+Target = Source | LookupTable
 
-def arrow_schema(source: Source) -> pa.Schema:
+
+def arrow_schema(source: Target) -> pa.Schema:
     """The Arrow schema of what is stored of a source."""
     columns = [f"{quoted(c.name)} {c.type}" for c in source.stored_columns]
-    if source.options["changelog"]:
+    if source.carries_op:
         columns.append(f"{OP} STRING")
     schema = StructType.fromDDL(", ".join(columns))
     assert isinstance(schema, StructType), "a list of columns is a struct"
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def to_table(source: Source, rows: Any) -> pa.Table:
+def to_table(source: Target, rows: Any) -> pa.Table:
     """Dicts, tuples, an Arrow table or a pandas frame as a table of the source's schema."""
     schema = arrow_schema(source)
     rows = _as_rows(source, rows)
@@ -56,7 +58,7 @@ def to_table(source: Source, rows: Any) -> pa.Table:
     return table
 
 
-def _as_rows(source: Source, rows: Any) -> Any:
+def _as_rows(source: Target, rows: Any) -> Any:
     """One dict is one row, and any iterable of rows will do."""
     if isinstance(rows, Mapping):
         return [rows]
@@ -69,12 +71,12 @@ def _as_rows(source: Source, rows: Any) -> Any:
     return list(rows)
 
 
-def _columns_of_table(source: Source, table: pa.Table) -> dict[str, Any]:
+def _columns_of_table(source: Target, table: pa.Table) -> dict[str, Any]:
     _require_once(source, table.column_names)
     return {name.lower(): table.column(name) for name in table.column_names}
 
 
-def _require_once(source: Source, names: Sequence[str]) -> None:
+def _require_once(source: Target, names: Sequence[str]) -> None:
     """Names are case-insensitive: of id and ID one would be lost."""
     lower = [name.lower() for name in names]
     for index, name in enumerate(names):
@@ -82,7 +84,7 @@ def _require_once(source: Source, names: Sequence[str]) -> None:
             raise _misfit(source, f"the column {name} is there twice")
 
 
-def _columns_of_rows(source: Source, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:
+def _columns_of_rows(source: Target, schema: pa.Schema, rows: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping | list | tuple):
@@ -99,7 +101,7 @@ def _columns_of_rows(source: Source, schema: pa.Schema, rows: Sequence[Any]) -> 
     return columns
 
 
-def _require_known(source: Source, schema: pa.Schema, columns: Mapping[str, Any]) -> None:
+def _require_known(source: Target, schema: pa.Schema, columns: Mapping[str, Any]) -> None:
     known = {name.lower() for name in schema.names}
     for name in columns:
         if name not in known:
@@ -110,7 +112,7 @@ def _require_known(source: Source, schema: pa.Schema, columns: Mapping[str, Any]
             )
 
 
-def _array(source: Source, field: pa.Field, columns: Mapping[str, Any], count: int) -> Any:
+def _array(source: Target, field: pa.Field, columns: Mapping[str, Any], count: int) -> Any:
     values = columns.get(field.name.lower())
     if values is None:
         return pa.nulls(count, field.type)
@@ -178,7 +180,7 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _require_values(source: Source, table: pa.Table) -> None:
+def _require_values(source: Target, table: pa.Table) -> None:
     time = source.watermark.column.lower() if source.watermark else None
     for column in source.stored_columns:
         # A missing event time is a bad record, which is counted and kept; it is not refused.
@@ -187,16 +189,16 @@ def _require_values(source: Source, table: pa.Table) -> None:
             raise _misfit(source, f"the column {column.name} is NOT NULL")
 
 
-def _misfit(source: Source, reason: str) -> RunError:
+def _misfit(source: Target, reason: str) -> RunError:
     return RunError("TG-309", f"rows do not fit the source {source.name}: {reason}")
 
 
 def rows_of_insert(
-    spark: SparkSession, source: Source, statement: Insert, script: Script
+    spark: SparkSession, source: Target, statement: Insert, script: Script
 ) -> pa.Table:
     """The rows of INSERT, evaluated and cast by Spark."""
     columns = list(statement.columns) or [c.name for c in source.stored_columns]
-    if not statement.columns and source.options["changelog"]:
+    if not statement.columns and source.carries_op:
         columns.append(OP)
     types = {c.name.lower(): c.type for c in source.stored_columns} | {OP: "STRING"}
     kinds = [str(types[name.lower()]) for name in columns]
@@ -240,7 +242,7 @@ def _cast(cell: exp.Expr, kind: str) -> str:
 
 def _blamed(
     spark: SparkSession,
-    source: Source,
+    source: Target,
     statement: Insert,
     script: Script,
     columns: Sequence[str],

@@ -42,6 +42,13 @@ SESSION_CONF = {
 # Other settings of SQL go back to their defaults, so that a query means the same on every session;
 # these only say where tables and files are, and how large parts of them are read.
 _KEPT = ("spark.sql.catalog", "spark.sql.defaultCatalog", "spark.sql.files.", "spark.sql.hive.")
+# On a cluster a task may run again after others have read what it gave. If it gives something else
+# then (a lookup found another answer), all that read it must run again too.
+CLUSTER_CONF = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
+}
 
 
 def own_session(master: str | None, log_file: Path) -> SparkSession:
@@ -102,7 +109,8 @@ def _configured(spark: SparkSession) -> SparkSession:
         ours = key.startswith("spark.sql.") and not key.startswith(_KEPT)
         if ours and spark.conf.isModifiable(key):
             spark.conf.unset(key)
-    for key, value in SESSION_CONF.items():
+    local = (spark.sparkContext.master or "").startswith("local")
+    for key, value in {**SESSION_CONF, **({} if local else CLUSTER_CONF)}.items():
         spark.conf.set(key, value)
     return spark
 

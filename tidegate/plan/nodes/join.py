@@ -165,12 +165,23 @@ class Join(Node):
         return self.left.key if self._keeps_rows_of_left else None
 
     @property
+    def asked(self) -> tuple[KeyPair, ...]:
+        """The keys that a lookup table is asked by: one for each of its columns that has one."""
+        found: dict[str, KeyPair] = {}
+        columns = {item.id for item in self.right.fields}
+        for pair in self.equal:
+            plain = isinstance(pair.right, exp.Column) and pair.right.name in columns
+            if plain and not pair.null_safe:
+                found.setdefault(pair.right.name, pair)
+        return tuple(found.values())
+
+    @property
     def _finds_one(self) -> bool:
         """Whether a lookup by these columns finds at most one row: they hold the primary key."""
         if not isinstance(self.right, LookupScan):
             return False
         names = {item.id: item.name.lower() for item in self.right.fields}
-        asked = {names.get(p.right.name) for p in self.equal if isinstance(p.right, exp.Column)}
+        asked = {names[pair.right.name] for pair in self.asked}
         key = {name.lower() for name in self.right.table.primary_key}
         return bool(key) and key <= asked
 
@@ -182,8 +193,9 @@ class Join(Node):
                 f"left rows for {format_duration(left_us)}, right rows for "
                 f"{format_duration(right_us)} of event time"
             )
+        if self.kind is JoinKind.LOOKUP:
+            return None
         words = {
-            JoinKind.LOOKUP: "none: asked for each row, with a cache",
             JoinKind.WINDOW: "rows of both sides until their window closes",
             JoinKind.TEMPORAL: "rows until the watermark passes them, and versions a later row can "
             "still see",
@@ -236,7 +248,7 @@ class Join(Node):
 
     @property
     def reads_clock(self) -> bool:
-        return self.ttl_us is not None
+        return self.ttl_us is not None and self.kind is not JoinKind.LOOKUP
 
     def until_close(self, by_time: bool) -> Node:
         if self.kind is JoinKind.LOOKUP:
@@ -245,6 +257,12 @@ class Join(Node):
         return replace(self, at_close=True) if waits else self
 
     @property
+    def stateless(self) -> bool:
+        return self.kind is JoinKind.LOOKUP
+
+    @property
     def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+        if self.kind is JoinKind.LOOKUP:
+            return None
         trees = (self.condition, self.match)
         return tuple(tree for tree in trees if tree is not None)

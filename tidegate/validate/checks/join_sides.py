@@ -9,6 +9,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.windows import is_processing_time
 from tidegate.sql.statements import EmitMode
+from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded
 
 
@@ -44,11 +45,20 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             f"{node.right.table.name}",
             "use JOIN or LEFT JOIN.",
         )
-    elif not node.equal:
+    elif not node.asked:
+        key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _finding(
             node,
             f"nothing says which rows of the lookup table {node.right.table.name} to ask for",
-            "join on its key: ON s.customer_id = c.id.",
+            f"compare a column of it with = to something of the stream: ON s.x = c.{key}.",
+        )
+    elif node.left.changelog is not ChangelogKind.APPEND:
+        yield _finding(
+            node,
+            "rows of the left side may be taken back later, and a lookup made then could find "
+            "another answer than the one that was given out",
+            f"look up in {node.right.table.name} first, in a stream below what retracts rows; or "
+            "make the table a source with a PRIMARY KEY and join that, WITH (state_ttl = '1 day').",
         )
 
 

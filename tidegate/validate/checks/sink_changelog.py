@@ -21,7 +21,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
     kind = plan.changelog
     accepts = spec.accepts(sink.options)
     if kind in accepts:
-        return None
+        return _without_key(sink, spec, plan)
     able = " or ".join(sorted(item.value for item in accepts))
     span = sink.statement.span
     where = getattr(sink.statement, "source_span", span)
@@ -31,5 +31,21 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
         "streams",
         place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
         hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
+        path=plan_path(plan),
+    )
+
+
+def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
+    """The finding for a sink that cannot tell which row is replaced or taken back."""
+    if not spec.needs_key or plan.changelog is ChangelogKind.APPEND or plan.key:
+        return None
+    span = sink.statement.span
+    where = getattr(sink.statement, "source_span", span)
+    return ValidationError(
+        "TG-413",
+        f"the stream {sink.source} {_WHAT[plan.changelog]}, and no columns of it tell its rows "
+        f"apart, so the sink {sink.name} cannot know which row to change",
+        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        hint="let the stream group by columns and select them all, or EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )

@@ -1,0 +1,162 @@
+"""A lookup table of a real PostgreSQL: batched, cached, several questions at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.compiling import compile_text
+from tests.real.postgres import Postgres
+from tidegate.catalog.objects import LookupTable
+from tidegate.connectors.postgres_lookup import Asking, PostgresLookup, PostgresReader
+from tidegate.connectors.protocols import LookupContext
+from tidegate.errors import SystemAway, TidegateError
+
+COLUMNS = "id BIGINT, part STRING, price DECIMAL(10,2), code STRING, at TIMESTAMP"
+KINDS = [
+    ("id", "BIGINT"),
+    ("part", "STRING"),
+    ("price", "DECIMAL(10,2)"),
+    ("code", "STRING"),
+    ("at", "TIMESTAMP"),
+]
+CODE = "0b9c7a6e-3f5d-4c1b-9a8e-7d6c5b4a3f2e"
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def stock(postgres: Postgres) -> str:
+    postgres.run(
+        "CREATE TABLE stock (id int, part varchar(9), price numeric(8,2), code uuid, at timestamptz, kind text)"
+    )
+    postgres.run(
+        f"INSERT INTO stock SELECT n, 'p' || n % 2, n / 4.0, CASE WHEN n = 1 THEN '{CODE}'::uuid END, '2026-01-01 12:00Z' FROM generate_series(0, 2999) n"
+    )
+    postgres.run("INSERT INTO stock VALUES (1, 'p1', 9, NULL, NULL), (NULL, 'p1', 8, NULL, NULL)")
+    return "stock"
+
+
+def lookup_of(postgres: Postgres, columns: str = COLUMNS, **options: Any) -> PostgresLookup:
+    given = postgres.options(options.pop("table", "stock"), **options)
+    compiled = compile_text(f"CREATE LOOKUP TABLE stock ({columns}) WITH ({given});")
+    assert not compiled.errors and not compiled.unrunnable
+    table = compiled.catalog.get("stock")
+    assert isinstance(table, LookupTable)
+    return PostgresLookup(LookupContext(table, "", ""))
+
+
+def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresReader:
+    return lookup_of(postgres, **options).reader(KINDS, keys)
+
+
+def ask(reader: PostgresReader, now_us: int, *keys: pa.Array) -> list[list[Any]]:
+    """The ids and prices that were found, for each row that asked."""
+    found = reader.open(None, now_us).find(list(keys))
+    rows = found.rows.to_pylist()
+    spans = zip(found.starts.tolist(), found.counts.tolist(), strict=True)
+    return [sorted((row["id"], str(row["price"])) for row in rows[at : at + n]) for at, n in spans]
+
+
+def test_by_one_key_by_two_and_by_keys_of_other_types(postgres: Postgres, stock: str) -> None:
+    by_id = reader_of(postgres, "id")
+    assert ask(by_id, 0, pa.array([1, 2, 5_000_000_000, 1])) == [
+        [(1, "0.25"), (1, "9.00")], [(2, "0.50")], [], [(1, "0.25"), (1, "9.00")],
+    ]  # fmt: skip
+    both = reader_of(postgres, "part", "id")
+    assert ask(both, 0, pa.array(["p0", "p1", "p0"]), pa.array([2, 2, 4])) == [
+        [(2, "0.50")],
+        [],
+        [(4, "1.00")],
+    ]
+    texts = pa.array([CODE, "no uuid", CODE.upper()])
+    assert ask(reader_of(postgres, "code"), 0, texts) == [[(1, "0.25")], [], []]
+    prices = pa.array([Decimal("0.50"), Decimal("0.51")], pa.decimal128(10, 2))
+    assert ask(reader_of(postgres, "price"), 0, prices) == [[(2, "0.50")], []]
+    times = pa.array([NOON], pa.timestamp("us", "UTC"))
+    assert len(ask(reader_of(postgres, "at"), 0, times)[0]) == 3_000
+
+
+def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
+    postgres: Postgres, stock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    under_way = threading.Semaphore(0)
+    plain = Asking._ask
+
+    def counted(self: Asking, keys: list[pa.Array]) -> pa.Table:
+        asked.append(len(keys[0]))
+        under_way.release()
+        # Nobody goes on before all three are under way: they are asked at once.
+        if len(keys[0]) > 100:
+            under_way.acquire()
+        return plain(self, keys)
+
+    monkeypatch.setattr(Asking, "_ask", counted)
+    reader = reader_of(postgres, "id", cache_ttl="1 s", async_capacity=3)
+    keys = pa.array([*range(1_500), *range(1_500), *range(2_900, 3_900)])
+    assert [len(rows) for rows in ask(reader, 0, keys)][-900:] == [0] * 900
+    assert sorted(asked) == [500, 1_000, 1_000]
+    ask(reader, 999_999, keys)
+    assert len(asked) == 3, "also what is not there is known"
+    postgres.run("UPDATE stock SET price = 7 WHERE id = 42")
+    assert ask(reader, 999_999, pa.array([42])) == [[(42, "10.50")]]
+    assert ask(reader, 1_000_000, pa.array([42])) == [[(42, "7.00")]]
+    assert asked[3:] == [1]
+
+
+def test_a_database_that_is_away_is_told_so_and_asked_again(postgres: Postgres, stock: str) -> None:
+    reader = reader_of(postgres, "id", cache_rows=0)
+    assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
+    postgres.kill()
+    with pytest.raises(SystemAway, match="the lookup table stock"):
+        ask(reader, 0, pa.array([3]))
+    postgres.start()
+    assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why", "hint"),
+    [
+        ("id BIGINT, colour STRING", "declares the column colour", "columns it has"),
+        ("id STRING", "it is integer", "declare id INT."),
+        ("price DOUBLE", "it is numeric(8,2)", "declare price DECIMAL(8,2)."),
+        ("at TIMESTAMP_NTZ", "it is timestamp with time zone", "declare at TIMESTAMP."),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(
+    postgres: Postgres, stock: str, columns: str, why: str, hint: str
+) -> None:
+    with pytest.raises(TidegateError) as caught:
+        lookup_of(postgres, columns)
+    assert why in caught.value.message and hint in (caught.value.hint or "")
+
+
+def test_a_value_that_does_not_fit_stops_and_says_which(postgres: Postgres, stock: str) -> None:
+    lookup = lookup_of(postgres, "id BIGINT, price DECIMAL(3,2)")
+    with pytest.raises(TidegateError, match="a value of the column price does not fit"):
+        lookup.reader([("id", "BIGINT"), ("price", "DECIMAL(3,2)")], ["id"]).open(None, 0).find(
+            [pa.array([2_999])]
+        )
+
+
+def test_rows_that_are_read_twice_would_be_asked_for_twice(postgres: Postgres) -> None:
+    script = f"""
+    CREATE SOURCE o (id BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+    CREATE LOOKUP TABLE stock (id BIGINT, part STRING) WITH ({postgres.options("stock")});
+    CREATE STREAM named AS SELECT o.id, o.ts, s.part FROM o JOIN stock s ON o.id = s.id;
+    CREATE STREAM twice AS SELECT a.id FROM named a JOIN named b ON a.part = b.part AND a.ts = b.ts;
+    CREATE STREAM two AS SELECT o.id, s.part, t.part AS other FROM o JOIN stock s ON o.id = s.id JOIN stock t ON o.id + 1 = t.id;
+    """
+    errors = compile_text(script).unrunnable
+    assert [error.code for error in errors] == ["TG-501"]
+    assert "stock is asked for are read twice" in errors[0].message
+    assert not compile_text(
+        script.replace("postgres", "memory").replace(
+            postgres.options("stock"), "connector = 'memory'"
+        )
+    ).unrunnable

@@ -1,0 +1,123 @@
+"""The loop of a pipeline with sinks in a real PostgreSQL, killed at every step, without Spark.
+
+Rows get random ids when they are computed: two sinks only agree if nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compiling import compile_text
+from tests.pipelines import House, Killed, Looped, expected
+from tests.real.postgres import Postgres
+from tidegate.catalog.objects import Sink, Stream
+from tidegate.connectors.protocols import SinkContext, StreamRows
+from tidegate.connectors.registry import SINKS
+from tidegate.runtime import pipeline as module
+from tidegate.runtime.steps import Step
+
+ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
+
+
+class PostgresHouse(House):
+    """One stream with two sinks in PostgreSQL and one that is kept."""
+
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
+        super().__init__(folder, streams=0)
+        self.postgres = postgres
+        postgres.forget_staged()
+        script = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory', inserts_per_epoch = 1);"
+        script += "CREATE STREAM t0 AS SELECT a FROM s;"
+        for name in ("one", "two"):
+            postgres.run(f"DROP TABLE IF EXISTS {name}, tidegate_commits")
+            script += (
+                f"CREATE SINK {name} FROM t0 WITH ({postgres.options(name)}, create_table = true);"
+            )
+        script += "CREATE SINK kept0 FROM t0 WITH (connector = 'memory');"
+        self.catalog = compile_text(script).catalog
+        self.members = [self.member(stream, True) for stream in self.catalog.of(Stream)]
+
+    def pipeline(self, **config: Any) -> Looped:
+        context = super().pipeline(**config).context
+
+        def opened(sink: Sink, stream: str, member: Any) -> Any:
+            data = str(self.folder / sink.name)
+            return SINKS[sink.connector](SinkContext(sink, data, stream, lambda *_: None, ROWS))
+
+        return Looped(replace(context, open_sink=opened), "main")
+
+    def rows(self, sink: str) -> list[tuple[int, str]]:
+        if sink == "kept0":
+            return super().rows(sink)
+        return sorted(self.postgres.query(f"SELECT a, id FROM {sink}"))
+
+    def check(self, *values: int) -> None:
+        kept = self.rows("kept0")
+        assert [a for a, _ in kept] == expected(*values)
+        assert self.rows("one") == self.rows("two") == kept
+        # What an attempt left that was never decided goes when the sink is opened again, unless the
+        # stream died before its first manifest: then nobody knows whose it is.
+        last = self.run()
+        assert last.failure is None
+        stream = last._manifest.streams["t0"].id
+        assert [name for name in self.postgres.staged() if stream in name] == []
+
+
+@pytest.fixture
+def house(tmp_path: Path, postgres: Postgres) -> PostgresHouse:
+    return PostgresHouse(tmp_path, postgres)
+
+
+@pytest.mark.parametrize("step", Step)
+def test_killed_at_every_step_each_row_is_there_once(
+    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> None:
+    values: list[int] = []
+    for times in range(1, 4):
+        values += [10 * times, 10 * times + 1]
+        house.insert(*values[-2:])
+        left = [times]
+
+        def reached(here: Step, left: list[int] = left) -> None:
+            left[0] -= here is step
+            if here is step and left[0] == 0:
+                raise Killed
+
+        monkeypatch.setattr(module, "reached", reached)
+        died = house.run()
+        monkeypatch.undo()
+        assert died.failure is not None or times == 3, "it was killed"
+    assert house.run().failure is None
+    house.check(*values)
+
+
+def test_a_server_that_crashes_between_the_decision_and_the_commit(
+    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for, says why, and what was staged is still there."""
+    house.insert(1, 2)
+    told: list[str] = []
+    crashed = [False]
+    plain = Looped._sleep
+
+    def crash(here: Step) -> None:
+        if here is Step.DECIDED and not crashed[0]:
+            crashed[0] = True
+            house.postgres.kill()
+
+    def asleep(pipeline: Looped, seconds: float, nudged: bool) -> None:
+        error = next(iter(pipeline.counters.values())).error
+        if error is not None and not told:
+            told.append(error)
+            house.postgres.start()
+        plain(pipeline, min(seconds, 0.2), nudged)
+
+    monkeypatch.setattr(module, "reached", crash)
+    monkeypatch.setattr(Looped, "_sleep", asleep)
+    assert house.run().failure is None
+    assert len(told) == 1 and told[0].startswith("the sink one: the sink one")
+    house.check(1, 2)

@@ -1,0 +1,321 @@
+"""A sink of a real PostgreSQL, step by step and without Spark: exactly once, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.compiling import compile_text
+from tests.real.postgres import PASSWORD, Postgres
+from tidegate.catalog.objects import Sink
+from tidegate.checkpoint.manifest import Stretch
+from tidegate.connectors.postgres_sink import PostgresSink
+from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamRows
+from tidegate.errors import SystemAway, TidegateError
+from tidegate.types import ChangelogKind
+
+ROWS = StreamRows((("id", "BIGINT"), ("name", "STRING")))
+KEYED = StreamRows(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), True, frozenset())
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def table(postgres: Postgres) -> Iterator[str]:
+    name = f"t{next(_numbers)}"
+    postgres.forget_staged()
+    yield name
+    postgres.run(f"DROP TABLE IF EXISTS {name}")
+
+
+def sink_of(
+    postgres: Postgres,
+    table: str,
+    rows: StreamRows = ROWS,
+    stream: str = "abcd1234",
+    **options: Any,
+) -> PostgresSink:
+    given = postgres.options(table, **{"create_table": "true", **options})
+    text = "CREATE SOURCE s (id BIGINT) WITH (connector = 'memory'); CREATE STREAM q AS SELECT * FROM s;"
+    compiled = compile_text(f"{text} CREATE SINK out FROM q WITH ({given});")
+    assert not compiled.errors, compiled.errors
+    declared = compiled.catalog.get("out")
+    assert isinstance(declared, Sink)
+    return PostgresSink(SinkContext(declared, "", stream, lambda *_: None, rows))
+
+
+def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> list[Any]:
+    """What tasks have staged for an epoch."""
+    names = [name for name, _ in sink.rows.columns] + (["_op"] if sink.rows.has_op else [])
+    schema = pa.schema([(name, pa.int64() if name == "id" else pa.string()) for name in names])
+    factory = sink.stager(schema)
+    tokens: list[Any] = []
+    for task, rows in enumerate(tasks):
+        stager = factory.open(epoch.stamp, task)
+        for row in rows:
+            stager.add(pa.Table.from_pylist([row], schema))
+        tokens += stager.finish()
+    return tokens
+
+
+def opened(postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any) -> PostgresSink:
+    sink = sink_of(postgres, table, rows, **options)
+    sink.recover(Decided(None))
+    return sink
+
+
+def row(number: int, name: str | None = None, op: str | None = None) -> dict[str, Any]:
+    return {"id": number, "name": name, **({"_op": op} if op else {})}
+
+
+def there(postgres: Postgres, table: str) -> list[tuple[Any, ...]]:
+    return sorted(postgres.query(f"SELECT id, name FROM {table}"))
+
+
+E0, E1, E2 = EpochId(0, 0), EpochId(0, 1), EpochId(0, 2)
+
+
+def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
+    postgres: Postgres, table: str
+) -> None:
+    sink = opened(postgres, table)
+    tokens = staged(sink, E0, [row(1, "a"), row(2, None)], [row(1, "a")], [])
+    assert len(tokens) == 2
+    assert there(postgres, table) == []
+    for _ in range(3):
+        sink.commit(E0, tokens)
+    assert sorted(postgres.query(f"SELECT id, count(*) FROM {table} GROUP BY id")) == [
+        (1, 2),
+        (2, 1),
+    ]
+    assert postgres.staged() == []
+    # A process that comes later finishes what was decided, once.
+    again = staged(sink, E1, [row(3, "c")])
+    other = sink_of(postgres, table)
+    other.recover(Decided(E1, again, E1))
+    other.recover(Decided(E1, again, E1))
+    sink.commit(E1, again)
+    assert postgres.query(f"SELECT id FROM {table} WHERE id = 3") == [(3,)]
+
+
+def test_what_was_staged_and_never_decided_is_swept_but_not_that_of_the_next_epoch(
+    postgres: Postgres, table: str
+) -> None:
+    sink = opened(postgres, table)
+    staged(sink, E0, [row(1)])
+    committed = staged(sink, E0, [row(2)])
+    following = staged(sink, E1, [row(3)])
+    sink_of(postgres, table).recover(Decided(E0, committed, E0))
+    assert postgres.staged() == [following[0]["table"]]
+    sink.commit(E1, following)
+    assert [
+        number for number, _ in postgres.query(f"SELECT id, name FROM {table} ORDER BY id")
+    ] == [2, 3]
+
+
+def test_two_sinks_of_one_task_do_not_disturb_each_other(postgres: Postgres, table: str) -> None:
+    one = opened(postgres, table)
+    other = sink_of(postgres, f"{table}_b")
+    other.name = "other"
+    other.recover(Decided(None))
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    stagers = [sink.stager(schema).open(E0.stamp, 0) for sink in (one, other)]
+    for number in (1, 2):
+        for stager in stagers:
+            stager.add(pa.Table.from_pylist([row(number, "a")], schema))
+    for sink, stager in zip((one, other), stagers, strict=True):
+        sink.commit(E0, stager.finish())
+    assert there(postgres, table) == there(postgres, f"{table}_b") == [(1, "a"), (2, "a")]
+
+
+def test_staged_rows_survive_a_crash_of_the_server(postgres: Postgres, table: str) -> None:
+    sink = opened(postgres, table)
+    tokens = staged(sink, E0, [row(1, "a")])
+    postgres.kill()
+    with pytest.raises(SystemAway) as caught:
+        sink.commit(E0, tokens)
+    assert caught.value.retryable and "the sink out" in caught.value.message
+    with pytest.raises(SystemAway):
+        staged(sink, E1, [row(2)])
+    postgres.start()
+    sink.commit(E0, tokens)
+    sink.commit(E1, staged(sink, E1, [row(2, "b")]))
+    assert there(postgres, table) == [(1, "a"), (2, "b")]
+
+
+def test_a_pipeline_of_an_older_generation_cannot_commit(postgres: Postgres, table: str) -> None:
+    zombie = opened(postgres, table)
+    zombie.commit(E0, staged(zombie, E0, [row(1, "a")]))
+    late = staged(zombie, E1, [row(2, "zombie")])
+    line = [Stretch(0, -1, 0), Stretch(1, 2, 3)]
+    newer = sink_of(postgres, table)
+    newer.recover(Decided(EpochId(1, 3), (), E0, line))
+    newer.recover(Decided(EpochId(1, 3), (), E0, line))
+    with pytest.raises(TidegateError, match="generation 1 of its pipeline"):
+        zombie.commit(E1, late)
+    newer.commit(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
+    zombie.commit(E0, [{"table": "_tidegate_gone", "rows": 1}])
+    assert there(postgres, table) == [(1, "a"), (3, "c")]
+
+
+def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_refused(
+    postgres: Postgres, table: str
+) -> None:
+    sink = opened(postgres, table)
+    tokens = staged(sink, E1, [row(1, "a")])
+    sink.commit(E1, tokens)
+    with pytest.raises(TidegateError, match="has epoch 1 of generation 0 of the sink out"):
+        sink_of(postgres, table).recover(Decided(E0, (), E0))
+    with pytest.raises(TidegateError, match="holds rows that an earlier pipeline wrote"):
+        sink_of(postgres, table, stream="other").recover(Decided(None))
+    sink_of(postgres, table, stream="other", existing="append").recover(Decided(None))
+    postgres.run(f"DELETE FROM tidegate_commits WHERE target = 'public.{table}'")
+    with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
+        sink_of(postgres, table).recover(Decided(E2, tokens, E2))
+    with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
+        sink.commit(E2, tokens)
+
+
+changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None])), max_size=8)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_a_changelog_in_any_order_leaves_what_stands(
+    postgres: Postgres, epochs: list, chance: Any
+) -> None:
+    """Each step sets the row of a key, or deletes it; tasks get the changes in any order."""
+    table = f"t{next(_numbers)}"
+    sink = opened(postgres, table, KEYED)
+    standing: dict[int, str] = {}
+    for number, steps in enumerate(epochs):
+        rows = []
+        for key, name in steps:
+            before = standing.pop(key, None)
+            if name is None:
+                rows += [row(key, before, "-D")] if before is not None else []
+                continue
+            rows += (
+                [row(key, before, "-U"), row(key, name, "+U")]
+                if before is not None
+                else [row(key, name, "+I")]
+            )
+            standing[key] = name
+        chance.shuffle(rows)
+        half = len(rows) // 2
+        epoch = EpochId(0, number)
+        tokens = staged(sink, epoch, rows[:half], rows[half:])
+        sink.commit(epoch, tokens)
+        sink.commit(epoch, tokens)
+        assert there(postgres, table) == sorted(standing.items())
+    postgres.run(f"DROP TABLE {table}")
+
+
+def test_keys_that_are_null_and_upserts_without_deletes(postgres: Postgres, table: str) -> None:
+    rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
+    sink = opened(postgres, table, rows)
+    sink.commit(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))  # type: ignore[arg-type]
+    sink.commit(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))  # type: ignore[arg-type]
+    assert postgres.query(f"SELECT * FROM {table}") == [(None, "y")]
+    plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
+    other = opened(postgres, f"{table}_b", plain)
+    other.commit(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
+    other.commit(E1, staged(other, E1, [row(1, "c")]))
+    assert there(postgres, f"{table}_b") == [(1, "c"), (2, "b")]
+
+
+TYPES: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("BOOLEAN", pa.bool_(), [True, None]),
+    ("TINYINT", pa.int8(), [-128, None]),
+    ("INT", pa.int32(), [-(2**31), 2**31 - 1]),
+    ("BIGINT", pa.int64(), [-(2**63), 2**63 - 1]),
+    ("FLOAT", pa.float32(), [0.5, float("inf")]),
+    ("DOUBLE", pa.float64(), [1e-300, -0.0]),
+    ("DECIMAL(20,3)", pa.decimal128(20, 3), [Decimal("12345678901234567.890"), Decimal("-0.001")]),
+    ("STRING", pa.string(), ["ä\t\\N\n'\"", ""]),
+    ("BINARY", pa.binary(), [b"\x00\xff", b""]),
+    ("DATE", pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    (
+        "TIMESTAMP",
+        pa.timestamp("us", "UTC"),
+        [dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC), None],
+    ),
+    ("TIMESTAMP_NTZ", pa.timestamp("us"), [dt.datetime(2026, 3, 29, 2, 30), None]),
+    ("ARRAY<INT>", pa.string(), ["[1, 2]", None]),
+]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_every_type_comes_back_as_it_was(postgres: Postgres, table: str, binary: bool) -> None:
+    kinds = [item for item in TYPES if not binary or not item[0].startswith(("ARRAY", "DECIMAL"))]
+    columns = tuple((f"c{place}", kind) for place, (kind, _, _) in enumerate(kinds))
+    sink = opened(postgres, table, StreamRows(columns))
+    schema = pa.schema([(f"c{place}", kind) for place, (_, kind, _) in enumerate(kinds)])
+    rows = pa.table([pa.array(values, kind) for _, kind, values in kinds], schema=schema)
+    stager = sink.stager(schema).open(E0.stamp, 0)
+    stager.add(rows)
+    sink.commit(E0, stager.finish())
+    found = postgres.query(f"SELECT * FROM {table}")
+    for place, (kind, _, values) in enumerate(kinds):
+        got = [item[place] for item in found]
+        expected = [[1, 2], None] if kind.startswith("ARRAY") else values
+        assert got == expected, kind
+
+
+def refused(
+    postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any
+) -> TidegateError:
+    with pytest.raises(TidegateError) as caught:
+        sink_of(postgres, table, rows, **options).recover(Decided(None))
+    assert PASSWORD not in str(caught.value) and caught.value.hint
+    return caught.value
+
+
+def test_what_does_not_fit_is_refused_when_it_is_opened(postgres: Postgres, table: str) -> None:
+    error = refused(postgres, table, create_table="false")
+    assert f"public.{table}, which does not exist" in error.message
+    postgres.run(f"CREATE TABLE {table} (id int, name text)")
+    assert "does not hold every BIGINT" in refused(postgres, table).message
+    postgres.run(f"ALTER TABLE {table} ALTER id TYPE numeric(18)")
+    assert "does not hold every BIGINT" in refused(postgres, table).message
+    postgres.run(f"ALTER TABLE {table} ALTER id TYPE bigint")
+    keyless = refused(postgres, table, KEYED)
+    assert "no unique index on just these columns" in keyless.message
+    postgres.run((keyless.hint or "").partition(";")[0])
+    opened(postgres, table, KEYED)
+    postgres.run(f"ALTER TABLE {table} ADD other int NOT NULL")
+    assert "other of the table" in refused(postgres, table).message
+    postgres.run(f"ALTER TABLE {table} ALTER other SET DEFAULT 7, DROP COLUMN name")
+    assert "has no column name" in refused(postgres, table).message
+
+
+def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, table: str) -> None:
+    wrong = refused(postgres, table, password="hunter2", connect_timeout="2 s")
+    assert wrong.code == "TG-504" and "password authentication failed" in wrong.message
+    assert "hunter2" not in str(wrong) and "hunter2" not in repr(
+        sink_of(postgres, table, password="hunter2").login
+    )
+    assert refused(postgres, table, database="nowhere").code == "TG-504"
+    assert refused(postgres, table, port="1").code == "TG-509"
+
+
+def test_a_column_that_is_lost_later_shows_before_the_epoch_is_decided(
+    postgres: Postgres, table: str
+) -> None:
+    sink = opened(postgres, table)
+    postgres.run(f"ALTER TABLE {table} DROP COLUMN name")
+    with pytest.raises(TidegateError, match="name") as caught:
+        staged(sink, E0, [row(1, "a")])
+    assert caught.value.code == "TG-504"
+    postgres.run(f"ALTER TABLE {table} ADD name text NOT NULL DEFAULT 'x'")
+    sink = opened(postgres, table)
+    with pytest.raises(TidegateError, match="null value"):
+        staged(sink, E0, [row(1, None)])
+    assert postgres.staged() == []

@@ -1,0 +1,120 @@
+"""A source of a real PostgreSQL: the whole table once, or by a growing column; without Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.compiling import compile_text
+from tests.real.postgres import Postgres
+from tidegate.catalog.objects import Source
+from tidegate.catalog.settings import Settings
+from tidegate.connectors import postgres_source
+from tidegate.connectors.postgres_source import PostgresSource
+from tidegate.connectors.protocols import Cut, Read, SourceContext
+from tidegate.errors import SystemAway, TidegateError
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def table(postgres: Postgres) -> Iterator[str]:
+    name = f"s{next(_numbers)}"
+    postgres.run(
+        f"CREATE TABLE {name} (id bigserial NOT NULL, name text, at timestamptz NOT NULL DEFAULT now())"
+    )
+    yield name
+    postgres.run(f"DROP TABLE {name}")
+
+
+def source_of(
+    postgres: Postgres, table: str, columns: str = "id BIGINT, name STRING", **options: Any
+) -> PostgresSource:
+    compiled = compile_text(
+        f"CREATE SOURCE s ({columns}) WITH ({postgres.options(table, **options)});"
+    )
+    assert not compiled.errors and not compiled.unrunnable
+    declared = compiled.catalog.get("s")
+    assert isinstance(declared, Source)
+    return PostgresSource(SourceContext(declared, "", "", Settings()))
+
+
+def rows_of(
+    source: PostgresSource, cut: Cut | None, arrival: bool = False
+) -> list[list[dict[str, Any]]]:
+    """What each task reads."""
+    assert cut is not None
+    reader = source.direct(Read((("id", "BIGINT"), ("name", "STRING")), arrival))
+    return [
+        [row for part in share for batch, _ in reader.read(part) for row in batch.to_pylist()]
+        for share in cut.shares
+    ]
+
+
+def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
+    postgres: Postgres, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_source, "_PAGES_PER_SHARE", 1)
+    postgres.run(f"INSERT INTO {table} (name) SELECT repeat('x', 500) FROM generate_series(1, 100)")
+    source = source_of(postgres, table)
+    assert source.source.bounded
+    cut = source.cut(None, 3)
+    # What changes later is not seen, whenever a task runs, and however often.
+    postgres.run(f"DELETE FROM {table} WHERE id < 50; INSERT INTO {table} (name) VALUES ('late')")
+    for _ in range(2):
+        shares = rows_of(source, cut, arrival=True)
+        assert len(shares) == 3 and all(shares)
+        assert sorted(row["id"] for share in shares for row in share) == list(range(1, 101))
+    assert cut is not None
+    source.committed(cut.offset)
+    assert source.cut(cut.offset, 3) is None
+    with pytest.raises(SystemAway, match="the snapshot of this epoch is gone"):
+        rows_of(source, cut)
+
+
+def ids(source: PostgresSource, cut: Cut | None) -> list[int]:
+    return [row["id"] for share in rows_of(source, cut) for row in share]
+
+
+@pytest.mark.parametrize("column", ["id", "at"])
+def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
+    postgres: Postgres, table: str, column: str
+) -> None:
+    source = source_of(postgres, table, increasing=column)
+    assert not source.source.bounded
+    assert source.cut(None, 2) is None
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('a'), ('b')")
+    first = source.cut(None, 2)
+    assert ids(source, first) == [1, 2] and first is not None
+    assert source.cut(first.offset, 2) is None
+    with closing(postgres.connect()) as slow:
+        slow.execute("BEGIN")
+        slow.execute(f"INSERT INTO {table} (name) VALUES ('slow')")
+        postgres.run(f"INSERT INTO {table} (name) VALUES ('fast')")
+        # Row 4 is there, and row 3 is not yet: reading up to 4 would miss it for ever.
+        assert source.cut(first.offset, 2) is None
+        assert source.cut(first.offset, 2) is None
+        slow.execute("COMMIT")
+    second = source.cut(first.offset, 2)
+    assert ids(source, second) == [3, 4] and second is not None
+    postgres.run(f"INSERT INTO {table} (name) VALUES ('e')")
+    # After a restart an offset is all that is known.
+    again = source_of(postgres, table, increasing=column)
+    assert ids(again, again.cut(first.offset, 2)) == [3, 4, 5]
+    assert ids(again, again.cut(second.offset, 2)) == [5]
+
+
+@pytest.mark.parametrize(
+    ("column", "why"), [("nothing", "does not have"), ("name", "may be NULL"), ("day", "is date")]
+)
+def test_a_column_by_which_rows_would_be_missed_is_refused(
+    postgres: Postgres, table: str, column: str, why: str
+) -> None:
+    postgres.run(f"ALTER TABLE {table} ADD day date NOT NULL DEFAULT now()")
+    with pytest.raises(TidegateError, match=why) as caught:
+        source_of(postgres, table, increasing=column)
+    assert caught.value.code == "TG-504" and caught.value.hint

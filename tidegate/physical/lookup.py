@@ -1,0 +1,187 @@
+"""Lookup joins: rows are enriched between two stages, in the task that goes on with them.
+
+The stage below makes the keys, in the type of the column they are compared with. A task adds all
+rows that the table has for them, as an array. The stage above takes the array apart; what is left
+of the condition picks from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidegate.columns import LIVE
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.stage_sql import carries_op, quoted
+from tidegate.physical.ticked_sql import TickedWriter, when_live
+from tidegate.physical.typed import Operands, Types, arrow_type
+from tidegate.physical.user_functions import calls_user_function
+from tidegate.plan import nodes as n
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import to_sql
+
+# The rows that were found, and one of them.
+FOUND, _ONE = "_tg_found", "_tg_one"
+_EXACT = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL")
+_KEYS = (*_EXACT, "BOOLEAN", "STRING", "VARCHAR", "CHAR", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a lookup table: its columns with their types, and which are the keys."""
+
+    columns: tuple[tuple[str, str], ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EnrichSql:
+    """The stages around a lookup; `below` and `above` name a view that is not there yet."""
+
+    # Columns that pass by, as (name in the task, SQL).
+    passed: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, str], ...]
+    above: tuple[str, ...]
+    found: str
+
+    def below_sql(self, below: str) -> str:
+        columns = [f"{sql} AS {name}" for name, sql in (*self.passed, *self.keys)]
+        return f"SELECT {', '.join(columns)} FROM {below}"
+
+    def above_sql(self, view: str) -> str:
+        return (
+            f"SELECT {', '.join(self.above)} FROM {quoted(view)} "
+            f"LATERAL VIEW OUTER explode({self.found}) generated AS {_ONE}"
+        )
+
+
+def table_of(node: n.Join) -> n.LookupScan:
+    assert isinstance(node.right, n.LookupScan), "a lookup join asks a lookup table"
+    return node.right
+
+
+def wanted(node: n.Join, types: Types) -> Wanted:
+    table = table_of(node)
+    names = {item.id: item.name for item in table.fields}
+    columns = tuple((item.name, types.name(quoted(item.id))) for item in table.fields)
+    return Wanted(columns, tuple(names[pair.right.name] for pair in node.asked))
+
+
+def operands(node: n.Join) -> Iterator[Operands]:
+    """The keys of the rows that ask, and the type in which Spark compares each of them."""
+    yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.asked))
+    yield Operands(node.inputs, tuple(_both(pair) for pair in node.asked))
+
+
+def _both(pair: n.KeyPair) -> str:
+    return f"coalesce({to_sql(pair.left)}, {to_sql(pair.right)})"
+
+
+def refusals(node: n.Join) -> Iterator[Refusal]:
+    served = isinstance(node.right, n.LookupScan) and node.how in ("INNER", "LEFT")
+    if not served or not node.asked:
+        yield Refusal(
+            "a lookup needs a lookup table on the right of JOIN or LEFT JOIN, and a column of it "
+            "that is compared with =",
+            "FROM my_stream AS s JOIN customers AS c ON s.customer_id = c.id",
+        )
+        return
+    if any(calls_user_function(piece) for piece in _rest(node)):
+        yield Refusal(
+            "functions of your own in the condition of a lookup join, beside its keys, cannot run "
+            "yet",
+            "call them in the SELECT list of a stream below or above the join.",
+        )
+
+
+def enrich_sql(node: n.Join, types: Types, writer: TickedWriter) -> EnrichSql:
+    """The SQL around a lookup, with the hidden columns that a writer carries."""
+    own = [quoted(item.id) for item in node.left.fields]
+    own += ["_op"] if carries_op(node.left) else []
+    passed = {sql: f"p{place}" for place, sql in enumerate(own)}
+    hidden = {name: name for name in writer.hidden}
+    keys = tuple((f"k{place}", _key(pair, types)) for place, pair in enumerate(node.asked))
+    places = {item.id: place for place, item in enumerate(table_of(node).fields)}
+    above = [f"{name} AS {sql}" for sql, name in passed.items()]
+    above += [
+        f"{_ONE}.f{places[item.id]} AS {quoted(item.id)}"
+        for item in node.fields
+        if item.id in places
+    ]
+    above += writer.carried
+    above.append(f"{LIVE} AND {_ONE} IS NOT NULL AS {LIVE}" if node.how == "INNER" else LIVE)
+    named = tuple((name, sql) for sql, name in {**hidden, **passed}.items())
+    return EnrichSql(named, keys, tuple(above), _found(node, places, passed))
+
+
+def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
+    """The rows that were found and for which the rest of the condition holds."""
+    rest = ex.conjunction(_rest(node))
+    if rest is None:
+        return FOUND
+
+    def swap(part: exp.Expr) -> exp.Expr:
+        if not isinstance(part, exp.Column):
+            return part
+        if part.name in places:
+            return exp.column(f"f{places[part.name]}", table=_ONE)
+        return exp.column(passed[quoted(part.name)])
+
+    condition = to_sql(rest.copy().transform(swap))
+    return when_live(f"filter({FOUND}, {_ONE} -> {condition})")
+
+
+def _rest(node: n.Join) -> list[exp.Expr]:
+    """What is left of the condition beside the keys that the table is asked by."""
+    asked = {id(pair) for pair in node.asked}
+    left: list[exp.Expr] = [
+        (exp.NullSafeEQ if pair.null_safe else exp.EQ)(
+            this=pair.left.copy(), expression=pair.right.copy()
+        )
+        for pair in node.equal
+        if id(pair) not in asked
+    ]
+    return [*left, *ex.conjuncts(node.residual)]
+
+
+def _key(pair: n.KeyPair, types: Types) -> str:
+    """The key of a row in the type of the column it is compared with; NULL if none can be equal."""
+    left, right = to_sql(pair.left), to_sql(pair.right)
+    mine, theirs = types.name(left), types.name(right)
+    kinds = tuple(kind.partition("(")[0] for kind in (mine, theirs))
+    if kinds[1] not in _KEYS:
+        raise Unrunnable(
+            Refusal(
+                f"{_plain(left, right)}: a lookup by values of type {theirs} cannot run yet",
+                "look up by a whole number, a text, a time or a decimal.",
+            )
+        )
+    exact = all(kind in _EXACT for kind in kinds)
+    times = all(kind in ("TIMESTAMP", "TIMESTAMP_NTZ") for kind in kinds)
+    if mine != theirs and not exact and not times:
+        text = f"{_plain(left, right)}: a lookup of {mine} by {theirs} cannot run yet"
+        raise Unrunnable(Refusal(text, f"CAST({left.replace('`', '')} AS {theirs}) = …"))
+    if mine == theirs:
+        return when_live(left)
+    common = types.name(_both(pair))
+    if common == theirs:
+        return when_live(f"CAST({left} AS {theirs})")
+    cast = f"try_cast({left} AS {theirs})"
+    same = f"CAST({cast} AS {common}) = CAST({left} AS {common})"
+    return f"CASE WHEN {LIVE} AND {same} THEN {cast} END"
+
+
+def _plain(left: str, right: str) -> str:
+    return f"{left} = {right}".replace("`", "")
+
+
+def require_known_types(columns: Sequence[tuple[str, str]], table: str) -> None:
+    """Refuse what cannot be handed to a task."""
+    for name, kind in columns:
+        try:
+            arrow_type(kind)
+        except ValueError as error:
+            text = f"the column {name} of the lookup table {table}: {error}"
+            raise Unrunnable(Refusal(text, f"leave {name} out.")) from None

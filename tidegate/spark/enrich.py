@@ -1,0 +1,68 @@
+"""The task that asks lookup tables: each batch of rows gets all the rows that were found for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.columns import LIVE
+from tidegate.operators.answers import Found, listed
+from tidegate.spark.order import OrderPlace
+from tidegate.spark.pack import Batches
+from tidegate.spark.worker import keep_what_is_loaded
+
+if TYPE_CHECKING:
+    from tidegate.connectors.protocols import Answers, LookupReader
+
+
+@dataclass(frozen=True)
+class EnrichSpec:
+    """A lookup as tasks know it: the name of its table in orders, and the columns of its keys."""
+
+    table: str
+    reader: LookupReader
+    keys: tuple[str, ...]
+    # What comes out: the columns that pass by, and the rows that were found.
+    output: pa.Schema
+
+
+def enriching(spec: EnrichSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+    """The function for mapInArrow."""
+
+    def enrich(batches: Batches) -> Batches:
+        order = place.read()
+        answers: Answers | None = None
+        for batch in batches:
+            if answers is None:
+                answers = spec.reader.open(order.lookups.get(spec.table), order.now_us)
+            yield _enriched(spec, batch, answers)
+        keep_what_is_loaded()
+
+    return enrich
+
+
+def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
+    asks = batch.column(LIVE)
+    for key in spec.keys:
+        asks = pc.and_(asks, pc.is_valid(batch.column(key)))
+    asked = np.flatnonzero(asks.to_numpy(zero_copy_only=False))
+    passed = [batch.column(name) for name in spec.output.names[:-1]]
+    kind = spec.output.field(len(passed)).type
+    places = pa.array(asked)
+    keys = [batch.column(key).take(places) for key in spec.keys]
+    found = answers.find(keys) if len(asked) else _nothing(kind)
+    return pa.record_batch(
+        [*passed, listed(found, asked, batch.num_rows, kind)], schema=spec.output
+    )
+
+
+def _nothing(kind: pa.DataType) -> Found:
+    rows = kind.value_type
+    empty = [pa.array([], rows.field(place).type) for place in range(rows.num_fields)]
+    names = [rows.field(place).name for place in range(rows.num_fields)]
+    return Found(pa.table(empty, names=names), np.zeros(0, np.int64), np.zeros(0, np.int64))
