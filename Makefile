@@ -24,11 +24,11 @@ demo: $(READY) ## Run a real pipeline and watch its windows close
 
 test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
 
-test-fast: $(READY) ## The tests that need no Spark
-	$(BIN)/python -m pytest -m 'not spark' -n auto
+test-fast: $(READY) ## The tests that need neither Spark nor a broker
+	$(BIN)/python -m pytest -m 'not spark and not kafka' -n auto
 
-test-spark: $(READY) ## The tests on a local Spark, two at a time
-	$(BIN)/python -m pytest -m spark -n 2 --dist loadfile
+test-spark: $(READY) ## The tests on a local Spark and a real broker, two at a time
+	$(BIN)/python -m pytest -m 'spark or kafka' -n 2 --dist loadfile
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
@@ -41,7 +41,7 @@ format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 goldens: $(READY) ## Write the golden files anew; read the diff
-	$(BIN)/python -m pytest -m 'not spark' --regenerate
+	$(BIN)/python -m pytest -m 'not spark and not kafka' --regenerate
 
 bench: $(READY) ## Compare with plain PySpark
 	$(BIN)/python benchmarks/stateless.py

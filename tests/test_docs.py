@@ -49,7 +49,7 @@ def _table(specs: tuple[OptionSpec, ...]) -> list[str]:
         only = f" ({' and '.join(spec.only_with[1])} only)" if spec.only_with else ""
         secret = " (secret)" if spec.secret else ""
         lines.append(
-            f"| `{spec.name}` | {kind} | {_default(spec)} | {spec.description}{only}{secret} |"
+            f"| `{spec.name}{'…' if spec.prefix else ''}` | {kind} | {_default(spec)} | {spec.description}{only}{secret} |"
         )
     return [*lines, ""]
 

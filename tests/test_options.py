@@ -152,7 +152,7 @@ def test_secrets_are_never_shown() -> None:
 def test_secrets_stay_out_of_texts_and_representations() -> None:
     text = (
         "CREATE SOURCE s (k BIGINT) WITH (connector = 'kafka', brokers = 'b', topic = 't', "
-        "sasl_password = 'hunter2');"
+        "security_protocol = 'sasl_ssl', sasl_password = 'hunter2', kafka.ssl.key.pem = 'hunter2');"
     )
     compiled = compile_text(text)
     source = compiled.catalog.get("s")
@@ -273,3 +273,17 @@ def test_an_option_that_its_connector_declares_secret_is_hidden_whatever_its_nam
     assert [error.code for error in compiled.errors] == ["TG-206", "TG-206", "TG-101"]
     assert all("hunter2" not in error.render() for error in compiled.errors)
     assert "hunter2" not in repr(compiled.script)
+
+
+def test_options_of_a_client_are_passed_on_by_their_prefix() -> None:
+    text = (
+        "CREATE SOURCE s (k BIGINT) WITH (connector = 'kafka', brokers = 'b', topic = 't', "
+        "kafka.Socket.Timeout.ms = 5, 'kafka.ssl.key.password' = 'hunter2');"
+    )
+    source = compile_text(text).catalog.get("s")
+    assert isinstance(source, Source)
+    passed = source.options["kafka."]
+    assert passed == {"socket.timeout.ms": "5", "ssl.key.password": "hunter2"}
+    assert ("kafka.ssl.key.password", "***") in source.options.shown()
+    assert source.options.secrets() == {"kafka.ssl.key.password": "hunter2"}
+    assert "hunter2" not in repr(source) + source.create_sql()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, OP, SIDE
+from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, PARTITION_SHIFT, SIDE
 from tidegate.operators.accumulators import Call
 from tidegate.operators.clock import END_US, Tick, decode_ticks
 from tidegate.operators.contract import Operator
@@ -88,6 +88,12 @@ def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPat
     assert {row["ticks"] for rows in early for row in rows} == {b""}
     assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
     assert {tick.mark_us for row in last for tick in decode_ticks(row["ticks"])} == {9_990}
+
+
+def test_every_partition_tells_its_own_time() -> None:
+    origins = [0, 1 << PARTITION_SHIFT] * 5
+    (rows,) = sent(hold_spec(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
+    assert decode_ticks(rows[0]["ticks"]) == [Tick(0, 0, 80), Tick(0, 1, 90)]
 
 
 def test_the_end_of_input_is_a_time_beyond_all_others() -> None:

@@ -506,3 +506,19 @@ def test_arbitrary_words_never_raise(words: list[str]) -> None:
 @settings(max_examples=250, deadline=None)
 def test_mutated_scripts_never_raise(text: str) -> None:
     survives(text)
+
+
+def test_columns_of_metadata() -> None:
+    script = parse_script(
+        "CREATE SOURCE s (a BIGINT, metadata STRING, at TIMESTAMP NOT NULL METADATA FROM 'Timestamp', "
+        "offset BIGINT METADATA) WITH (connector = 'kafka');"
+    )
+    (source,) = script.statements
+    assert isinstance(source, st.CreateSource)
+    columns = [(c.name, c.type, c.not_null, c.metadata) for c in source.columns]
+    assert columns == [
+        ("a", "BIGINT", False, None),
+        ("metadata", "STRING", False, None),
+        ("at", "TIMESTAMP", True, "timestamp"),
+        ("offset", "BIGINT", False, "offset"),
+    ]

@@ -18,10 +18,11 @@ from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.forget import forget_stream
 from tidegate.connectors import memory
 from tidegate.connectors.files_sink import FilesSink
-from tidegate.errors import DataDirectoryError, RunError, TidegateError
+from tidegate.errors import DataDirectoryError, RunError, SystemAway, TidegateError
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.cutting import Epoch
+from tidegate.runtime.ordering import order_of
 from tidegate.runtime.steps import Step
 from tidegate.spark.failure import JobFailed
 from tidegate.storage import StorageError, disk, open_store
@@ -570,6 +571,64 @@ def test_what_was_decided_for_others_is_not_lost_when_a_stream_is_dropped(
 
 def test_the_orders_of_a_driver_are_gone_with_it(house: House) -> None:
     running = house.run(until_end=False)
-    running.place.write(running._order(Epoch({}, False, False), 0))
+    running.place.write(order_of(running._manifest, Epoch({}, False, False), 0, 0, 1))
     running.stop()
     assert open_store(str(house.folder / "orders")).list() == []
+
+
+@pytest.mark.parametrize("where", ["cut", "job"])
+def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
+    house: House, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    told: list[str | None] = []
+    times = iter(range(3))
+
+    def away() -> None:
+        if next(times, None) is not None:
+            raise SystemAway("the broker is away")
+
+    def cut(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+        told.extend(item.error for item in pipeline.status())
+        if where == "cut":
+            away()
+        return real(self, since, tasks)
+
+    def job(pipeline: Looped, order: Any) -> None:
+        if where == "job":
+            try:
+                away()
+            except SystemAway as error:
+                raise JobFailed(RuntimeError(f"in a task: {error.render()}")) from None
+
+    real = memory.MemorySource.cut
+    monkeypatch.setattr(memory.MemorySource, "cut", cut)
+    monkeypatch.setattr(Looped, "job", staticmethod(job))
+    house.insert(1, 2)
+    pipeline = house.pipeline()
+    pipeline.start(house.members, until_end=True)
+    assert pipeline._thread is not None
+    pipeline._thread.join(60)
+    check(house, 1, 2)
+    assert "the broker is away" in told
+    assert [item.error for item in pipeline.status()] == [None, None]
+
+
+def test_available_now_ends_though_more_and_more_comes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = memory.MemorySource.cut
+
+    def cut(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+        found = real(self, since, tasks)
+        house.insert(len(house.epochs()) + 2)
+        return found
+
+    house.insert(1)
+    monkeypatch.setattr(memory.MemorySource, "cut", cut)
+    pipeline = house.pipeline()
+    pipeline.start(house.members, until_end=False, available_now=True)
+    assert pipeline._thread is not None
+    pipeline._thread.join(60)
+    check(house, 1)
+    assert pipeline.counters["t0"].state is State.FINISHED

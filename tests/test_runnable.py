@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compiling import SOURCES, accepted, compile_text, refused
+from tidegate.catalog.connector import ConnectorSpec, SourceSpec
 from tidegate.catalog.objects import Stream
 from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
@@ -183,16 +184,17 @@ def test_distinct_over_changes_has_no_key() -> None:
 
 
 def test_what_cannot_run_is_found_with_the_other_errors_of_a_script() -> None:
-    compiled = compile_text(
+    vault = ConnectorSpec("vault", "a vault", source=SourceSpec((), built=False))
+    compiled = Compiler({**CONNECTORS, "vault": vault}).compile(
         "CREATE SOURCE bids (price BIGINT) WITH (connector = 'memory');"
         + "CREATE STREAM a AS SELECT skewness(price) AS x FROM bids EMIT CHANGES;"
-        + "CREATE SOURCE k (v BIGINT) WITH (connector = 'kafka', topic = 't', brokers = 'b:1');"
+        + "CREATE SOURCE k (v BIGINT) WITH (connector = 'vault');"
     )
     assert not compiled.errors
     assert [(e.code, e.place is not None, bool(e.hint)) for e in compiled.unrunnable] == [
         ("TG-501", True, True)
     ] * 2
     assert [e.message for e in compiled.unrunnable] == [
-        "the connector kafka cannot be used as a source yet",
+        "the connector vault cannot be used as a source yet",
         "the aggregate skewness cannot run on streams yet",
     ]

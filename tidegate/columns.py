@@ -10,6 +10,9 @@ OPS = (INSERT, BEFORE, AFTER, DELETE)
 # Where a row came from, its event time, whether it is still a row, and what passes by on its side:
 # notes for the driver, and rows that came too late.
 ORIGIN, MARK, LIVE, SIDE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_side"
+# The partition of a source that a row came from, where each has a watermark of its own; together
+# with the source it is one number, the partition above these bits.
+PARTITION, PARTITION_SHIFT = "_tg_partition", 32
 # The event time of a record that cannot be used: it is counted, and that is all.
 BAD_MARK = -(2**63)
 # The processing time of an epoch, where windows are made of it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.operators.driving import MINUTE, SECOND, Query, Row, drive
-from tidegate.operators.clock import END_US, Clock, Origin, Tick
+from tidegate.operators.clock import END_US, UNHEARD_US, Clock, Origin, Tick
 from tidegate.operators.panes import Panes
 
 TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
@@ -108,3 +108,29 @@ def test_the_end_of_the_input_closes_everything() -> None:
     assert run.rows([Row(1), Row(-1)], 0).main == [(-60 * MINUTE, 0, 1)]
     last = run.end()
     assert (last.watermark, last.main, run.kept()) == (END_US, [(0, 60 * MINUTE, 1)], [])
+
+
+def test_a_partition_that_is_known_and_silent_holds_the_watermark_until_it_is_idle() -> None:
+    clock = Clock(((Origin(0, 10 * SECOND),),))
+    known = [Tick(0, number, UNHEARD_US) for number in (0, 1)]
+    clock.step([*known, Tick(0, 0, 100)], 0)
+    assert clock.watermark_us is None
+    assert clock.idle_at_us() == 10 * SECOND + 1
+    clock = Clock.from_bytes(clock.ports, clock.to_bytes())
+    clock.step([*known, Tick(0, 0, 200)], 9 * SECOND)
+    assert clock.watermark_us is None, "being told of it again is no sign of life"
+    clock.step([*known, Tick(0, 0, 300)], 11 * SECOND)
+    assert clock.watermark_us == 300
+    clock.step([*known, Tick(0, 2, UNHEARD_US), Tick(0, 0, 400)], 12 * SECOND)
+    assert clock.watermark_us == 300, "one that is new holds it where it is"
+    clock.step([Tick(0, 1, 350), Tick(0, 2, 340)], 13 * SECOND)
+    assert clock.watermark_us == 340
+
+
+def test_a_source_ends_with_all_its_partitions() -> None:
+    clock = Clock(((Origin(0), Origin(1)),))
+    clock.step([Tick(0, 0, 10), Tick(0, 1, UNHEARD_US), Tick(1, 0, 20)], None)
+    clock.step([Tick(0, 0, END_US)], None)
+    assert clock.watermark_us == 20
+    clock.step([Tick(1, 0, END_US)], None)
+    assert clock.watermark_us == END_US

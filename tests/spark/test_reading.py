@@ -271,3 +271,29 @@ def test_files_of_an_epoch_come_by_time_then_by_path(spark: Any, data: Path, fol
     )
     left = standing(rows_of(run_to_end(data, spark, script, "t")))
     assert {row["id"]: row["v"] for row in left} == {1: "third", 2: "new", 3: "a.csv"}
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet", "parquet in folders"])
+def test_what_is_told_of_a_file_is_a_column(
+    spark: Any, data: Path, folder: Path, kind: str
+) -> None:
+    names = ["day=1/a", "day=2/b"] if "folders" in kind else ["a", "b"]
+    for number, name in enumerate(names):
+        path = folder / f"{name}.{kind.split()[0]}"
+        path.parent.mkdir(exist_ok=True)
+        if kind == "json":
+            path.write_text('{"id": 1}\n{"id": 2}\n')
+        else:
+            pa.parquet.write_table(pa.table({"id": [1, 2]}), path)
+        os.utime(path, (1_000 + number, 1_000 + number))
+    rows, letters, counts = read(
+        spark,
+        data,
+        "at TIMESTAMP METADATA FROM 'modified', id BIGINT, path STRING METADATA",
+        f"format = '{kind.split()[0]}'",
+        "path, at",
+    )
+    told = [(row["path"].rpartition("/in/")[2], row["at"].timestamp()) for row in rows]
+    files = [f"{name}.{kind.split()[0]}" for name in names]
+    assert sorted(told) == [(files[0], 1000.0)] * 2 + [(files[1], 1001.0)] * 2
+    assert (letters, counts) == ([], (4, 0))

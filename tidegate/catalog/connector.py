@@ -89,6 +89,15 @@ class SourceSpec:
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
     check: Callable[[Values], Complaint | None] | None = None
+    # What it tells of a record besides its content, and the types that a column of it can have.
+    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Whether rows of a source with these options and a PRIMARY KEY say in _op what they do, though
+    # nobody declared a changelog.
+    gives_op: Callable[[Values, bool], bool] = lambda _, __: False
+    # What is wrong with columns of these names and types.
+    check_columns: Callable[[Values, Columns, bool], Complaint | None] | None = None
+    # Whether its partitions have watermarks of their own.
+    partitioned: bool = False
     # The options that say which rows it has: with other values, old offsets mean nothing.
     identity: tuple[str, ...] = ()
     built: bool = True
@@ -104,6 +113,8 @@ class SinkSpec:
     check: Callable[[Values], Complaint | None] | None = None
     # The options that say where it writes, if only one sink may write there.
     exclusive: tuple[str, ...] = ()
+    # Whether a source of the same connector reads what a sink writes, by the options of both.
+    is_read_by: Callable[[Values, Values], bool] = lambda _, __: False
     # What is wrong with writing columns of these names and types, once Spark has told them.
     check_columns: Callable[[Values, Columns], str | None] | None = None
     # Whether it must know which row a row replaces or takes back.

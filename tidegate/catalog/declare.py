@@ -91,6 +91,11 @@ def _is_volatile(tree: exp.Expr) -> bool:
     return any(is_volatile_call(name, call) or name == "PROCTIME" for name, call in calls(tree))
 
 
+def _is_written(column: Column) -> bool:
+    """Whether a column stands in the records of its source."""
+    return column.computed is None and column.metadata is None
+
+
 def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
     """A computed column of a name that is free, for a column of another type than TIMESTAMP."""
     taken = {item.name.lower() for item in columns}
@@ -193,8 +198,16 @@ class Declarer:
             problems += self._check_columns(statement, columns)
             problems += self._check_watermark(statement, columns)
         problems += self._check_time_options(statement)
+        problems += self._check_metadata(statement, spec)
+        if not problems and spec.source.check_columns is not None:
+            written = tuple((c.name, str(c.type)) for c in columns if _is_written(c))
+            wrong = spec.source.check_columns(options, written, bool(statement.primary_key))
+            if wrong is not None:
+                problems.append(self._error("TG-210", wrong[0], statement.name_span, wrong[1]))
         if problems:
             return None, [], problems
+        if spec.source.gives_op(options, bool(statement.primary_key)):
+            options = options.replaced(changelog=True)
         watermark = statement.watermark
         source = Source(
             statement.name,
@@ -207,12 +220,38 @@ class Declarer:
             Watermark(watermark.column, watermark.delay_us) if watermark else None,
             spec.source.bounded(options),
             spec.source.insertable,
+            spec.source.partitioned,
         )
         return source, self._dead_letters(source), []
 
+    def _check_metadata(
+        self, statement: st.CreateSource, spec: ConnectorSpec
+    ) -> list[TidegateError]:
+        """Columns of what the connector tells of a record, which it must know."""
+        known = spec.source.metadata if spec.source is not None else {}
+        errors: list[TidegateError] = []
+        if statement.columns and all(item.metadata is not None for item in statement.columns):
+            message = f"all columns of {statement.name} are of metadata"
+            hint = "declare one of the columns that its records have."
+            errors.append(self._error("TG-210", message, statement.name_span, hint))
+        for item in (item for item in statement.columns if item.metadata is not None):
+            kinds = known.get(str(item.metadata), ())
+            if not kinds:
+                message = f"the connector {spec.name} tells no {item.metadata} of its records"
+                hint = f"leave {item.name} out."
+                if known:
+                    hint = did_you_mean(str(item.metadata), known, "it tells")
+                errors.append(self._error("TG-210", message, item.span, hint))
+            elif item.type not in kinds:
+                message = f"{item.metadata} is {' or '.join(kinds)}, not {item.type}"
+                hint = f"{item.name} {kinds[0]} METADATA FROM '{item.metadata}'"
+                errors.append(self._error("TG-210", message, item.span, hint))
+        return errors
+
     def _columns(self, statement: st.CreateSource | st.CreateLookupTable) -> tuple[Column, ...]:
         return tuple(
-            Column(item.name, item.type, item.not_null, item.computed) for item in statement.columns
+            Column(item.name, item.type, item.not_null, item.computed, item.metadata)
+            for item in statement.columns
         )
 
     def _fixed_columns(
@@ -334,6 +373,9 @@ class Declarer:
                 problems.append(self._error("TG-207", wrong[0], statement.name_span, wrong[1]))
         problems += self._check_columns(statement, columns)
         for column, written in zip(columns, statement.columns, strict=True):
+            if column.metadata is not None:
+                message = "a lookup table has no columns of metadata"
+                problems.append(self._error("TG-210", message, written.span, "leave it out."))
             if column.computed is not None:
                 message = "a lookup table has no computed columns"
                 hint = "compute it in the stream that asks."

@@ -28,6 +28,8 @@ class Column:
     type: str | None
     not_null: bool = False
     computed: exp.Expr | None = None
+    # What the connector tells of a record besides its content: its offset, say.
+    metadata: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Source(Declared):
     watermark: Watermark | None
     bounded: bool
     insertable: bool
+    # Whether its partitions have watermarks of their own.
+    partitioned: bool = False
 
     @property
     def kind(self) -> st.ObjectKind:
@@ -92,6 +96,11 @@ class Source(Declared):
     def stored_columns(self) -> tuple[Column, ...]:
         """The columns that the connector reads: all but the computed ones."""
         return tuple(column for column in self.columns if column.computed is None)
+
+    @property
+    def record_columns(self) -> tuple[Column, ...]:
+        """The columns that stand in a record."""
+        return tuple(column for column in self.stored_columns if column.metadata is None)
 
 
 @dataclass(frozen=True)

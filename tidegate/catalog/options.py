@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from tidegate.errors import CatalogError, Place, did_you_mean, nearest
+from tidegate.sql.secrets import looks_secret
 from tidegate.sql.statements import Option
 from tidegate.types import Span, parse_duration
 
@@ -44,6 +45,9 @@ class OptionSpec:
     may_be_off: bool = False
     # Another option and its values with which alone this one has a meaning.
     only_with: tuple[str, tuple[str, ...]] | None = None
+    # Whether it stands for all options whose names begin with its own: the value is a mapping, and
+    # `check` looks at the rest of a name.
+    prefix: bool = False
     # What is wrong with a value, if anything.
     check: Callable[[Any], str | None] | None = None
 
@@ -124,6 +128,14 @@ class Options(Mapping[str, Any]):
         """What the user wrote, by name, as text (secrets included: for connectors only)."""
         return self._given
 
+    def secrets(self) -> dict[str, str]:
+        """What must never be shown, as the user wrote it (for connectors only)."""
+        return {name: text for name, text in self._given.items() if name in self._secret}
+
+    def replaced(self, **values: Any) -> Options:
+        """The same with other values; what the user wrote stays."""
+        return Options({**self._values, **values}, self._given, set(self._secret))
+
     def shown(self) -> Iterator[tuple[str, str]]:
         """What the user wrote, with secrets masked."""
         for name, text in self._given.items():
@@ -146,14 +158,19 @@ class OptionReader:
         given: dict[str, str] = {}
         errors: list[CatalogError] = []
         for option in options:
-            spec = by_name.get(option.name.lower())
+            spec = self._spec(option, by_name)
             if spec is None:
                 errors.append(self._unknown(option, by_name))
                 continue
             try:
                 text = self._expand(option)
-                given[spec.name] = text
-                if _ENVIRONMENT.search(text) is None:
+                name = option.name.lower() if spec.prefix else spec.name
+                given[name] = text
+                if spec.prefix:
+                    rest = name.removeprefix(spec.name)
+                    spec.read(rest)
+                    values[spec.name] = {**(values[spec.name] or {}), rest: text}
+                elif _ENVIRONMENT.search(text) is None:
                     values[spec.name] = spec.read(text)
             except CatalogError as error:
                 errors.append(error)
@@ -169,7 +186,15 @@ class OptionReader:
         if not errors:
             errors += self._meaningless(options, by_name, values)
         secret = {spec.name for spec in self.specs if spec.secret}
+        secret |= {name for name in given if looks_secret(name)}
         return Options(values, given, secret), errors
+
+    def _spec(self, option: Option, by_name: Mapping[str, OptionSpec]) -> OptionSpec | None:
+        name = option.name.lower()
+        beginning = (
+            s for s in self.specs if s.prefix and name.startswith(s.name) and name != s.name
+        )
+        return by_name.get(name) or next(beginning, None)
 
     def _meaningless(
         self,
@@ -179,7 +204,8 @@ class OptionReader:
     ) -> Iterator[CatalogError]:
         """Options that mean nothing with the value that another option has."""
         for option in options:
-            only = by_name[option.name.lower()].only_with
+            spec = self._spec(option, by_name)
+            only = spec.only_with if spec is not None else None
             if only is None or values[only[0]] in only[1]:
                 continue
             other, wanted = only

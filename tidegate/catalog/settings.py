@@ -56,7 +56,7 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "rows a generator hands out per epoch",
+        "rows a generator or a topic hands out per epoch",
         default=1_000_000,
         minimum=1,
     ),

@@ -26,15 +26,15 @@ _CSV, _TEXT = ("format", ("csv",)), ("format", ("json", "csv"))
 _PATTERN_LETTERS = frozenset("GyMLdDQqEFahHKkmsSVzOXx")
 
 
-def _one_character(value: str) -> str | None:
+def one_character(value: str) -> str | None:
     return None if len(value) == 1 else f"{value!r} is not one character"
 
 
-def _not_empty(value: str) -> str | None:
+def not_empty(value: str) -> str | None:
     return None if value else "it is empty"
 
 
-def _is_pattern(value: str) -> str | None:
+def time_pattern(value: str) -> str | None:
     """What is wrong with a pattern of Spark's for times."""
     letters = {c for part in value.split("'")[::2] for c in part if c.isalpha()}
     strange = sorted(letters - _PATTERN_LETTERS)
@@ -56,7 +56,7 @@ _COMMON = (
         "what separates values",
         default=",",
         only_with=_CSV,
-        check=_not_empty,
+        check=not_empty,
     ),
 )
 _READING = (
@@ -80,7 +80,7 @@ _READING = (
         OptionType.TEXT,
         "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
         only_with=_TEXT,
-        check=_is_pattern,
+        check=time_pattern,
     ),
     OptionSpec(
         "null_value",
@@ -94,7 +94,7 @@ _READING = (
         "the character around values that hold a delimiter",
         default='"',
         only_with=_CSV,
-        check=_one_character,
+        check=one_character,
         may_be_off=True,
     ),
     OptionSpec(
@@ -103,7 +103,7 @@ _READING = (
         "the character before a quote that does not end the value",
         default='"',
         only_with=_CSV,
-        check=_one_character,
+        check=one_character,
     ),
 )
 
@@ -157,6 +157,7 @@ SPEC = ConnectorSpec(
         ),
         bounded=lambda options: bool(options["bounded"]),
         identity=("path", "format"),
+        metadata={"path": ("STRING",), "modified": ("TIMESTAMP",)},
         check=_check_source,
     ),
     sink=SinkSpec(

@@ -29,6 +29,8 @@ _OURS = "_tidegate"
 _MARKER = "committed.json"
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _LIMITS = ("compact_after", "max_file_rows", "max_file_bytes")
+# Spark's own formats end at the milliseconds.
+_TIMES = {"timestampFormat": _MICROSECONDS + "XXX", "timestampNTZFormat": _MICROSECONDS}
 # The column that holds a record as text, where the format is one of text.
 LINE = "_tg_line_out"
 
@@ -200,11 +202,7 @@ class FilesSink:
         return [(line, LINE), *folders]
 
     def _text_options(self) -> dict[str, str]:
-        # Spark's own formats end at the milliseconds.
-        given = {
-            "timestampFormat": _MICROSECONDS + "XXX",
-            "timestampNTZFormat": _MICROSECONDS,
-        }
+        given = dict(_TIMES)
         if self.options["format"] == "csv":
             given |= {"sep": self.options["delimiter"], "escape": '"'}
             given |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
@@ -265,6 +263,11 @@ def _epochs_by_owner(there: Sequence[Item]) -> dict[str, set[EpochId]]:
             epochs = {EpochId(holds.generation, at) for at in (holds.first, holds.last)}
             found.setdefault(holds.owner, set()).update(epochs)
     return found
+
+
+def json_options(nulls: bool = False) -> str:
+    """How rows become JSON, as an argument of to_json; `nulls`: with fields that are NULL."""
+    return _sql_map({**_TIMES, **({"ignoreNullFields": "false"} if nulls else {})})
 
 
 def _sql_map(given: dict[str, str]) -> str:

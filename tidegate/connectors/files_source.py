@@ -134,7 +134,7 @@ class FilesSource:
                 parts.append((weight, [item.name, item.modified_us, group, group + 1]))
         # Of object stores Spark's reader knows only what the user has added to it.
         native = names if size > _NATIVE_BYTES and self.store.local else None
-        return Cut(offset, _spread(parts, tasks), rows, more, size, native)
+        return Cut(offset, _spread(parts, tasks), rows, more, size, native=native)
 
     def _footer(self, item: Item) -> Any:
         """The footer of a file; of one that is new, somebody may still be writing it."""
@@ -166,22 +166,25 @@ class FilesSource:
     def _wanted(self) -> pa.Schema:
         from tidegate.physical.typed import arrow_type
 
-        fields = [(c.name, arrow_type(str(c.type))) for c in self.context.source.stored_columns]
+        fields = [(c.name, arrow_type(str(c.type))) for c in self.context.source.record_columns]
         fields += [(OP, pa.string())] if self.options["changelog"] else []
         return pa.schema(fields)
 
     # Reading
 
     def direct(self, read: Read) -> ParquetReader | None:
-        if self.options["format"] != "parquet":
+        if self.options["format"] != "parquet" or self._metadata:
             return None
-        columns = pa.schema([self._wanted().field(name) for name, _ in read.columns])
-        return ParquetReader(self.store.uri, columns, read.arrival, read.located)
+        return self._parquet(read)
+
+    def _parquet(self, read: Read) -> ParquetReader:
+        columns = pa.schema([self._wanted().field(name) for name, _ in self._records(read)])
+        arrival = read.arrival or bool(self._metadata)
+        return ParquetReader(self.store.uri, columns, arrival, read.located)
 
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        parquet = self.direct(read)
-        if parquet is not None:
-            return leaf(parquet)
+        if self.options["format"] == "parquet":
+            return self._with_metadata(leaf(self._parquet(read)))
         from tidegate.connectors.text_files import TextFiles
 
         is_csv = self.options["format"] == "csv"
@@ -191,22 +194,43 @@ class FilesSource:
             is_csv and bool(self.options["header"]),
             self.options["encoding"] == "utf-8",
         )
-        declared = [(c.name, str(c.type)) for c in self.context.source.stored_columns]
+        declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
         declared += [(OP, "STRING")] if self.options["changelog"] else []
-        kept = (ARRIVAL_FILE, ARRIVAL_ROW) if read.arrival else ()
+        kept = (ARRIVAL_FILE, ARRIVAL_ROW) if read.arrival or self._metadata else ()
         frame = TextFiles(self.options, tuple(declared), kept, read.located).read(leaf(reader))
+        frame = self._with_metadata(frame)
         return leaf.counted(frame) if self.whole else frame
 
     def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
         from tidegate.physical.stage_sql import quoted
 
         paths = [literally(self.store.spark_uri(name)) for name in cut.native]
-        schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in read.columns)
+        records = self._records(read)
+        schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         kept = list(_ROW_PLACE) if read.located else []
-        kept += list(ROW_ARRIVAL) if read.arrival else []
-        names = [quoted(name) for name, _ in read.columns]
-        return reader.parquet(*paths).selectExpr(*names, *kept)
+        kept += list(ROW_ARRIVAL) if read.arrival or self._metadata else []
+        names = [quoted(name) for name, _ in records]
+        return self._with_metadata(reader.parquet(*paths).selectExpr(*names, *kept))
+
+    @property
+    def _metadata(self) -> list[tuple[str, str]]:
+        """Columns of what is told of a file, with what that is."""
+        columns = self.context.source.stored_columns
+        return [(c.name, c.metadata) for c in columns if c.metadata is not None]
+
+    def _records(self, read: Read) -> list[tuple[str, str]]:
+        """The columns of records that are wanted; one at least, so that rows come."""
+        told = {name for name, _ in self._metadata}
+        wanted = [item for item in read.columns if item[0] not in told]
+        first = self.context.source.record_columns[0]
+        return wanted or [(first.name, str(first.type))]
+
+    def _with_metadata(self, frame: DataFrame) -> DataFrame:
+        from tidegate.physical.stage_sql import quoted
+
+        told = [f"{_TOLD[what]} AS {quoted(name)}" for name, what in self._metadata]
+        return frame.selectExpr("*", *told) if told else frame
 
 
 def literally(path: str) -> str:
@@ -219,6 +243,11 @@ _ROW_PLACE = (
     f"_metadata.file_path AS {RECORD_FILE}",
     f"_metadata.row_index + 1 AS {RECORD_LINE}",
 )
+# What is told of a file: the place of a row says when it was written, and then its name.
+_TOLD = {
+    "path": f"substr({ARRIVAL_FILE}, 22)",
+    "modified": f"timestamp_micros(CAST(substr({ARRIVAL_FILE}, 1, 20) AS BIGINT))",
+}
 _TIME = "lpad(CAST(unix_micros(_metadata.file_modification_time) AS STRING), 20, '0')"
 ROW_ARRIVAL = (
     f"concat_ws(' ', {_TIME}, _metadata.file_path) AS {ARRIVAL_FILE}",

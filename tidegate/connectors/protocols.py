@@ -70,6 +70,11 @@ class Cut:
     more: bool = False
     # Bytes to be read, roughly.
     size: int = 0
+    # How many partitions there are, if each has a watermark of its own; rows carry their number.
+    partitions: int | None = None
+    # Records that were gone before they could be read, and records that are there to be read yet.
+    lost: int = 0
+    behind: int | None = None
     # What only Spark's own reader can read, or reads faster.
     native: Any = None
 

@@ -52,6 +52,18 @@ def _files_sink(context: SinkContext) -> OpenSink:
     return FilesSink(context)
 
 
+def _kafka_source(context: SourceContext) -> OpenSource:
+    from tidegate.connectors.kafka_source import KafkaSource
+
+    return KafkaSource(context)
+
+
+def _kafka_sink(context: SinkContext) -> OpenSink:
+    from tidegate.connectors.kafka_sink import KafkaSink
+
+    return KafkaSink(context)
+
+
 def _postgres_source(context: SourceContext) -> OpenSource:
     from tidegate.connectors import postgres_source
 
@@ -87,6 +99,7 @@ SOURCES: Mapping[str, SourceFactory] = {
     "files": _files_source,
     "memory": memory.open_source,
     "generator": generator.open_source,
+    "kafka": _kafka_source,
     "postgres": _postgres_source,
 }
 SINKS: Mapping[str, SinkFactory] = {
@@ -94,6 +107,7 @@ SINKS: Mapping[str, SinkFactory] = {
     "memory": memory.open_sink,
     "console": console.open_sink,
     "blackhole": blackhole.open_sink,
+    "kafka": _kafka_sink,
     "postgres": _postgres_sink,
 }
 LOOKUPS: Mapping[str, LookupFactory] = {

@@ -52,6 +52,8 @@ class TextFiles:
     kept: tuple[str, ...]
     # Whether bad records say why they are bad, and every record where it stood.
     located: bool
+    # Whether texts are not lines, so that one may hold a line break, which ends no record.
+    messages: bool = False
 
     @property
     def is_csv(self) -> bool:
@@ -222,6 +224,7 @@ class TextFiles:
         tests = [f"{_PARSED}.{_CORRUPT} IS NOT NULL", self._is_no_text()]
         if self.is_csv:
             tests += [self._misquoted()] if self.options["quote"] else []
+            tests += [_has_line_break()] if self.messages else []
         else:
             tests.append(f"{_PARSED}.{_END} IS NULL")
             tests += [] if whole else [f"{_PARSED}.{_ONE} IS NULL"]
@@ -266,6 +269,8 @@ class TextFiles:
 
     def _csv_cases(self) -> list[tuple[str, str, str | None]]:
         cases: list[tuple[str, str, str | None]] = []
+        if self.messages:
+            cases.append((_has_line_break(), "a line break in the record", None))
         if self.options["quote"]:
             where = "" if self.options["multi_line"] else " on its line"
             is_open = f"{_TEXT} RLIKE {text_literal(self._strict(is_open=True))}"
@@ -318,6 +323,10 @@ class TextFiles:
         after = f"(?:(?<=[\\r\\n])|(?<={self._delimiter})|\\A)"
         quote = re.escape(self.options["quote"])
         return f"(?s)(?:{after}{begun}(?:{quote}|\\z)|[^\\r\\n])++"
+
+
+def _has_line_break() -> str:
+    return f"{_TEXT} RLIKE '[\\\\r\\\\n]'"
 
 
 def _is_blank(text: str) -> str:

@@ -49,3 +49,7 @@ class StreamStatus:
     state_bytes: int = 0
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
+    # Records that were gone before they were read, and records that its sources have and that were
+    # not read yet when the last epoch began, where a source can tell.
+    lost: int = 0
+    behind: int | None = None

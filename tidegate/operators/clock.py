@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 # The watermark after the last row of an input that has ended.
 END_US = 2**63 - 1
+# The mark of a partition that is there and has not spoken yet: it holds the watermark back.
+UNHEARD_US = -(2**63)
 _TICK = struct.Struct("<iiqB")
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
@@ -84,8 +86,11 @@ class Clock:
         for tick in ticks:
             key = (tick.origin, tick.partition)
             known = self.partitions.get(key)
+            if known is not None and tick.mark_us == UNHEARD_US:
+                continue
             mark = tick.mark_us if known is None else max(tick.mark_us, known.mark_us)
             self.partitions[key] = _Partition(mark, self.now_us, tick.idle)
+        self._end({tick.origin for tick in ticks if tick.mark_us == END_US})
         moving = []
         for index, origins in enumerate(self.ports):
             heard, idle = self._port(origins)
@@ -100,6 +105,12 @@ class Clock:
             lowest = min(known_marks)
             before = self.watermark_us
             self.watermark_us = lowest if before is None else max(before, lowest)
+
+    def _end(self, ended: set[int]) -> None:
+        """An origin ends with all its partitions."""
+        for (origin, _), item in self.partitions.items():
+            if origin in ended:
+                item.mark_us = END_US
 
     def _port(self, origins: tuple[Origin, ...]) -> tuple[int | None, bool]:
         """The watermark of a port, and whether all that feeds it is idle."""
@@ -117,7 +128,8 @@ class Clock:
         heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
         awake = [item for item in heard if not self._is_idle(item, origin)]
         if awake:
-            return min(item.mark_us for item in awake), False
+            least = min(item.mark_us for item in awake)
+            return (least if least != UNHEARD_US else None), False
         if heard:
             return None, True
         # It has never spoken: it is idle once it could have, since the first epoch.

@@ -53,10 +53,12 @@ class _Writer:
 def _scan(node: n.Scan, to: Words) -> list[str]:
     source = node.source
     computed = {c.name.lower(): c.computed for c in source.columns if c.computed is not None}
+    told = {c.name.lower(): c.metadata for c in source.columns if c.metadata is not None}
     columns = []
     for item in node.fields:
         tree = computed.get(item.name.lower())
         made = f":={to.text(tree)}" if tree is not None else ""
+        made += f"@{told[item.name.lower()]}" if item.name.lower() in told else ""
         columns.append(item.name.lower() + made)
     words = [source.name.lower(), f"[{' '.join(columns)}]"]
     words += [f"time={source.watermark.column.lower()}"] if source.watermark else []

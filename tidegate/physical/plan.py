@@ -79,6 +79,11 @@ class ScanPlan:
         return isinstance(self.node, n.Scan) and self.node.source.watermark is not None
 
     @property
+    def partitioned(self) -> bool:
+        """Whether rows say which partition they came from, because each has its own time."""
+        return self.has_time and isinstance(self.node, n.Scan) and self.node.source.partitioned
+
+    @property
     def delay_us(self) -> int:
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
         return watermark.delay_us if watermark is not None else 0
@@ -315,7 +320,8 @@ class _Planner:
             port = port.with_pane(MARK)
         writer = TickedWriter(_views(leaves).get, port.arrival, self.clocked)
         hidden = [MARK, LIVE, SIDE]
-        hidden += [ORIGIN] if len(origins) > 1 else []
+        several = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
+        hidden += [ORIGIN] if several or len(origins) > 1 else []
         below = writer.child(port.node)
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
         scans = [leaf for leaf in row_leaves(leaves) if isinstance(leaf, ScanPlan)]

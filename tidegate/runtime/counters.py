@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
+from tidegate.connectors.protocols import Cut
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.runtime.notes import StreamNotes
 
@@ -29,6 +31,8 @@ class Counters:
     rows_in_per_second: float = 0.0
     rows_out_per_second: float = 0.0
     dead_letters: int = 0
+    lost: int = 0
+    behind: int | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorState, ...] = ()
     last_watermark: datetime | None = None
@@ -41,8 +45,10 @@ class Counters:
             self.marks_us = dict(stream.marks) if stream is not None else {}
             self._take_operators(manifest)
 
-    def add(self, manifest: Manifest, notes: StreamNotes, seconds: float) -> None:
-        """One epoch that was decided."""
+    def add(
+        self, manifest: Manifest, notes: StreamNotes, seconds: float, cuts: Sequence[Cut] = ()
+    ) -> None:
+        """One epoch that was decided, and what its sources told."""
         with self.lock:
             self.epoch = manifest.epoch
             self.rows_in += notes.rows_in
@@ -52,6 +58,9 @@ class Counters:
             self.rows_out_per_second = notes.rows_out / max(seconds, 0.001)
             self.marks_us = dict(manifest.streams[self.name.lower()].marks)
             self._take_operators(manifest)
+            self.lost += sum(cut.lost for cut in cuts)
+            behind = [cut.behind for cut in cuts if cut.behind is not None]
+            self.behind = sum(behind) if behind else self.behind
 
     def _take_operators(self, manifest: Manifest) -> None:
         own = [o for o in manifest.operators.values() if o.stream == self.name.lower()]
@@ -60,12 +69,17 @@ class Counters:
     def watermark(self, operators: tuple[OperatorStatus, ...]) -> datetime | None:
         """The smallest watermark of the operators, else of the sources once all have one."""
         if operators:
-            marks = [item.watermark for item in operators if item.watermark is not None]
-            self.last_watermark = min(marks) if marks else self.last_watermark
+            told = [item.watermark for item in operators if item.watermark is not None]
+            self.last_watermark = min(told) if told else self.last_watermark
             return self.last_watermark
-        if not self.delays_us or not set(self.delays_us) <= set(self.marks_us):
+        marks: dict[str, int] = {}
+        for name, mark in self.marks_us.items():
+            # Behind a / stands the partition.
+            source = name.partition("/")[0]
+            marks[source] = min(mark, marks.get(source, mark))
+        if not self.delays_us or not set(self.delays_us) <= set(marks):
             return None
-        return moment(min(self.marks_us[name] - delay for name, delay in self.delays_us.items()))
+        return moment(min(marks[name] - delay for name, delay in self.delays_us.items()))
 
     def status(self) -> StreamStatus:
         with self.lock:
@@ -87,6 +101,8 @@ class Counters:
                 sum(item.bytes for item in operators),
                 self.error,
                 operators,
+                self.lost,
+                self.behind,
             )
 
 

@@ -45,6 +45,19 @@ class Epoch:
         )
 
     @property
+    def partitions(self) -> dict[str, int]:
+        """How many there are of each source whose partitions have watermarks of their own."""
+        return {
+            f"{stream}/{source}": cut.partitions
+            for (stream, source), cut in self.cuts.items()
+            if cut.partitions is not None
+        }
+
+    def cuts_of(self, stream: str) -> list[Cut]:
+        """Those of one stream."""
+        return [cut for (owner, _), cut in self.cuts.items() if owner == stream]
+
+    @property
     def native(self) -> dict[tuple[str, str], Cut]:
         """What Spark's own readers read."""
         return {key: cut for key, cut in self.cuts.items() if cut.native is not None}

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.pace import Pace
-from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource, Share
+from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.plan import nodes as n
@@ -39,6 +40,7 @@ from tidegate.runtime.lookups import Lookups
 from tidegate.runtime.members import Member, alone, opened
 from tidegate.runtime.missed import missed
 from tidegate.runtime.notes import Notes
+from tidegate.runtime.ordering import order_of
 from tidegate.runtime.patience import Patience, T
 from tidegate.runtime.state_files import OFFSETS, StateFiles
 from tidegate.runtime.steps import Step, reached
@@ -220,7 +222,8 @@ class Pipeline:
             reached(Step.CUT)
             if epoch is not None:
                 self._run(epoch)
-                done = epoch.ends
+                # What comes while it reads is not there now.
+                done = epoch.ends or (self.available_now and not epoch.more)
             else:
                 done = self._ends
             if epoch is None or not (epoch.cuts or epoch.more):
@@ -290,7 +293,9 @@ class Pipeline:
     def _run(self, epoch: Epoch) -> None:
         began = time.monotonic()
         number = self._manifest.epoch + 1
-        order = self._order(epoch, number)
+        now_us = max(_now_us(), self._manifest.now_us)
+        order = order_of(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
+        order = replace(order, lookups=self.lookups.as_of(self.context.spark))
         notes = self._noted(epoch, order)
         reached(Step.RAN)
         sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
@@ -304,21 +309,6 @@ class Pipeline:
         self._commit(manifest)
         reached(Step.COMMITTED)
         self._after(epoch, manifest, notes, time.monotonic() - began)
-
-    def _order(self, epoch: Epoch, number: int) -> Order:
-        manifest = self._manifest
-        return Order(
-            manifest.generation,
-            number,
-            max(_now_us(), manifest.now_us),
-            epoch.ends,
-            {
-                f"{stream}/{source}": _shared_out(cut.shares, self._tasks_of(epoch))
-                for (stream, source), cut in epoch.cuts.items()
-            },
-            {key: operator.heads for key, operator in manifest.operators.items()},
-            lookups=self.lookups.as_of(self.context.spark),
-        )
 
     def _noted(self, epoch: Epoch, order: Order) -> Notes:
         """Run the job; what can pass by itself is tried again."""
@@ -412,7 +402,8 @@ class Pipeline:
         for (_, source), cut in epoch.cuts.items():
             self.sources[source].committed(cut.offset)
         for member in self.members.values():
-            self.counters[member.key].add(manifest, notes.stream(member.name), seconds)
+            told, cuts = notes.stream(member.name), epoch.cuts_of(member.key)
+            self.counters[member.key].add(manifest, told, seconds, cuts)
         full = [cut.size for cut in epoch.cuts.values() if cut.more and cut.size]
         if full:
             self.pace.learn(max(full), seconds)
@@ -482,11 +473,6 @@ class Pipeline:
 
     def status(self) -> list[StreamStatus]:
         return [counters.status() for counters in self.counters.values()]
-
-
-def _shared_out(shares: list[Share], tasks: int) -> list[Share]:
-    """What tasks read; one task reads all."""
-    return shares if tasks > 1 else [[part for share in shares for part in share]]
 
 
 def _now_us() -> int:

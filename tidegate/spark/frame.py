@@ -242,7 +242,14 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFr
         raw = opened.frame(
             context.spark,
             read,
-            Leaf(context.spark, share, stream.name, context.place, context.tasks),
+            Leaf(
+                context.spark,
+                share,
+                stream.name,
+                context.place,
+                context.tasks,
+                scan.index if scan.partitioned else None,
+            ),
         )
     frame = source_frame(source, raw)
     if isinstance(scan.node, n.SideScan):

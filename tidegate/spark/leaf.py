@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import NOW, SIDE
+from tidegate.operators.clock import UNHEARD_US, Tick
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches
-from tidegate.spark.sides import note_bytes
+from tidegate.spark.sides import note_bytes, tick_bytes
 from tidegate.spark.worker import keep_what_is_loaded
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ class Leaf:
     stream: str
     place: OrderPlace
     tasks: int
+    # The origin of the time of this scan, if its partitions have watermarks of their own.
+    origin: int | None = None
 
     def __call__(self, reader: ShareReader) -> DataFrame:
         """What tasks read, with a note of how many records that were, and the time."""
         schema = pa.schema([*reader.schema, *_HIDDEN])
-        read = _reading(reader, self.share, self.stream, self.place, schema)
+        read = _reading(reader, self, schema)
         numbers = self.spark.range(0, self.tasks, 1, self.tasks)
         return numbers.mapInArrow(read, from_arrow_schema(schema))
 
@@ -65,14 +68,18 @@ def _counting(stream: str, schema: pa.Schema) -> Callable[[Batches], Batches]:
     return count
 
 
-def _reading(
-    reader: ShareReader, source: str, stream: str, place: OrderPlace, schema: pa.Schema
-) -> Callable[[Batches], Batches]:
+def _reading(reader: ShareReader, leaf: Leaf, schema: pa.Schema) -> Callable[[Batches], Batches]:
+    # What goes to tasks must not hold the session.
+    source, stream, place, origin = leaf.share, leaf.stream, leaf.place, leaf.origin
+
     def read(batches: Batches) -> Batches:
         order = place.read()
         shares = order.shares.get(source, [])
         for task in (task for batch in batches for task in batch.column(0).to_pylist()):
             records = 0
+            if task == 0 and origin is not None and source in order.partitions:
+                known = [Tick(origin, n, UNHEARD_US) for n in range(order.partitions[source])]
+                yield _note_row(tick_bytes(*known), schema)
             for share in shares[task] if task < len(shares) else []:
                 for batch, count in reader.read(share):
                     records += count

@@ -29,6 +29,8 @@ class Order:
     heads: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     # By lookup table: what tasks must know to see it as it is in this epoch.
     lookups: dict[str, Any] = field(default_factory=dict)
+    # By source: how many partitions it has, where each has a watermark of its own.
+    partitions: dict[str, int] = field(default_factory=dict)
 
     @property
     def stamp(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
+from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
 from tidegate.operators.clock import END_US, Tick, encode_ticks
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.group_by_base import Grouped
@@ -88,7 +88,8 @@ class Packer:
         self.task = task
         self.order = order
         self.delays = dict(spec.delays)
-        self.marks: dict[int, int] = {}
+        # By origin and partition.
+        self.marks: dict[tuple[int, int], int] = {}
         self.bad = 0
         # Groups that came, and the rows that Spark made them of.
         self.grouped = self.groups_of = 0
@@ -172,16 +173,16 @@ class Packer:
         least, most = pc.min_max(marks).as_py().values()
         if least == BAD_MARK:
             self.bad += self._count(table, pc.equal(marks, BAD_MARK))
-        if len(self.delays) == 1:
-            (origin,) = self.delays
-            self._mark(origin, most)
-            return
         if not self.delays:
+            return
+        if ORIGIN not in table.column_names:
+            (origin,) = self.delays
+            self._mark(origin, 0, most)
             return
         seen = table.select([ORIGIN, MARK]).group_by(ORIGIN, use_threads=False)
         for row in seen.aggregate([(MARK, "max")]).to_pylist():
             if row[ORIGIN] is not None:
-                self._mark(row[ORIGIN], row[f"{MARK}_max"])
+                self._mark(*origin_of(row[ORIGIN]), row[f"{MARK}_max"])
 
     def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
         """How many rows are chosen, or rows of groups that are."""
@@ -189,22 +190,23 @@ class Packer:
             return int(pc.sum(chosen).as_py())
         return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
 
-    def _mark(self, origin: int, seen_us: int | None) -> None:
+    def _mark(self, origin: int, partition: int, seen_us: int | None) -> None:
         if seen_us is None or seen_us == BAD_MARK:
             return
         mark = seen_us if seen_us == END_US else seen_us - self.delays.get(origin, 0)
-        self.marks[origin] = max(mark, self.marks.get(origin, mark))
+        key = (origin, partition)
+        self.marks[key] = max(mark, self.marks.get(key, mark))
 
     def finish(self) -> Batches:
         """The ticks for all key groups, and what has not been sent yet."""
         if self.order.ends:
-            self.marks |= dict.fromkeys(self.spec.sources, END_US)
+            self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
         if self.bad:
             self.notes.append(note_bytes({"stream": self.spec.stream, "bad": self.bad}))
         if self.grouped:
             shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
             self.notes.append(note_bytes(shrunk))
-        ticks = [Tick(origin, 0, mark) for origin, mark in sorted(self.marks.items())]
+        ticks = [Tick(*place, mark) for place, mark in sorted(self.marks.items())]
         local = dict(self.spec.local)
         heard = [
             replace(t, origin=local[t.origin]) for t in (*ticks, *self.ticks, *self.sides.ticks)
@@ -254,6 +256,11 @@ def split(tables: Tables, key_groups: int) -> list[bytes | None]:
         some = any(piece.num_rows for piece in pieces)
         blobs.append(tables_to_bytes(pieces) if some else None)
     return blobs
+
+
+def origin_of(number: int) -> tuple[int, int]:
+    """The origin and the partition that a number in ORIGIN stands for."""
+    return number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
 
 
 def _zeros(count: int) -> pa.Array:

@@ -27,8 +27,8 @@ def late_bytes(rows: bytes) -> bytes:
     return _LATE + rows
 
 
-def tick_bytes(tick: Tick) -> bytes:
-    return _TICKS + encode_ticks([tick])
+def tick_bytes(*ticks: Tick) -> bytes:
+    return _TICKS + encode_ticks(ticks)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -21,6 +21,8 @@ from tidegate.columns import (
     OP,
     OPS,
     ORIGIN,
+    PARTITION,
+    PARTITION_SHIFT,
     RECORD_FILE,
     RECORD_LINE,
     SIDE,
@@ -32,7 +34,8 @@ from tidegate.sql.dialect import own_span, text_literal, to_sql
 
 _BAD = "_tg_bad"
 # What readers and computed columns tell of a row besides its columns.
-_HIDDEN = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE, FAILED, *ARRIVAL)
+_ABOUT_RECORDS = (BAD_RECORD, BAD_REASON, BAD_COLUMN, RECORD_FILE, RECORD_LINE)
+_HIDDEN = (*_ABOUT_RECORDS, FAILED, *ARRIVAL, PARTITION)
 
 
 def source_frame(source: Source, raw: DataFrame) -> DataFrame:
@@ -58,12 +61,19 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
         frame = frame.selectExpr("*", f"{is_row} AND ({bad}) AS {_BAD}")
         is_row = f"{is_row} AND NOT {_BAD}"
     hidden = [
-        f"{scan.index} AS {ORIGIN}",
+        f"{_origin(scan, frame)} AS {ORIGIN}",
         f"{scan.mark(_BAD if bad is not None else None)} AS {MARK}",
         f"{is_row} AS {LIVE}",
         f"{side} AS {SIDE}",
     ]
     return frame.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
+
+
+def _origin(scan: ScanPlan, frame: DataFrame) -> str:
+    """Where a row came from: the source, and its partition where that has a time of its own."""
+    if not scan.partitioned or PARTITION not in frame.columns:
+        return str(scan.index)
+    return f"shiftleft(CAST({PARTITION} AS BIGINT), {PARTITION_SHIFT}) + {scan.index}L"
 
 
 def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
@@ -144,9 +154,14 @@ def _bad_cases(source: Source, frame: DataFrame) -> list[_BadCase]:
             if c.computed is not None
         ]
         cases.append(_BadCase(f"{FAILED} IS NOT NULL", _choice(reasons), FAILED))
+    keys = {name.lower() for name in source.primary_key}
     for column in source.columns:
         if column.not_null:
-            cases.append(_null(column.name, f"{column.name} is NULL"))
+            case = _null(column.name, f"{column.name} is NULL")
+            if keys and source.options["changelog"] and column.name.lower() not in keys:
+                # What deletes a key need not say more than the key.
+                case = replace(case, test=f"{case.test} AND NOT ({OP} <=> '-D')")
+            cases.append(case)
     watermark = source.watermark
     if watermark is not None:
         time = quoted(watermark.column)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
+from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.sides import Sides, note_bytes
@@ -121,5 +121,11 @@ class Staging:
         if self.bad:
             own["bad"] = self.bad
         if self.marks:
-            own["marks"] = {str(origin): mark for origin, mark in self.marks.items()}
+            own["marks"] = {_place_name(number): mark for number, mark in self.marks.items()}
         return [note_bytes(note) for note in [*notes, own]]
+
+
+def _place_name(number: int) -> str:
+    """The source that a number in ORIGIN stands for, and behind a / its partition, if not 0."""
+    origin, partition = number & ((1 << PARTITION_SHIFT) - 1), number >> PARTITION_SHIFT
+    return f"{origin}/{partition}" if partition else str(origin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from tidegate.errors import SqlError
 from tidegate.sql import statements as st
@@ -205,6 +206,7 @@ def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
             raise
         return st.ColumnDef(name, None, span.cover(_tokens_span(tokens)), computed=computed)
     tokens = cursor.until_comma(in_type=True)
+    metadata = _strip_metadata(tokens, name)
     not_null = _strip(tokens, "NOT", "NULL")
     if _strip(tokens, "PRIMARY", "KEY"):
         body.primary_key.append(name)
@@ -219,11 +221,21 @@ def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
         raise_missing_comma(cursor, tokens, parse_type)
         raise_missing_backticks(cursor, name, span, tokens)
         raise
-    return st.ColumnDef(name, kind, column_span, not_null)
+    return st.ColumnDef(name, kind, column_span, not_null, metadata=metadata)
 
 
 def _tokens_span(tokens: list) -> Span:  # type: ignore[type-arg]
     return Span(tokens[0].start, tokens[-1].end + 1)
+
+
+def _strip_metadata(tokens: list, name: str) -> str | None:  # type: ignore[type-arg]
+    """Remove METADATA, or METADATA FROM 'what', from the end of the tokens; what it names."""
+    if len(tokens) > 3 and tokens[-1].token_type == TokenType.STRING:
+        what = str(tokens[-1].text)
+        if [token.text.upper() for token in tokens[-3:-1]] == ["METADATA", "FROM"]:
+            del tokens[-3:]
+            return what.lower()
+    return name.lower() if len(tokens) > 1 and _strip(tokens, "METADATA") else None
 
 
 def _strip(tokens: list, *words: str) -> bool:  # type: ignore[type-arg]

@@ -9,7 +9,8 @@ from collections.abc import Collection
 from tidegate.errors import SECRET
 
 _SECRET_NAME = re.compile(
-    r"(?i)pass(?:w|p|\b|_)|pwd|secret|token|credential|api_?key|private_?key|sasl[._]jaas"
+    r"(?i)pass(?:w|p|\b|_)|pwd|secret|token|credential|api_?key|private[._]?key|key[._]pem|"
+    r"sasl[._]jaas|oauthbearer[._]config"
 )
 # A misspelt option is refused, and its value is still a secret.
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "sasl_password")
@@ -31,6 +32,11 @@ def masked(text: str, secret: Collection[str] = ()) -> str:
         return _blotted(match, 2) if hide else match.group()
 
     return _URL.sub(lambda match: _blotted(match, 1), _OPTION.sub(option, text))
+
+
+def looks_secret(name: str) -> bool:
+    """Whether an option of this name holds a secret, whoever declares it."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _is_secret(name: str, declared: Collection[str]) -> bool:

@@ -64,13 +64,15 @@ class Option:
 
 @dataclass(frozen=True)
 class ColumnDef:
-    """A declared column; `computed` holds the expression of `name AS expression`."""
+    """A declared column; `computed` holds the expression of `name AS expression`, `metadata` what
+    the connector tells of a record besides its content."""
 
     name: str
     type: str | None
     span: Span
     not_null: bool = False
     computed: exp.Expr | None = None
+    metadata: str | None = None
 
 
 @dataclass(frozen=True)

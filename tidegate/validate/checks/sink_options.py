@@ -51,13 +51,15 @@ def _own_input(
 ) -> Iterator[CatalogError]:
     """A stream that reads what it writes never ends."""
     for node in n.walk(plan):
-        if not place or not isinstance(node, n.Scan) or node.source.connector != sink.connector:
+        if not isinstance(node, n.Scan) or node.source.connector != sink.connector:
             continue
-        if _place(node.source, spec) == place:
-            read = node.source.options[spec.exclusive[0]]
+        same = bool(place) and _place(node.source, spec) == place
+        if same or spec.is_read_by(sink.options, node.source.options):
+            option = spec.exclusive[0] if same else "topic"
+            read = node.source.options[option]
             message = f"the stream {sink.source} reads {read} through the source "
             message += f"{node.source.name}: written there, its rows would come back in"
-            hint = f"give {sink.name} another {spec.exclusive[0]}."
+            hint = f"give {sink.name} another {option}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
             return
 

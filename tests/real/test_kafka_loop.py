@@ -1,0 +1,135 @@
+"""The loop of a pipeline with sinks on a real broker, without Spark: it dies at every step."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests import pipelines
+from tests.compiling import compile_text
+from tests.pipelines import House, Killed, expected
+from tests.real.kafka import Broker
+from tidegate.catalog.objects import Stream
+from tidegate.connectors.kafka_sink import KafkaSink
+from tidegate.connectors.kafka_transactions import Transactions
+from tidegate.runtime import pipeline as module
+from tidegate.runtime.steps import Step
+
+pytestmark = pytest.mark.kafka
+
+
+class Texts(KafkaSink):
+    """Takes the rows of a looped pipeline: numbers as keys, ids as values."""
+
+    def stager(self, schema: pa.Schema) -> Any:
+        return _AsTexts(super().stager(schema))
+
+
+class _AsTexts:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def open(self, stamp: str, task: int) -> _AsTexts:
+        return _AsTexts(self.inner.open(stamp, task))
+
+    def add(self, rows: pa.Table) -> None:
+        self.inner.add(pa.table({n: rows.column(n).cast(pa.string()) for n in rows.column_names}))
+
+    def finish(self) -> list[Any]:
+        return list(self.inner.finish())
+
+
+class KafkaHouse(House):
+    """One stream, two topics."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        super().__init__(folder)
+        self.broker = broker
+        self.topics = [broker.create(f"t-{uuid.uuid4().hex[:8]}", 2) for _ in range(2)]
+        script = (
+            "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory', inserts_per_epoch = 1);"
+            "CREATE STREAM t AS SELECT a FROM s;"
+        )
+        for number, topic in enumerate(self.topics):
+            script += (
+                f"CREATE SINK out{number} FROM t WITH (connector = 'kafka', topic = '{topic}', "
+                f"brokers = '{broker.brokers}');"
+            )
+        self.catalog = compile_text(script).catalog
+        self.members = [self.member(stream, False) for stream in self.catalog.of(Stream)]
+
+    def written(self) -> list[list[tuple[int, bytes]]]:
+        return [
+            sorted((int(m.key), m.value) for m in self.broker.read(topic)) for topic in self.topics
+        ]
+
+
+@pytest.fixture
+def house(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaHouse:
+    monkeypatch.setitem(pipelines.SINKS, "kafka", Texts)  # type: ignore[arg-type]
+    return KafkaHouse(tmp_path, broker)
+
+
+def test_killed_at_every_step_each_row_is_there_once(
+    house: KafkaHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the two sinks, and in a transaction whose rows and marker are sent."""
+    values: list[int] = []
+    in_transaction = "in transaction"
+    steps: list[Step | str] = [*Step, in_transaction]
+    for number, step in enumerate(steps):
+        values += [10 * number + 1, 10 * number + 2]
+        house.insert(*values[-2:])
+        # Each sink marks when it is opened; the first epoch comes after that.
+        left = [3 if step == in_transaction else 1 + number % 2]
+
+        def reached(here: Step | str, step: Step | str = step, left: list[int] = left) -> None:
+            if here == step:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Killed
+
+        def commit(self: Transactions, reached: Any = reached) -> None:
+            # What it leaves behind is an open transaction, as if nobody had caught this.
+            self.producer.flush(60)
+            reached(in_transaction)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "reached", reached)
+            patched.setattr(Transactions, "_before_commit", commit)
+            if step == in_transaction:
+                patched.setattr(Transactions, "_abort", lambda self: None)
+            assert house.run().failure is not None, f"it was killed at {step}"
+    assert house.run().failure is None
+    one, two = house.written()
+    assert [a for a, _ in one] == expected(*values)
+    assert one == two, "rows were computed again"
+
+
+def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_there_twice(
+    house: KafkaHouse, broker: Broker
+) -> None:
+    running = house.run(until_end=False)
+    house.insert(1, 2)
+    assert running.wait(120)
+    broker.kill()
+    try:
+        house.insert(3, 4)
+        running.nudge()
+        deadline = time.monotonic() + 120
+        while "cannot reach the brokers" not in (running.status()[0].error or ""):
+            assert time.monotonic() < deadline, "nobody says that it is away"
+            time.sleep(0.05)
+    finally:
+        broker.start()
+    assert running.wait(120)
+    assert running.status()[0].error is None
+    running.stop()
+    one, two = house.written()
+    assert [a for a, _ in one] == expected(1, 2, 3, 4)
+    assert one == two, "rows were computed again"

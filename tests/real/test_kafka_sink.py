@@ -1,0 +1,245 @@
+"""Topics as a sink, without Spark: each epoch is there once, whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.compiling import compile_text
+from tests.real.kafka import Broker
+from tests.sinks import decided
+from tidegate.catalog.objects import Sink
+from tidegate.connectors.kafka_sink import KafkaSink
+from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamRows
+from tidegate.errors import RunError, SystemAway
+from tidegate.types import ChangelogKind
+
+pytestmark = pytest.mark.kafka
+
+SCRIPT = (
+    "CREATE SOURCE s (id BIGINT, v BIGINT) WITH (connector = 'memory');"
+    "CREATE STREAM t AS SELECT id, v FROM s;"
+)
+NOTHING = Decided(None)
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create(f"t-{uuid.uuid4().hex[:8]}", 2)
+
+
+def sink(broker: Broker, topic: str, folder: Path, options: str = "", **more: Any) -> KafkaSink:
+    brokers = more.pop("brokers", broker.brokers)
+    script = (
+        f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'kafka', topic = '{topic}', "
+        f"brokers = '{brokers}'{options});"
+    )
+    compiled = compile_text(script)
+    found = compiled.catalog.get("out")
+    assert isinstance(found, Sink), compiled.errors
+    return KafkaSink(SinkContext(found, str(folder), topic, lambda *_: None, **more))
+
+
+def stage(to: KafkaSink, epoch: EpochId, values: Sequence[str | None], tasks: int = 1) -> list[Any]:
+    tokens: list[Any] = []
+    for task in range(tasks):
+        stager = to.stager(pa.schema([])).open(epoch.stamp, task)
+        part = pa.array(values[task::tasks], pa.string())
+        stager.add(pa.table({"key": part, "value": part}))
+        tokens += stager.finish()
+    return tokens
+
+
+def run(to: KafkaSink, *epochs: int) -> list[Any]:
+    tokens: list[Any] = []
+    for number in epochs:
+        epoch = EpochId(0, number)
+        tokens = stage(to, epoch, [f"{number}a", f"{number}b"], 2)
+        to.commit(epoch, tokens)
+    return tokens
+
+
+def values(broker: Broker, topic: str) -> list[str]:
+    return sorted((m.value or b"gone").decode() for m in broker.read(topic))
+
+
+def test_an_epoch_is_there_once_however_often_it_is_committed(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    tokens = run(to, 0, 1)
+    to.commit(EpochId(0, 1), tokens)
+    to.commit(EpochId(0, 2), [])
+    again = sink(broker, topic, tmp_path)
+    again.recover(decided(1, tokens))
+    assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
+    run(again, 3)
+    assert values(broker, topic)[-2:] == ["3a", "3b"]
+    assert [item.name for item in again.store.list()] == ["committed.json"]
+
+
+def test_what_was_decided_and_not_written_is_written_when_it_is_opened(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    run(to, 0)
+    tokens = stage(to, EpochId(0, 1), ["1a", "1b"])
+    never = stage(to, EpochId(0, 1), ["of a task that was run again"])
+    again = sink(broker, topic, tmp_path)
+    again.recover(decided(1, tokens))
+    assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
+    assert [item.name for item in again.store.list()] == ["committed.json"], never
+
+
+def test_an_epoch_that_dies_in_its_transaction_is_invisible_and_then_there_once(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    tokens = stage(to, EpochId(0, 0), ["a", "b"])
+    producer = to.transactions.producer
+    producer.begin_transaction()
+    producer.produce(topic, "half of it")
+    producer.flush(60)
+    again = sink(broker, topic, tmp_path)
+    again.recover(decided(0, tokens))
+    assert values(broker, topic) == ["a", "b"]
+    assert len(broker.read(topic, "read_uncommitted")) == 3
+
+
+def test_whoever_should_be_dead_cannot_write_and_the_other_goes_on(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    zombie = sink(broker, topic, tmp_path)
+    zombie.recover(NOTHING)
+    run(zombie, 0)
+    alive = sink(broker, topic, tmp_path)
+    alive.recover(decided(0))
+    tokens = stage(zombie, EpochId(0, 1), ["from the dead"])
+    with pytest.raises(SystemAway, match="ended by the broker"):
+        zombie.commit(EpochId(0, 1), tokens)
+    for _ in range(2):
+        with pytest.raises(RunError, match="another process writes"):
+            zombie.commit(EpochId(0, 1), tokens)
+    tokens = stage(alive, EpochId(0, 1), ["1a"])
+    with pytest.raises(SystemAway):
+        alive.commit(EpochId(0, 1), tokens)
+    alive.commit(EpochId(0, 1), tokens)
+    assert values(broker, topic) == ["0a", "0b", "1a"]
+
+
+def test_a_transaction_that_the_broker_ended_is_written_again(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    # Another producer of the same name, which is no sink: as if the broker had given up waiting.
+    from confluent_kafka import Producer
+
+    Producer({"bootstrap.servers": broker.brokers, "transactional.id": to.name}).init_transactions(
+        60
+    )
+    tokens = stage(to, EpochId(0, 0), ["a"])
+    with pytest.raises(SystemAway):
+        to.commit(EpochId(0, 0), tokens)
+    assert to.store.exists(tokens[0]), "what is not known to be there is kept"
+    to.commit(EpochId(0, 0), tokens)
+    assert values(broker, topic) == ["a"]
+
+
+def test_a_marker_that_does_not_fit_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    tokens = run(to, 0, 1, 2)
+    with pytest.raises(RunError, match=r"has epoch 2 .* and the pipeline is at epoch 1") as error:
+        sink(broker, topic, tmp_path).recover(decided(1))
+    assert "RESTORE FROM CHECKPOINT 1 WITH (sinks = 'keep')" in (error.value.hint or "")
+    with pytest.raises(RunError, match="starts anew"):
+        sink(broker, topic, tmp_path).recover(NOTHING)
+    kept = Decided(EpochId(1, 3), kept_before=1)
+    sink(broker, topic, tmp_path).recover(kept)
+    assert len(values(broker, topic)) == 6, tokens
+
+
+def test_a_marker_that_the_broker_forgot(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    tokens = run(to, 0, 1)
+    _forget(broker, to)
+    staged = Decided(EpochId(0, 1), tokens, EpochId(0, 1))
+    again = sink(broker, topic, tmp_path)
+    again.recover(staged)
+    run(again, 2)
+    assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
+    _forget(broker, again)
+    with pytest.raises(RunError, match=r"nobody knows whether the topic .* has epoch 3"):
+        sink(broker, topic, tmp_path).recover(Decided(EpochId(0, 3), [], EpochId(0, 3)))
+
+
+def _forget(broker: Broker, to: KafkaSink) -> None:
+    to.transactions.close()
+    admin = broker.admin()
+    admin.delete_consumer_groups([to.name])[to.name].result(30)
+
+
+def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"writes to the topic {topic}x, which is not on"):
+        sink(broker, f"{topic}x", tmp_path).recover(NOTHING)
+    with pytest.raises(SystemAway, match="the sink out cannot reach the brokers"):
+        sink(broker, topic, tmp_path, brokers="127.0.0.1:1").recover(NOTHING)
+    small = broker.create(f"{topic}-small", 1, max_message_bytes="1000")
+    to = sink(broker, small, tmp_path / "small")
+    to.recover(NOTHING)
+    tokens = stage(to, EpochId(0, 0), ["x" * 5000])
+    with pytest.raises(RunError, match=r"a row that the topic .* does not take") as error:
+        to.commit(EpochId(0, 0), tokens)
+    assert not getattr(error.value, "retryable", False)
+    assert to.store.exists(tokens[0])
+    run(to, 1)
+    assert values(broker, small) == ["1a", "1b"]
+
+
+def test_rows_as_keys_and_values(broker: Broker, tmp_path: Path) -> None:
+    given = [("`id`", "id"), ("`v`", "v"), ("`_op`", "_op")]
+
+    def columns(kind: ChangelogKind, key: tuple[str, ...] | None, options: str = "") -> list[str]:
+        to = sink(broker, "t", tmp_path, options, rows=StreamRows((), kind, key))
+        return [
+            sql
+            for sql, _ in to.columns(given if kind is not ChangelogKind.APPEND else given[:2]) or []
+        ]
+
+    assert columns(ChangelogKind.APPEND, None)[0] == "CAST(NULL AS STRING)"
+    assert columns(ChangelogKind.APPEND, None, ", key = 'ID', key_format = 'text'")[0] == (
+        "CAST(`id` AS STRING)"
+    )
+    key, value = columns(ChangelogKind.UPSERT, ("id",))
+    assert key.startswith("to_json(struct(`id` AS `id`)") and "_op` AS" not in value
+    assert value.startswith("CASE WHEN `_op` NOT IN ('-U', '-D') THEN to_json(")
+    key, value = columns(ChangelogKind.CHANGELOG, None, ", changelog = 'column'")
+    assert "`_op` AS `_op`" in value and not value.startswith("CASE")
+    assert columns(ChangelogKind.UPSERT, ())[0] == "'{}'"
+    with pytest.raises(RunError, match="replaces rows by id, and the sink out is keyed by v"):
+        columns(ChangelogKind.UPSERT, ("id",), ", key = 'v'")
+    with pytest.raises(RunError, match="as text a key has one column"):
+        columns(ChangelogKind.UPSERT, ("id", "v"), ", key_format = 'text'")
+
+
+def test_the_marker_says_generation_and_owner(broker: Broker, topic: str, tmp_path: Path) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    epoch = EpochId(3, 41)
+    to.commit(epoch, stage(to, epoch, ["a"]))
+    from confluent_kafka import TopicPartition
+
+    (found,) = to.transactions.consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    assert found.offset == 42
+    assert json.loads(found.metadata) == {"generation": 3, "owner": to.owner}

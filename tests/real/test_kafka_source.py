@@ -1,0 +1,306 @@
+"""Topics as a source, without Spark: what is cut, what tasks read of it, what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compiling import compile_text
+from tests.real.kafka import PASSWORD, USER, Broker
+from tidegate.catalog.objects import Source
+from tidegate.catalog.settings import Settings
+from tidegate.connectors import kafka_source, kafka_tasks
+from tidegate.connectors.kafka_source import KafkaSource
+from tidegate.connectors.kafka_tasks import KafkaReader
+from tidegate.connectors.protocols import Cut, SourceContext
+from tidegate.connectors.text_lines import TEXT_BYTES
+from tidegate.errors import RunError, SystemAway
+
+pytestmark = pytest.mark.kafka
+
+
+def declared(broker: Broker, topic: str, options: str = "") -> Source:
+    brokers = "" if "brokers =" in options else f", brokers = '{broker.brokers}'"
+    compiled = compile_text(
+        f"CREATE SOURCE s (a BIGINT) WITH (connector = 'kafka', topic = '{topic}'{brokers}{options});"
+    )
+    source = compiled.catalog.get("s")
+    assert isinstance(source, Source), compiled.errors
+    return source
+
+
+def opened(broker: Broker, topic: str, options: str = "") -> KafkaSource:
+    return KafkaSource(SourceContext(declared(broker, topic, options), "", "", Settings()))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(autouse=True)
+def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_source, "_LOOK_SECONDS", 0.0)
+
+
+def read(source: KafkaSource, cut: Cut | None) -> list[str]:
+    """The texts that the tasks of a cut read, in the order of tasks."""
+    assert cut is not None
+    reader = KafkaReader(source.connection, ("topic", "offset"))
+    batches = [batch for share in cut.shares for part in share for batch, _ in reader.read(part)]
+    return [text.decode() for batch in batches for text in batch.column(TEXT_BYTES).to_pylist()]
+
+
+def texts(count: int, first: int = 0) -> list[str]:
+    return [f"{number:04d}" for number in range(first, first + count)]
+
+
+def ends(cut: Cut | None) -> list[int]:
+    assert cut is not None
+    return [end for _, _, end in cut.offset["partitions"]]
+
+
+def test_every_record_is_cut_once_and_the_first_cut_tells_the_partitions(
+    broker: Broker, topic: str
+) -> None:
+    broker.create(topic, 3)
+    source = opened(broker, topic)
+    first = source.cut(None, 2)
+    assert first is not None and first.partitions == 3 and not first.more
+    assert read(source, first) == [] and ends(first) == [0, 0, 0]
+    assert source.cut(first.offset, 2) is None
+    broker.produce(topic, texts(2500), 1)
+    broker.produce(topic, texts(10, 5000), 2)
+    cut = source.cut(first.offset, 2)
+    assert cut is not None and [len(parts) for (parts,) in cut.shares] == [1, 2]
+    assert read(source, cut) == [*texts(2500), *texts(10, 5000)], "in order, over two tasks"
+    assert read(source, cut) == read(source, cut), "any number of times"
+    assert ends(cut) == [0, 2500, 10] and source.cut(cut.offset, 2) is None
+
+
+def test_an_epoch_has_a_limit_and_all_partitions_move(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    broker.produce(topic, texts(90), 0)
+    broker.produce(topic, texts(10, 90), 1)
+    source = opened(broker, topic, ", rows_per_epoch = 20")
+    cut = source.cut(None, 2)
+    assert cut is not None and (ends(cut), cut.more, cut.behind) == ([18, 2], True, 80)
+    seen = read(source, cut)
+    while cut is not None and cut.more:
+        cut = source.cut(cut.offset, 2)
+        seen += read(source, cut)
+    assert sorted(seen) == texts(100)
+
+
+def test_what_a_transaction_aborted_or_has_not_committed_is_not_read(
+    broker: Broker, topic: str
+) -> None:
+    broker.create(topic)
+    broker.produce_in_transaction(topic, ["a", "b"], 0, commit=True)
+    broker.produce_in_transaction(topic, ["never"], 0, commit=False)
+    source = opened(broker, topic)
+    cut = source.cut(None, 1)
+    assert read(source, cut) == ["a", "b"]
+    assert ends(cut) == [5], "markers and what was aborted take offsets"
+    assert cut is not None and source.cut(cut.offset, 1) is None
+    broker.produce_in_transaction(topic, ["never"], 0, commit=False)
+    again = source.cut(cut.offset, 1)
+    assert read(source, again) == [] and ends(again) == [7]
+    from confluent_kafka import Producer
+
+    open_one = Producer({"bootstrap.servers": broker.brokers, "transactional.id": topic})
+    open_one.init_transactions(60)
+    open_one.begin_transaction()
+    open_one.produce(topic, "late")
+    open_one.flush(60)
+    broker.produce(topic, ["behind"])
+    assert again is not None and source.cut(again.offset, 1) is None
+    open_one.commit_transaction(60)
+    broker.settle(topic)
+    assert read(source, source.cut(again.offset, 1)) == ["late", "behind"]
+
+
+def test_where_a_stream_begins(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    broker.produce(topic, ["1", "2"], 0, timestamp=1_000_000)
+    broker.produce(topic, ["3"], 0, timestamp=2_000_000)
+    broker.produce(topic, ["4"], 1, timestamp=1_500_000)
+
+    def begins(start: str) -> list[str]:
+        source = opened(broker, topic, f", start = '{start}'")
+        return read(source, source.cut(None, 2))
+
+    assert begins("earliest") == ["1", "2", "3", "4"]
+    assert begins("latest") == []
+    assert begins("1970-01-01 00:25:00") == ["3", "4"]
+    assert begins("1970-01-01T00:33:20Z") == ["3"]
+    assert begins("2100-01-01") == []
+    assert begins(json.dumps({topic: {"0": 1}})) == ["2", "3", "4"]
+    with pytest.raises(
+        RunError, match=f"offset 9 of partition 0 of the topic {topic}, which has 0 to 3"
+    ):
+        begins(json.dumps({topic: {"0": 9}}))
+
+
+def test_what_comes_after_a_start_at_the_end_is_never_lost(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    broker.produce(topic, ["before"])
+    first = opened(broker, topic, ", start = 'latest'").cut(None, 1)
+    assert first is not None
+    broker.produce(topic, ["after"])
+    source = opened(broker, topic, ", start = 'latest'")
+    assert read(source, source.cut(first.offset, 1)) == ["after"]
+    broker.grow(topic, 2)
+    broker.produce(topic, ["in a new partition"], 1)
+    cut = source.cut(first.offset, 1)
+    assert read(source, cut) == ["after", "in a new partition"]
+    assert cut is not None and cut.partitions == 2
+
+
+def test_lists_and_patterns_of_topics(broker: Broker) -> None:
+    stem = f"p{uuid.uuid4().hex[:6]}"
+    for name in ("a", "b"):
+        broker.create(f"{stem}-{name}")
+        broker.produce(f"{stem}-{name}", [name])
+    both = opened(broker, f"{stem}-b, {stem}-a")
+    assert read(both, both.cut(None, 1)) == ["b", "a"]
+    pattern = opened(broker, f"^{stem}-.*")
+    cut = pattern.cut(None, 1)
+    assert read(pattern, cut) == ["a", "b"]
+    broker.create(f"{stem}-c")
+    broker.produce(f"{stem}-c", ["c"])
+    assert cut is not None
+    later = pattern.cut(cut.offset, 1)
+    assert read(pattern, later) == ["c"] and later is not None and later.partitions == 3
+
+
+def test_what_is_not_there_is_refused_when_it_is_opened(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    with pytest.raises(RunError, match=f"reads the topic {topic}x, and there is no") as error:
+        opened(broker, f"{topic}x")
+    assert error.value.hint == f"did you mean {topic}?"
+    with pytest.raises(RunError, match="no such topic"):
+        opened(broker, f"^{topic}-nothing.*")
+    with pytest.raises(RunError, match="kafka") as refused:
+        opened(broker, topic, ", kafka.no.such.setting = 'x'")
+    assert refused.value.code == "TG-207"
+    with pytest.raises(SystemAway, match="cannot reach the brokers 127"):
+        opened(broker, topic, ", brokers = '127.0.0.1:1'")
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "zz-wrong-zz"])
+def test_a_password_is_never_shown(broker: Broker, topic: str, password: str) -> None:
+    broker.create(topic)
+    options = (
+        f", brokers = '{broker.sasl_brokers}', security_protocol = 'sasl_plaintext', "
+        f"sasl_username = '{USER}', sasl_password = '{password}'"
+    )
+    source = declared(broker, topic, options)
+    context = SourceContext(source, "", "", Settings())
+    if password == PASSWORD:
+        broker.produce(topic, ["a"])
+        good = KafkaSource(context)
+        cut = good.cut(None, 1)
+        assert read(good, cut) == ["a"]
+        shown = [repr(good.connection), repr(KafkaReader(good.connection, ())), repr(source)]
+        shown += [json.dumps(cut.offset) if cut else "", source.create_sql()]
+    else:
+        with pytest.raises(RunError, match="is not let in") as error:
+            KafkaSource(context)
+        assert not getattr(error.value, "retryable", False)
+        shown = [error.value.render()]
+    assert not any(password in text for text in shown)
+
+
+def test_records_that_are_gone_are_an_error_or_counted(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    broker.produce(topic, texts(10))
+    source = opened(broker, topic, ", rows_per_epoch = 4")
+    cut = source.cut(None, 1)
+    broker.delete_before(topic, 0, 7)
+    assert cut is not None
+    with pytest.raises(
+        RunError, match="begins at offset 7, and the next one to read was 4"
+    ) as error:
+        source.cut(cut.offset, 1)
+    assert "on_data_loss = 'continue'" in (error.value.hint or "")
+    going_on = opened(broker, topic, ", on_data_loss = 'continue'")
+    after = going_on.cut(cut.offset, 1)
+    assert after is not None and after.lost == 3
+    assert read(going_on, after) == ["0007", "0008", "0009"]
+    with pytest.raises(SystemAway, match="are gone"):
+        read(going_on, cut)
+
+
+def test_a_topic_that_was_created_again_is_another_one(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    broker.produce(topic, ["old"])
+    source = opened(broker, topic)
+    cut = source.cut(None, 1)
+    broker.drop(topic)
+    _until_gone(broker, topic)
+    broker.create(topic)
+    broker.produce(topic, ["new", "newer"])
+    assert cut is not None
+    with pytest.raises(RunError, match="was deleted and created again"):
+        opened(broker, topic).cut(cut.offset, 1)
+    going_on = opened(broker, topic, ", on_data_loss = 'continue'")
+    assert read(going_on, going_on.cut(cut.offset, 1)) == ["new", "newer"]
+
+
+def _until_gone(broker: Broker, topic: str) -> None:
+    deadline = time.monotonic() + 30
+    while topic in broker.admin().list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_offsets_of_another_cluster_are_refused(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    source = opened(broker, topic)
+    cut = source.cut(None, 1)
+    assert cut is not None
+    with pytest.raises(RunError, match="was read from the cluster elsewhere") as error:
+        source.cut({**cut.offset, "cluster": "elsewhere"}, 1)
+    assert error.value.code == "TG-603"
+
+
+def test_a_task_gives_up_on_a_broker_that_is_silent(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create(topic)
+    broker.produce(topic, ["a"])
+    source = opened(broker, topic)
+    cut = source.cut(None, 1)
+    assert cut is not None
+    monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 0.2)
+    ((part,),) = cut.shares[0]
+    beyond: list[Any] = [*part[:4], part[4] + 5, part[5]]
+    with pytest.raises(SystemAway, match="silent"):
+        list(KafkaReader(source.connection, ()).read([beyond]))
+
+
+def test_what_a_record_tells_besides_its_content(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.create(topic)
+    broker.produce(
+        topic, ["v", None], 0, keys=["k", None], timestamp=1_500, headers=[("h", b"1"), ("h", None)]
+    )
+    source = opened(broker, topic)
+    cut = source.cut(None, 1)
+    assert cut is not None
+    names = ("topic", "partition", "offset", "timestamp", "key", "headers")
+    ((batch, count),) = KafkaReader(source.connection, names).read(cut.shares[0][0])
+    assert count == 2
+    told = [batch.column(f"_tg_meta_{name}").to_pylist() for name in names]
+    assert told[:3] == [[topic, topic], [0, 0], [0, 1]]
+    assert [at.timestamp() for at in told[3]] == [1.5, 1.5]
+    assert told[4] == [b"k", None]
+    assert told[5][0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert batch.column(kafka_tasks.TOMBSTONE).to_pylist() == [False, True]

@@ -1,0 +1,15 @@
+CREATE SOURCE a (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', kafka.isolation.level = 'read_uncommitted');
+CREATE SOURCE b (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', start = 'yesterday');
+CREATE SOURCE c (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', start = '{"t": [1]}');
+CREATE SOURCE d (v STRING) WITH (connector = 'kafka', topic = '^t(', brokers = 'b:9092');
+CREATE SOURCE e (v STRING, w STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'raw');
+CREATE SOURCE f (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', sasl_password = 'hunter2');
+CREATE SOURCE g (v STRING, PRIMARY KEY (v)) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', changelog = true);
+CREATE SOURCE h (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'avro');
+CREATE SOURCE i (v BIGINT) WITH (connector = 'memory');
+CREATE STREAM s AS SELECT v, count(*) AS n FROM i GROUP BY v EMIT CHANGES;
+CREATE SINK j FROM s WITH (connector = 'kafka', topic = 't', brokers = 'b:9092');
+CREATE SINK k FROM s WITH (connector = 'kafka', topic = 't, u', brokers = 'b:9092', changelog = 'column');
+CREATE SOURCE l (v BIGINT) WITH (connector = 'kafka', topic = '^bids.*', brokers = 'b:9092');
+CREATE STREAM m AS SELECT v + 1 AS v FROM l;
+CREATE SINK o FROM m WITH (connector = 'kafka', topic = 'bids2', brokers = 'b:9092');

@@ -1,0 +1,240 @@
+"""Reads ranges of partitions in tasks. Python workers import it: it must load little."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, PARTITION, RECORD_FILE, RECORD_LINE
+from tidegate.connectors.kafka_client import Complaints, Connection, is_login
+from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
+from tidegate.errors import SystemAway
+
+# Whether a record has no value: it deletes its key.
+TOMBSTONE = "_tg_tombstone"
+_BATCH_BYTES = 16 << 20
+_BATCH_RECORDS = 10_000
+# How long brokers may be silent before a task gives up, and the epoch is cut anew.
+_SILENT_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+_CONSUMED = 2_000
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+# What a record tells besides its content, as hidden columns.
+METADATA_TYPES: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "key": pa.binary(),
+    "headers": _HEADERS,
+}
+_SETTINGS = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    # Where nobody has read yet is known: an offset that is not there is an error.
+    "auto.offset.reset": "error",
+    # What is asked for is there already.
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 65536,
+}
+
+
+def metadata_column(name: str) -> str:
+    """The hidden column that holds what a record tells."""
+    return f"_tg_meta_{name}"
+
+
+@dataclass(frozen=True)
+class KeyText:
+    """How the key of a tombstone becomes a record: as it is, or as the value of one column."""
+
+    column: str | None
+    plain: bool
+
+    def record(self, key: bytes | None) -> bytes:
+        if key is None or self.column is None:
+            return key or b""
+        text = key if self.plain else json.dumps(key.decode("utf-8", "replace")).encode()
+        return b'{"' + json.dumps(self.column)[1:-1].encode() + b'": ' + text + b"}"
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """Reads shares, which are lists of parts [number, topic, partition, start, end, cut], at most
+    one for each partition."""
+
+    connection: Connection
+    # What is wanted of a record besides its content.
+    metadata: tuple[str, ...]
+    # How keys of tombstones are read; None if there are none.
+    keys: KeyText | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                (TEXT_BYTES, pa.binary()),
+                (RECORD_FILE, pa.string()),
+                (RECORD_LINE, pa.int64()),
+                (FIRST, pa.bool_()),
+                (ARRIVAL_FILE, pa.string()),
+                (ARRIVAL_ROW, pa.int64()),
+                (PARTITION, pa.int32()),
+                (TOMBSTONE, pa.bool_()),
+                *((metadata_column(name), METADATA_TYPES[name]) for name in self.metadata),
+            ]
+        )
+
+    def read(self, share: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        consumer = _consumer(self.connection)
+        schema = self.schema
+        parts = {(part[1], part[2]): part for part in share}
+        kept: dict[tuple[str, int], list[Any]] = {place: [] for place in parts}
+        count = size = 0
+        for message in consumer.messages(parts.values()):
+            kept[message.topic(), message.partition()].append(message)
+            count, size = count + 1, size + len(message)
+            if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+                yield from self._batches(kept, parts, schema)
+                count = size = 0
+        yield from self._batches(kept, parts, schema)
+
+    def _batches(
+        self,
+        kept: dict[tuple[str, int], list[Any]],
+        parts: dict[tuple[str, int], list[Any]],
+        schema: pa.Schema,
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """A batch for each partition of which something was kept."""
+        for (topic, partition), messages in kept.items():
+            if messages:
+                number, cut = parts[topic, partition][0], parts[topic, partition][5]
+                shown, arrival = f"{topic}/{partition}", f"{cut:012d} {number:06d}"
+                yield self._batch(messages, shown, arrival, number, schema), len(messages)
+                messages.clear()
+
+    def _batch(
+        self, messages: list[Any], shown: str, arrival: str, number: int, schema: pa.Schema
+    ) -> pa.RecordBatch:
+        count = len(messages)
+        values = [message.value() for message in messages]
+        offsets = pa.array([message.offset() for message in messages], pa.int64())
+        gone = [value is None for value in values]
+        if any(gone):
+            read = self.keys.record if self.keys is not None else lambda _: b""
+            values = [
+                read(message.key()) if value is None else value
+                for message, value in zip(messages, values, strict=True)
+            ]
+        arrays: list[Any] = [
+            pa.array(values, pa.binary()),
+            pa.repeat(pa.scalar(shown), count),
+            offsets,
+            pa.repeat(pa.scalar(False), count),
+            pa.repeat(pa.scalar(arrival), count),
+            offsets,
+            pa.repeat(pa.scalar(number, pa.int32()), count),
+            pa.array(gone, pa.bool_()),
+        ]
+        arrays += [pa.array(_told(name, messages), METADATA_TYPES[name]) for name in self.metadata]
+        return pa.record_batch(arrays, schema=schema)
+
+
+def _told(name: str, messages: list[Any]) -> list[Any]:
+    """What records tell besides their content."""
+    if name == "timestamp":
+        stamps = [message.timestamp() for message in messages]
+        return [ms * 1000 if kind else None for kind, ms in stamps]
+    if name == "headers":
+        return [
+            [{"key": key, "value": value} for key, value in message.headers() or []]
+            for message in messages
+        ]
+    return [getattr(message, name)() for message in messages]
+
+
+class _Consumer:
+    """A consumer of a worker, which outlives the task: connecting takes longer than reading."""
+
+    def __init__(self, connection: Connection) -> None:
+        from confluent_kafka import Consumer
+
+        self.connection = connection
+        self.complaints = Complaints(connection)
+        settings = {**connection.settings, **_SETTINGS, "group.id": f"tidegate-{os.getpid()}"}
+        self.consumer: Any = Consumer({**settings, "error_cb": self.complaints})
+
+    def messages(self, parts: Iterable[list[Any]]) -> Iterator[Any]:
+        """The records of all parts, those of a partition in order; some offsets have none."""
+        from confluent_kafka import TopicPartition
+
+        starts = [TopicPartition(part[1], part[2], part[3]) for part in parts]
+        self.consumer.assign(starts)
+        try:
+            yield from self._until({(part[1], part[2]): [part[3], part[4]] for part in parts})
+        finally:
+            self.consumer.unassign()
+
+    def _until(self, open_parts: dict[tuple[str, int], list[int]]) -> Iterator[Any]:
+        """`open_parts` are where each partition is, and where it ends."""
+        heard = time.monotonic()
+        while open_parts:
+            left = sum(end - at for at, end in open_parts.values())
+            for message in self.consumer.consume(min(left, _CONSUMED), _POLL_SECONDS):
+                place = (message.topic(), message.partition())
+                part = open_parts.get(place)
+                if message.error() is not None:
+                    self._require_end(message, part)
+                if part is None:
+                    continue
+                heard = time.monotonic()
+                at = message.offset()
+                if message.error() is None and at < part[1]:
+                    at += 1
+                    yield message
+                part[0] = max(part[0], at)
+                if part[0] >= part[1]:
+                    self._close(place)
+                    del open_parts[place]
+            if time.monotonic() - heard > _SILENT_SECONDS:
+                raise self.complaints.error("they are silent")
+
+    def _close(self, place: tuple[str, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self.consumer.incremental_unassign([TopicPartition(*place)])
+
+    def _require_end(self, message: Any, part: list[int] | None) -> None:
+        """What is no record says that there are no more of them, or that something is wrong."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            at = "" if part is None else f" from offset {part[0]} on"
+            raise SystemAway(
+                f"{self.connection.owner}: records{at} are gone", "the epoch is cut anew."
+            )
+        if is_login(error):
+            raise self.connection.login_refused(error)
+        if error.code() != KafkaError._PARTITION_EOF and error.fatal():
+            raise self.connection.away(error)
+
+
+_consumers: dict[int, tuple[Connection, _Consumer]] = {}
+
+
+def _consumer(connection: Connection) -> _Consumer:
+    """The consumer of this worker for a connection."""
+    key = hash((connection.brokers, json.dumps(dict(connection.settings), sort_keys=True)))
+    known = _consumers.get(key)
+    if known is None or known[0] != connection:
+        _consumers[key] = (connection, _Consumer(connection))
+    return _consumers[key][1]
