@@ -469,16 +469,6 @@ def promise(query: str, options: str = "") -> tuple[str, list[str] | None]:
             "append",
             None,
         ),
-        (
-            "SELECT r.currency, c.name FROM rates AS r JOIN customers AS c ON r.rate = c.id",
-            "changelog",
-            ["currency"],
-        ),
-        (
-            "SELECT r.currency, c.id FROM rates AS r JOIN customers AS c ON r.currency = c.name",
-            "changelog",
-            None,
-        ),
     ],
 )
 def test_changelog_kind_and_key(query: str, kind: str, key: list[str] | None) -> None:

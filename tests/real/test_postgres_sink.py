@@ -48,7 +48,7 @@ def sink_of(
     assert not compiled.errors, compiled.errors
     declared = compiled.catalog.get("out")
     assert isinstance(declared, Sink)
-    return PostgresSink(SinkContext(declared, "", stream, lambda *_: None, rows))
+    return PostgresSink(SinkContext(declared, "", stream, lambda *_: None, rows=rows))
 
 
 def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> list[Any]:

@@ -47,6 +47,10 @@ class Stage:
     leaves: tuple[LeafNode, ...]
 
     @property
+    def scans(self) -> tuple[ScanNode, ...]:
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, n.Scan | n.SideScan))
+
+    @property
     def stateful(self) -> tuple[StatefulNode, ...]:
         """The operators right below it, be it through lookups."""
         found: list[StatefulNode] = []
