@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-spark lint format goldens bench clean
+.PHONY: help setup demo test test-fast test-spark test-real lint format goldens bench clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,8 +27,11 @@ test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
 test-fast: $(READY) ## The tests that need neither Spark nor a broker
 	$(BIN)/python -m pytest -m 'not spark and not kafka' -n auto
 
-test-spark: $(READY) ## The tests on a local Spark and a real broker, two at a time
-	$(BIN)/python -m pytest -m 'spark or kafka' -n 2 --dist loadfile
+test-spark: $(READY) ## The tests on a local Spark, two at a time
+	$(BIN)/python -m pytest -m 'spark and not kafka' -n 2 --dist loadfile --ignore=tests/real
+
+test-real: $(READY) ## With a real broker, a database that is killed, a cluster, an object store
+	$(BIN)/python -m pytest -m 'spark or kafka' tests/real tests/spark/test_kafka.py tests/spark/test_kafka_kill.py
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
