@@ -46,7 +46,9 @@ class PostgresHouse(House):
 
         def opened(sink: Sink, stream: str, member: Any) -> Any:
             data = str(self.folder / sink.name)
-            return SINKS[sink.connector](SinkContext(sink, data, stream, lambda *_: None, rows=ROWS))
+            return SINKS[sink.connector](
+                SinkContext(sink, data, stream, lambda *_: None, rows=ROWS)
+            )
 
         return Looped(replace(context, open_sink=opened), "main")
 
