@@ -29,8 +29,9 @@ from tidegate.spark.order import Order, OrderPlace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Whether epochs are large, how many tasks they have, and what Spark itself would read.
-_Kind = tuple[bool, int, frozenset[tuple[str, str]]]
+# Whether epochs are large, how many tasks they have, and what Spark itself can read of them, with
+# whether tasks can read it too: a frame whose tasks read would leave out what they cannot.
+_Kind = tuple[bool, int, frozenset[tuple[tuple[str, str], bool]]]
 # Spark must make fewer than one group of so many rows, or it is better that it does not.
 _LEAST_SHRINK = 4
 
@@ -62,7 +63,8 @@ class Frames:
 
     def kept(self, epoch: Epoch, tasks: int, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
-        key = (epoch.large, tasks, frozenset(epoch.native))
+        native = frozenset((read, bool(cut.shares)) for read, cut in epoch.native.items())
+        key = (epoch.large, tasks, native)
         if key not in self.built:
             frame = build()
             if frame.once:
