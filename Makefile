@@ -21,6 +21,11 @@ setup: $(READY) ## Create .venv with everything in it
 
 demo: $(READY) ## Run a real pipeline and watch its windows close
 	@$(BIN)/tidegate run examples/demo.sql --until-end --fresh
+	@printf '%s\n' '' 'What to try next:' \
+		'  $(BIN)/tidegate explain examples/demo.sql      what each step keeps, and for how long' \
+		'  $(BIN)/tidegate init my_project                a small project with a view and a test' \
+		'  $(BIN)/tidegate sql                            talk to it: help shows how' \
+		'  README.md, "The first ten minutes"            change the query, stop it, go on'
 
 test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
 

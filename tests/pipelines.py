@@ -15,7 +15,8 @@ from tests.compiling import compile_text
 from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.manifest import OperatorState, SourceState
+from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
+from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import memory
 from tidegate.connectors.memory_tasks import InsertReader
 from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
@@ -166,6 +167,7 @@ class House:
                     stream,
                     lambda *_: None,
                     member.columns(sink),
+                    kept=self.kept,
                 )
             ),
             lambda table, scratch: LOOKUPS[table.connector](
@@ -175,6 +177,10 @@ class House:
             2,
         )
         return Looped(context, "main")
+
+    def kept(self) -> list[Manifest]:
+        """The manifests to which the pipeline can go back."""
+        return Manifests(self.store).kept()
 
     def run(self, until_end: bool = True, **config: Any) -> Looped:
         """Run until everything is done, or until it dies."""

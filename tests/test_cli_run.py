@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -20,10 +20,13 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import tidegate
+from tests.compiling import compile_text
+from tidegate.catalog.catalog import Catalog
 from tidegate.cli import live, plain
+from tidegate.cli.doing import notes
 from tidegate.cli.main import app
 from tidegate.errors import DataDirectoryError, RunError, ScriptError, SqlError
-from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.results import Result as StatementResult
 
 SQL = """
@@ -44,6 +47,7 @@ class FakeSession:
     on_status: Callable[[], None] = lambda: None
     said: list[str] = field(default_factory=list)
     opened: dict[str, Any] = field(default_factory=dict)
+    catalog: Catalog = field(default_factory=Catalog)
 
     def open(self, path: Path, **options: Any) -> FakeSession:
         self.opened = {"path": path, **options}
@@ -116,11 +120,44 @@ class TestRun:
         assert session.said == ["execute", "console", "start True", "close"]
         assert session.opened["path"] == ".tidegate/demo"
 
+    def test_in_the_end_it_says_what_was_written_where(self, session: FakeSession) -> None:
+        text = SQL + (
+            "CREATE MATERIALIZED VIEW top AS SELECT max(price) AS m FROM bids EMIT ON UPDATE;"
+            "CREATE SINK out FROM dear WITH (connector = 'files', path = 'out', format = 'csv');"
+            "CREATE SINK mem FROM dear WITH (connector = 'memory');"
+            "CREATE SINK shown FROM dear WITH (connector = 'console');"
+        )
+        session.catalog = compile_text(text, "sub/demo.sql").catalog
+        assert run("demo.sql", "--until-end").stdout.splitlines()[-2:] == [
+            "out: 4 rows of dear → csv in sub/out",
+            'mem: 4 rows of dear kept; tidegate query .tidegate/demo "SELECT * FROM dear"',
+        ]
+
     def test_options_reach_the_session(self, session: FakeSession) -> None:
         assert run("demo.sql", "--data", "here", "--master", "local[1]").exit_code == 0
         assert session.opened["path"] == "here"
         assert session.opened["master"] == "local[1]"
         assert "start False" in session.said
+
+    def test_variables_and_settings_of_spark(self, session: FakeSession) -> None:
+        Path("demo.sql").write_text(SQL.replace("> 10", "> ${least}"))
+        assert (
+            run("demo.sql", "--var", "least=7", "--conf", "spark.driver.memory=1g").exit_code == 0
+        )
+        assert session.opened["conf"] == {"spark.driver.memory": "1g"}
+        missing = run("demo.sql", "--var", "laest=7")
+        assert missing.exit_code == 2
+        assert missing.stderr == (
+            "error: --var laest: demo.sql does not use ${laest}\nHint: did you mean least?\n"
+        )
+        assert "begin with spark." in run("demo.sql", "--conf", "driver.memory=1g").stderr
+        assert "--var name=value" in run("demo.sql", "--var", "least").stderr
+
+    def test_the_data_directory_is_beside_the_file(self, session: FakeSession) -> None:
+        Path("sub").mkdir()
+        Path("demo.sql").rename("sub/demo.sql")
+        assert run("sub/demo.sql").exit_code == 0
+        assert session.opened["path"] == "sub/.tidegate/demo"
 
     def test_results_and_warnings_of_statements(self, session: FakeSession) -> None:
         session.results = [
@@ -276,13 +313,45 @@ class TestLiveScreen:
         screen.end([RUNNING])
         head = next(line for line in written.getvalue().splitlines() if "stream" in line)
         assert head.split("  ")[0].strip() == "stream"
-        assert "rows/s out" in head and "dead letters" not in head
+        assert "rows/s" in head and "dead letters" not in head
 
     def test_wide_screens_show_all(self) -> None:
         screen, written = self.screen(140)
         screen.end([RUNNING])
-        for column in ("watermark", "lag", "late", "dead letters", "state size"):
+        for column in ("rows out", "watermark", "lag", "late", "dead letters", "state size"):
             assert column in written.getvalue()
+
+    def test_what_it_waits_for_stands_below(self) -> None:
+        screen, written = self.screen(100)
+        screen.end([replace(RUNNING, rows_in_per_second=0.0)])
+        assert written.getvalue().rstrip().endswith("waiting for rows")
+
+
+WINDOWED = replace(
+    RUNNING, rows_in_per_second=0.0, operators=(OperatorStatus("w", open_windows=3),)
+)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ends", "lines"),
+    [
+        ([RUNNING], False, []),
+        ([replace(RUNNING, epoch=None)], False, ["waiting for the first rows"]),
+        (
+            [RUNNING, replace(WINDOWED, name="w")],
+            False,
+            [
+                "w: waiting for rows; 3 windows open; what is open at the end closes with --until-end"
+            ],
+        ),
+        ([WINDOWED], True, ["waiting for rows; 3 windows open"]),
+        ([replace(RUNNING, error="the sink out: disk full")], False, ["the sink out: disk full"]),
+        ([replace(RUNNING, state=State.FAILED, error="oh")], False, ["oh"]),
+        ([replace(RUNNING, state=State.FINISHED, rows_in_per_second=0.0)], True, []),
+    ],
+)
+def test_what_streams_are_doing(statuses: list[StreamStatus], ends: bool, lines: list[str]) -> None:
+    assert notes(statuses, ends) == lines
 
 
 def data_directory(path: Path) -> Path:

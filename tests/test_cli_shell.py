@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
@@ -14,18 +15,30 @@ from typer.testing import CliRunner, Result
 import tidegate
 from tidegate.catalog.catalog import Catalog
 from tidegate.cli import shell
-from tidegate.cli.inputs import SqlCompleter, is_complete
+from tidegate.cli.inputs import SqlCompleter, command_in, is_complete
 from tidegate.cli.main import app
+from tidegate.cli.plain import PlainScreen
 from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import RunError, ScriptError, TidegateError
+from tidegate.errors import Place, RunError, ScriptError, TidegateError
 from tidegate.observe.status import State, StreamStatus
+from tidegate.queries.result import QueryResult
+from tidegate.remembered import Remembered, remember, remembered
 from tidegate.results import Result as StatementResult
+from tidegate.runtime.directory import DataDirectory
+from tidegate.subscription import Batch
 
 SQL = """
 CREATE SOURCE bids (auction BIGINT, price BIGINT) WITH (connector = 'memory');
 CREATE STREAM dear AS SELECT auction, price AS amount FROM bids WHERE price > 10;
 """
+
+
+class Subscribed(list[Batch]):
+    """Epochs that are all there."""
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -37,6 +50,7 @@ class FakeSession:
     said: list[str] = field(default_factory=list)
     statuses: tuple[StreamStatus, ...] = ()
     broken: Exception | None = None
+    remembered: Remembered = field(default_factory=Remembered)
 
     def open(self, path: Path, **_: Any) -> FakeSession:
         self.said.append(f"open {path}")
@@ -57,11 +71,29 @@ class FakeSession:
         self.catalog = compiled.catalog
         return [StatementResult.of_text(f"did {s.text}") for s in compiled.statements]
 
+    def recall(self) -> Remembered:
+        return self.remembered
+
+    def query(self, sql: str, file: str | None = None) -> QueryResult:
+        self.said.append(f"query {sql.strip()}")
+        if "wrong" in sql:
+            at = sql.index("wrong")
+            raise RunError("TG-801", "no column wrong", place=Place(sql, at, at + 5, file))
+        return QueryResult(pa.table({"a": [1, 2], "b": ["x", None]}))
+
+    def peek(self, stream: str, rows: int = 20) -> QueryResult:
+        self.said.append(f"peek {stream} {rows}")
+        return QueryResult(pa.table({"a": [7]}))
+
+    def subscribe(self, stream: str) -> Any:
+        self.said.append(f"subscribe {stream}")
+        return Subscribed([Batch(3, pa.table({"a": [7]}))])
+
     def add_console_sinks(self) -> list[str]:
         return ["dear"]
 
-    def start(self) -> None:
-        self.said.append("start")
+    def start(self, until_end: bool = False) -> None:
+        self.said.append("start to the end" if until_end else "start")
         if not self.catalog.names():
             raise RunError("TG-505", "there is nothing to run")
         self.statuses = (StreamStatus("dear", State.RUNNING, 3),)
@@ -107,11 +139,16 @@ class TestPiped:
         assert sql("SHOW SINKS").stdout == "did SHOW SINKS\n"
 
     def test_errors_point_into_the_input_and_the_rest_goes_on(self, session: FakeSession) -> None:
-        result = sql("SHOW SINKS;\n\nSELECT 1;\nSHOW SOURCES;\n")
+        result = sql("SHOW SINKS;\n\nSHOW 1;\nSHOW SOURCES; SELECT\nwrong;SHOW STREAMS;\n")
         assert result.exit_code == 2
-        assert result.stdout.splitlines() == ["did SHOW SINKS", "did SHOW SOURCES"]
-        assert result.stderr.startswith("error[TG-102]: a query on its own")
-        assert "--> stdin:3:1" in result.stderr
+        assert result.stdout.splitlines() == [
+            "did SHOW SINKS",
+            "did SHOW SOURCES",
+            "did SHOW STREAMS",
+        ]
+        assert result.stderr.startswith("error[TG-101]: SHOW does not know 1")
+        assert "--> stdin:3:6" in result.stderr
+        assert "--> stdin:5:1" in result.stderr, "the place in a query is one in the input"
 
     def test_an_open_quote(self, session: FakeSession) -> None:
         result = sql("SHOW SINKS;\nSET a = 'b;\n")
@@ -158,6 +195,55 @@ class TestPiped:
         for command in ("\\q", "\\h", "\\d", "\\start", "\\stop", "\\status"):
             assert f"{command} " in result.stdout
 
+    def test_queries_are_answered_in_the_format_that_is_wanted(self, session: FakeSession) -> None:
+        result = sql(
+            "SELECT 1;\n\\format csv\nWITH x AS (SELECT 1) SELECT * FROM x;\n\\format json\nFROM v;"
+        )
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines() == [
+            "a | b", "--+-----", "1 | x", "2 | NULL", "", "2 rows",
+            "format: csv", "a,b", "1,x", "2,",
+            "format: json", '{"a": 1, "b": "x"}', '{"a": 2, "b": null}',
+        ]  # fmt: skip
+        assert session.said[1:-1] == [
+            "query SELECT 1;",
+            "query WITH x AS (SELECT 1) SELECT * FROM x;",
+            "query FROM v;",
+        ]
+
+    def test_a_vertical_format_and_one_that_is_not_there(self, session: FakeSession) -> None:
+        result = sql("\\format vertical\nSELECT 1;\n\\format tabel\n")
+        assert "-- row 1\na | 1\nb | x\n-- row 2\n" in result.stdout
+        assert "there is no format tabel\nHint: did you mean table?" in result.stderr
+
+    def test_peek_tail_and_end(self, session: FakeSession) -> None:
+        result = sql(SQL + "\\peek dear 5\nTAIL dear;\n\\end\n")
+        assert result.exit_code == 0, result.stderr
+        assert "dear, epoch 3\na\n-\n7\n" in result.stdout
+        assert session.said[1:] == [
+            "peek dear 5", "subscribe dear", "start", "stop", "start to the end", "wait", "stop", "close",
+        ]  # fmt: skip
+
+    def test_a_file_in_between(self, session: FakeSession) -> None:
+        Path("more.sql").write_text("SHOW SINKS;\nSELECT wrong;")
+        result = sql("\\i more.sql\n\\i\n\\i nothing.sql\n")
+        assert "did SHOW SINKS" in result.stdout
+        assert "--> more.sql:2:8" in result.stderr
+        assert "\\i needs a file" in result.stderr and "cannot read nothing.sql" in result.stderr
+
+    def test_a_command_in_the_middle_of_a_statement(self, session: FakeSession) -> None:
+        result = sql("SHOW\n\\format json\nSINKS;\nSHOW 'a\n\\q';\n")
+        assert "format: json\ndid SHOW\nSINKS" in result.stdout
+        assert "SHOW does not know a" in result.stderr, "it stood in a text"
+
+    def test_starting_twice_says_what_runs(self, session: FakeSession) -> None:
+        result = sql(SQL + "\\start\n\\start\n")
+        assert result.exit_code == 0
+        assert "running already: dear; new streams join by themselves" in result.stdout
+
+    def test_words_for_help(self, session: FakeSession) -> None:
+        assert "\\peek" in sql("help\n").stdout and "\\peek" in sql("HELP;\n").stdout
+
     def test_unknown_command(self, session: FakeSession) -> None:
         result = sql("\\x\n")
         assert result.exit_code == 2
@@ -193,10 +279,51 @@ class TestPiped:
         ("SHOW CREATE `;", False),
         ("SHOW SINKS; SHOW", False),
         ("-- only a comment", True),
+        ("help", True),
+        ("help;", True),
+        ("SHOW\n\\h", True),
+        ("SELECT '\n\\h", False),
+        ("SELECT\nhelp", False),
     ],
 )
 def test_is_complete(text: str, complete: bool) -> None:
     assert is_complete(text) is complete
+
+
+@pytest.mark.parametrize("word", ["help", "exit", "quit", "\\q", "\\h"])
+def test_a_person_is_heard_in_the_middle_of_a_statement(word: str) -> None:
+    assert is_complete(f"SELECT a\n{word}", typed=True)
+    assert command_in(f"SELECT a\n{word}", typed=True) == (word, "SELECT a")
+
+
+def test_what_was_declared_here_is_there_again(session: FakeSession, capsys: Any) -> None:
+    session.remembered = Remembered(((None, SQL),), ("hidden",))
+    shell.Shell(session, PlainScreen(), interactive=True).recall()  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said == (
+        "declared here before: bids, dear\n"
+        "not kept, because of secrets: hidden; declare them again\n"
+    )
+
+
+def test_declarations_are_remembered_without_secrets(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "data")
+    assert remembered(directory) == Remembered()
+    file = tmp_path / "a.sql"
+    file.write_text("")
+    hidden = (
+        "CREATE SOURCE k (a BIGINT) WITH (connector = 'postgres', database = 'd', table = 't', password = 'hunter2');"
+        "CREATE STREAM over_k AS SELECT a FROM k;"
+    )
+    compiled = Compiler(CONNECTORS).compile(SQL + hidden, str(file))
+    assert not compiled.errors, compiled.errors
+    remember(directory, compiled.catalog)
+    found = remembered(directory)
+    assert found.secret == ("k", "over_k")
+    ((origin, text),) = found.scripts
+    assert origin == str(file) and "hunter2" not in text
+    again = Compiler(CONNECTORS).compile(text, origin)
+    assert not again.errors and again.catalog.names() == ["bids", "dear"]
 
 
 class TestCompletion:

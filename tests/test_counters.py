@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
+from tidegate.observe.rates import Rate
 from tidegate.observe.status import State
 from tidegate.operators.clock import END_US
 from tidegate.runtime.counters import Counters, moment
@@ -76,10 +77,26 @@ def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
 def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
     counters = Counters("S", state=State.RUNNING)
     counters.add(manifest(0), StreamNotes(5, 4, 1), 0.5)
-    counters.add(manifest(1), StreamNotes(7, 7, 0), 0.5)
+    counters.add(manifest(1), StreamNotes(7, 7, 0), 0.25)
     status = counters.status()
     assert (status.epoch, status.rows_in, status.rows_out, status.dead_letters) == (1, 12, 11, 1)
-    assert status.rows_in_per_second == 14.0
+    assert status.epoch_seconds == 0.25
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    assert rate.per_second() == 0
+    for _ in range(4):
+        now[0] += 1
+        rate.add(100, 1.0)
+    assert rate.per_second() == 100
+    now[0] += 4
+    assert rate.per_second() == 20, "one second of five had rows"
+    now[0] += 10
+    assert rate.per_second() == 0, "none come any more"
+    rate.add(5_000, 10.0)
+    assert rate.per_second() == 500, "a long epoch is spread over the time it took"
 
 
 def test_state_and_late_rows_are_those_of_the_operators_of_the_stream() -> None:

@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.compiling import compile_text
 from tests.sinks import decided, files_sink, run, stage
-from tidegate.connectors.protocols import Decided, EpochId
+from tidegate.catalog.objects import Source
+from tidegate.catalog.settings import Settings
+from tidegate.connectors.files_source import FilesSource
+from tidegate.connectors.protocols import Decided, EpochId, SourceContext
 from tidegate.errors import RunError
+from tidegate.storage import uri
 from tidegate.storage.local import LocalStore
 
 FRESH = Decided(None)
@@ -371,3 +376,15 @@ def test_a_sink_whose_name_ends_alike_is_another_one(tmp_path: Path) -> None:
     sink.recover(FRESH)
     run(sink, 0)
     files_sink(tmp_path, columns=(("z", "STRING"),)).recover(FRESH)
+
+
+def test_relative_paths_begin_beside_the_sql_file(tmp_path: Path) -> None:
+    file = tmp_path / "project" / "a.sql"
+    (tmp_path / "project" / "in").mkdir(parents=True)
+    text = "CREATE SOURCE s (a BIGINT) WITH (connector = 'files', path = 'in', format = 'json');"
+    source = compile_text(text, str(file)).catalog.get("s")
+    assert isinstance(source, Source)
+    opened = FilesSource(SourceContext(source, str(tmp_path), str(tmp_path), Settings()))
+    assert opened.store.uri == f"file://{tmp_path}/project/in"
+    assert source.options["path"] == "in", "what identifies a source does not depend on the place"
+    assert uri("in", "") == uri("in") and uri("/in", "project") == "file:///in"

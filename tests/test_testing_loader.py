@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from tidegate.catalog.objects import Source
+from tidegate.compiler import Compiler
+from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.testing import load_case
 from tidegate.testing.case import (
@@ -254,3 +257,28 @@ if "TIDEGATE_CONFORMANCE_DIR" in os.environ:
     def test_every_conformance_case_is_understood() -> None:
         files = find_cases([Path(os.environ["TIDEGATE_CONFORMANCE_DIR"]) / "cases"])
         assert [load_case(file).name for file in files] == [file.stem for file in files]
+
+
+def test_a_script_of_a_file_takes_rows_of_the_case_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "streams.sql").write_text(
+        """
+        CREATE SOURCE IF NOT EXISTS o (id BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) -- here
+            WITH (connector = 'files', path = '${NOWHERE}/in', format = 'csv', dead_letters = 'bad');
+        CREATE SOURCE g WITH (connector = 'generator', rows = 5);
+        CREATE MATERIALIZED VIEW s AS SELECT id FROM o;
+        CREATE SINK out FROM s WITH (connector = 'files', path = '/nowhere');
+        SET validator = 'warn';
+        """
+    )
+    rows = [{"id": 1}]
+    content = {"script_file": "streams.sql", "stream": "s", "expected_rows": rows}
+    path = write(tmp_path, {**content, "sources": [{"name": "o", "rows": rows}]})
+    found = load_case(path)
+    assert found.script is not None and "/nowhere" not in found.script
+    catalog = Compiler(CONNECTORS).compile(found.script).catalog
+    assert catalog.names() == ["o", "bad", "g", "s"]
+    source = catalog.get("o")
+    assert isinstance(source, Source) and source.insertable and source.options["max_future"] is None
+    with pytest.raises(TidegateError) as caught:
+        load_case(write(tmp_path, {**content, "script_file": "nothing.sql"}))
+    assert "script_file: cannot read" in caught.value.message

@@ -56,7 +56,8 @@ def test_what_is_not_built_fails(
 ) -> None:
     write(tmp_path, "count", query="SELECT skewness(n) AS n FROM t", emit="changelog")
     assert main([tmp_path]) == 1
-    first, last = capsys.readouterr().out.splitlines()
+    first, *middle, last = capsys.readouterr().out.splitlines()
+    assert any("skewness(n)" in line for line in middle), "its place in the SQL is shown"
     assert first.startswith("FAIL count: TG-501: the aggregate skewness cannot run on streams yet")
     assert last == "0 passed, 1 failed, 0 skipped"
     assert main([tmp_path], verbose=True) == 1
@@ -79,11 +80,12 @@ def test_an_invalid_file_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "good")
-    write(tmp_path, "odd", expect="?")
+    write(tmp_path, "odd", expected_row="?")
     assert main([tmp_path]) == 2
-    failure, last = capsys.readouterr().out.splitlines()
+    failure, hint, last = capsys.readouterr().out.splitlines()
+    assert hint.startswith("Hint: did you mean expected_")
     assert failure.startswith("FAIL odd: TG-701: ")
-    assert failure.endswith("odd.json: expect: there is no such field")
+    assert failure.endswith("odd.json: expected_row: there is no such field")
     assert last == "1 passed, 1 failed, 0 skipped"
 
 

@@ -20,11 +20,63 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidegate.errors import RunError, ScriptError, TidegateError
+    from tidegate.checkpoint.inspect import Checkpoint
+    from tidegate.errors import (
+        CatalogError,
+        DataDirectoryError,
+        Place,
+        RunError,
+        ScriptError,
+        SqlError,
+        TidegateError,
+        ValidationError,
+    )
+    from tidegate.observe.status import OperatorStatus, State, StreamStatus
+    from tidegate.queries.result import QueryResult
+    from tidegate.results import Result
     from tidegate.session import Session
+    from tidegate.subscription import Batch, Subscription
 
 __version__ = "0.1.0"
-__all__ = ["RunError", "ScriptError", "Session", "TidegateError", "__version__", "open"]
+__all__ = [
+    "Batch",
+    "CatalogError",
+    "Checkpoint",
+    "DataDirectoryError",
+    "OperatorStatus",
+    "Place",
+    "QueryResult",
+    "Result",
+    "RunError",
+    "ScriptError",
+    "Session",
+    "SqlError",
+    "State",
+    "StreamStatus",
+    "Subscription",
+    "TidegateError",
+    "ValidationError",
+    "__version__",
+    "open",
+]
+_HOMES = {
+    "tidegate.checkpoint.inspect": ("Checkpoint",),
+    "tidegate.errors": (
+        "CatalogError",
+        "DataDirectoryError",
+        "Place",
+        "RunError",
+        "ScriptError",
+        "SqlError",
+        "TidegateError",
+        "ValidationError",
+    ),
+    "tidegate.observe.status": ("OperatorStatus", "State", "StreamStatus"),
+    "tidegate.queries.result": ("QueryResult",),
+    "tidegate.results": ("Result",),
+    "tidegate.session": ("Session",),
+    "tidegate.subscription": ("Batch", "Subscription"),
+}
 
 
 def open(
@@ -33,25 +85,28 @@ def open(
     master: str | None = None,
     config: Mapping[str, Any] | None = None,
     show: Callable[[str, int, Any], None] | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> Session:
     """Open a data directory and return a session on it.
 
     `spark` is a SparkSession of yours to run on, `master` the URL of a cluster; with neither, Spark
     runs in this process on all cores. `config` holds settings as SET would; `show` gets the rows of
-    console sinks (stream, epoch, Arrow table).
+    console sinks (stream, epoch, Arrow table). `conf` holds settings for a Spark that is started
+    here, such as {"spark.driver.memory": "4g"}.
     """
     from tidegate.session import Session
 
-    return Session(path, spark=spark, master=master, config=config, show=show)
+    return Session(path, spark=spark, master=master, config=config, show=show, conf=conf)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Session":
-        from tidegate.session import Session
+    import importlib
 
-        return Session
-    if name in {"TidegateError", "RunError", "ScriptError"}:
-        import tidegate.errors
-
-        return getattr(tidegate.errors, name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -92,6 +92,9 @@ TITLES: dict[str, str] = {
     "TG-614": "stream that is parked",
     # 7xx: test cases
     "TG-701": "invalid test case",
+    # 8xx: queries over what streams have given out
+    "TG-801": "query that cannot be answered",
+    "TG-802": "stream whose rows are not kept",
 }
 
 

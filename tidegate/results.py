@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, SideStream, Sink, Source, Stream
+from tidegate.checkpoint.checkpoints import Restored
 from tidegate.checkpoint.inspect import COLUMNS, Checkpoint
+from tidegate.observe.html import html_table
 from tidegate.sql.statements import ObjectKind
 
 
@@ -25,6 +28,26 @@ class Result:
     def of_text(cls, text: str) -> Result:
         return cls("", text=text)
 
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=list(self.columns))
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return self.text
+        lines = ["\t".join(self.columns), *("\t".join(map(str, row)) for row in self.rows)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if self.text is not None:
+            return f"<pre>{html.escape(self.text)}</pre>"
+        return html_table(list(self.columns), self.to_pylist(), self.title)
+
 
 def listing(catalog: Catalog, what: str) -> Result:
     """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES."""
@@ -35,7 +58,8 @@ def listing(catalog: Catalog, what: str) -> Result:
 
 def _summary(item: Declared) -> str:
     if isinstance(item, Stream):
-        return f"{item.plan.changelog.value} stream"
+        kind = item.plan.changelog.value
+        return f"materialized view ({kind})" if item.materialized else f"{kind} stream"
     if isinstance(item, SideStream):
         return f"{item.holds.value} of {item.parent}"
     if isinstance(item, Sink):
@@ -76,3 +100,18 @@ def _meaning(item: Declared, column: Column) -> str:
     if column.computed is not None:
         facts.append("computed")
     return ", ".join(facts)
+
+
+def restored_text(item: Restored) -> str:
+    """What RESTORE has done to a pipeline."""
+    return (
+        f"{item.pipeline} is back at epoch {item.chosen.epoch}, and goes on with epoch "
+        f"{item.begun.epoch + 1} in generation {item.begun.generation}"
+    )
+
+
+def print_rows(stream: str, epoch: int, rows: Any) -> None:
+    """What console sinks do outside of the command line."""
+    print(f"-- {stream}, epoch {epoch}")
+    for row in rows.to_pylist():
+        print(", ".join(f"{key}={value}" for key, value in row.items()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from tidegate.analysed import analysed
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.checkpoints import (
     CheckpointStatement,
@@ -19,7 +19,6 @@ from tidegate.catalog.objects import (
     Declared,
     LookupTable,
     Origin,
-    SideStream,
     Sink,
     Source,
     Stream,
@@ -32,19 +31,26 @@ from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import (
-    CatalogError,
     Place,
     RunError,
     ScriptError,
     TidegateError,
     did_you_mean,
 )
+from tidegate.inserting import insert_async, insert_parts, is_endless
+from tidegate.looking import Looking, stream_of
 from tidegate.observe.status import StreamStatus
 from tidegate.physical.explain import explain
-from tidegate.physical.refusal import Unrunnable
-from tidegate.physical.refusals import refused
 from tidegate.plan.optimise import plan_to_run
-from tidegate.results import Result, checkpoint_listing, describe, listing
+from tidegate.remembered import Remembered, remember, remembered
+from tidegate.results import (
+    Result,
+    checkpoint_listing,
+    describe,
+    listing,
+    print_rows,
+    restored_text,
+)
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning
 from tidegate.runtime.places import is_cluster, unshared_directory, unshared_paths
@@ -55,14 +61,16 @@ from tidegate.supervisor import Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidegate.queries.result import QueryResult
+
 Show = Callable[[str, int, Any], None]
 
 
 class Session:
     """A data directory, a catalog and the pipelines that run on Spark.
 
-    Declarations are not stored: the script is their home, and running it again on the same data
-    directory goes on where each stream was.
+    Opening a data directory declares nothing: the script is the home of its declarations, and
+    running it again on the same data directory goes on where each stream was.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class Session:
         master: str | None = None,
         config: Mapping[str, Any] | None = None,
         show: Show | None = None,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = Settings.of(config)
         self.catalog = Catalog()
@@ -80,8 +89,10 @@ class Session:
         self.directory.open()
         self._given_spark = spark
         self._master = master
+        self._conf = dict(conf or {})
         self._spark: SparkSession | None = None
-        self._pipelines = Supervisor(self.directory, lambda: self.spark, show or _print_rows)
+        self._pipelines = Supervisor(self.directory, lambda: self.spark, show or print_rows)
+        self._looking = Looking(self._pipelines)
 
     def __enter__(self) -> Session:
         return self
@@ -93,6 +104,12 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        state = "running" if self._pipelines.running else "stopped"
+        state = state if self.directory.is_open else "closed"
+        declared = ", ".join(self.catalog.names()) or "nothing declared"
+        return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
         """Stop everything and let go of the data directory; a Spark of the user's goes on."""
@@ -117,7 +134,7 @@ class Session:
             if self._given_spark is not None:
                 self._spark = borrowed_session(self._given_spark)
             else:
-                self._spark = own_session(self._master, self.directory.log_file)
+                self._spark = own_session(self._master, self.directory.log_file, self._conf)
         return self._spark
 
     # Statements
@@ -127,7 +144,7 @@ class Session:
         self._require_open()
         compiled = self._compile(sql, file)
         self._require_shared(compiled)
-        catalog = self._analysed(compiled)
+        catalog = analysed(lambda: self.spark, compiled)
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
         self.warnings = list(compiled.warnings)
@@ -139,6 +156,8 @@ class Session:
             for statement in compiled.statements
             for result in self._effect(statement, before, compiled)
         ]
+        self._looking.remember(self.catalog)
+        remember(self.directory, self.catalog)
         if self._pipelines.running:
             self._pipelines.start_missing(self.catalog, self.settings)
         return results
@@ -167,81 +186,6 @@ class Session:
 
     def _knows_function(self, name: str) -> bool:
         return self._given_spark is not None and self.spark.catalog.functionExists(name.lower())
-
-    def _analysed(self, compiled: Compiled) -> Catalog:
-        """Let Spark find the types of what is new; its refusals point into the script."""
-        fresh = [item for item in compiled.declared if isinstance(item, Source | Stream | Sink)]
-        if not fresh:
-            return compiled.catalog
-        from tidegate.spark.analysis import analyse_source
-
-        spark = self.spark
-        errors: list[TidegateError] = []
-        for item in fresh:
-            known = compiled.catalog.get(item.name)
-            try:
-                if known is None:
-                    continue
-                if isinstance(known, Source):
-                    compiled.catalog.replace(analyse_source(spark, known))
-                elif isinstance(known, Stream):
-                    typed = self._typed(known, compiled.catalog, compiled.settings)
-                    compiled.catalog.replace(typed)
-                    self._type_late_rows(typed, compiled.catalog)
-            except TidegateError as error:
-                errors.append(error)
-        errors += self._misfit_sinks(compiled)
-        if errors:
-            raise ScriptError(errors)
-        return compiled.catalog
-
-    def _typed(self, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
-        """The stream with the plan that runs; what its types do not allow is refused here."""
-        from tidegate.operators.limits import NO_LIMITS
-        from tidegate.physical.plan import plan_physical
-        from tidegate.spark.analysis import analyse_plan
-
-        plan = plan_to_run(stream.plan, settings)
-        typed = analyse_plan(self.spark, stream, stream.plan, catalog)
-        if plan is not stream.plan:
-            # What the optimiser drops had to be right all the same.
-            typed = analyse_plan(self.spark, stream, plan, catalog)
-        try:
-            emit = stream.query.emit
-            keeps_late = emit is not None and emit.late_to is not None
-            plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
-        except Unrunnable as error:
-            assert error.node is not None, "it was planned"
-            raise refused(stream, typed.plan, error.node, error.refusal) from None
-        fields = tuple(
-            replace(ours, type=theirs.type)
-            for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
-        )
-        return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
-
-    def _type_late_rows(self, stream: Stream, catalog: Catalog) -> None:
-        from tidegate.physical.late import typed_side
-
-        emit = stream.query.emit
-        side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None
-        if isinstance(side, SideStream):
-            catalog.replace(typed_side(side, stream.typed.plan))
-
-    def _misfit_sinks(self, compiled: Compiled) -> list[TidegateError]:
-        """Sinks that cannot write the types of their stream."""
-        errors: list[TidegateError] = []
-        for sink in (item for item in compiled.declared if isinstance(item, Sink)):
-            spec = CONNECTORS[sink.connector].sink
-            stream = compiled.catalog.get(sink.source)
-            if spec is None or spec.check_columns is None or not isinstance(stream, Stream):
-                continue
-            columns = tuple((item.name, (item.type or "").upper()) for item in stream.plan.fields)
-            wrong = spec.check_columns(sink.options, columns)
-            if wrong is not None:
-                span = sink.statement.name_span
-                place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
-                errors.append(CatalogError("TG-210", wrong, place=place))
-        return errors
 
     def _effect(self, statement: st.Statement, before: Catalog, compiled: Compiled) -> list[Result]:
         if isinstance(statement, st.Insert):
@@ -285,15 +229,37 @@ class Session:
             # The pipeline goes on without it, or not at all.
             self._pipelines.restart_without(self.catalog, self.settings)
 
+    def recall(self) -> Remembered:
+        """What was declared here last."""
+        self._require_open()
+        return remembered(self.directory)
+
     # Rows in
 
-    def insert(self, source: str, rows: Any) -> int:
-        """Insert rows (dicts, tuples, an Arrow table, a pandas frame) into a memory source or
-        lookup table."""
-        from tidegate.spark.rows import to_table
+    @overload
+    def insert(self, source: str, rows: AsyncIterable[Any]) -> Coroutine[Any, Any, int]: ...
 
+    @overload
+    def insert(self, source: str, rows: Any) -> int: ...
+
+    def insert(self, source: str, rows: Any) -> int | Coroutine[Any, Any, int]:
+        """Insert rows into a memory source or lookup table; how many there were.
+
+        Rows are dicts or tuples, in a list or any iterable, Arrow data (also by its C stream), or a
+        pandas or polars frame. What an iterator hands out is inserted part by part; for an async
+        one, await the result.
+        """
         self._require_open()
         target = self._insertable(source)
+        if isinstance(rows, AsyncIterable):
+            return insert_async(rows, lambda part: self._insert(target, part))
+        if is_endless(rows):
+            return insert_parts(rows, lambda part: self._insert(target, part))
+        return self._insert(target, rows)
+
+    def _insert(self, target: Source | LookupTable, rows: Any) -> int:
+        from tidegate.spark.rows import to_table
+
         table = to_table(target, rows)
         if table.num_rows:
             self._append(target, table)
@@ -437,16 +403,19 @@ class Session:
         target = statement.name if statement.name is not None else statement.epoch
         assert target is not None, "RESTORE has a name or an epoch"
         wanted = Wanted(target, options["sinks"] == "keep", options["pipeline"], place)
-        return "\n".join(_restored_text(item) for item in self._restore(wanted))
+        return "\n".join(restored_text(item) for item in self._restore(wanted))
 
     # Rows out
 
-    def subscribe(self, stream: str, from_epoch: int | None = None) -> Subscription:
-        """Every epoch of a stream as Arrow; several subscribers each get everything."""
+    def subscribe(
+        self, stream: str, from_epoch: int | None = None, timeout: float | None = None
+    ) -> Subscription:
+        """Every epoch of a stream as Arrow; several subscribers each get everything.
+
+        Iterating ends when the stream does, or after `timeout` seconds in which nothing came.
+        """
         self._require_open()
-        declared = self._declared(stream)
-        if not isinstance(declared, Stream | SideStream):
-            raise RunError("TG-506", f"{stream} is not a stream")
+        declared = stream_of(self.catalog, self._declared(stream))
         if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
             assert self._pipelines.until_end is not None, "it runs"
             self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
@@ -456,7 +425,24 @@ class Session:
             self.directory.stream(name),
             from_epoch,
             lambda: self._pipelines.may_come(self.catalog, name),
+            timeout,
+            name,
         )
+
+    def query(self, sql: str, file: str | None = None) -> QueryResult:
+        """Answer a SELECT over materialised views and streams with a memory sink, as of now.
+
+        It is DuckDB's SQL, over the current table of each: its rows, or what is left of them after
+        updates and retractions; all of a pipeline as of one epoch.
+        """
+        self._require_open()
+        return self._looking.query(self.catalog, sql, file)
+
+    def peek(self, stream: str, rows: int = 20, timeout: float = 10.0) -> QueryResult:
+        """A few rows of a stream: the last ones where they are kept, else the next that come."""
+        self._require_open()
+        name = stream_of(self.catalog, self._declared(stream)).name
+        return self._looking.peek(self.catalog, self.settings, name, rows, timeout)
 
     def add_console_sinks(self) -> list[str]:
         """Show the streams that nobody else consumes; returns their names."""
@@ -465,7 +451,7 @@ class Session:
     # Looking
 
     def status(self) -> tuple[StreamStatus, ...]:
-        """Where every running stream is."""
+        """Where every running stream is; after a stop, where it was."""
         return self._pipelines.status()
 
     def explain(self, stream: str, logical: bool = False) -> str:
@@ -475,17 +461,3 @@ class Session:
             raise RunError("TG-506", f"{stream} is not a stream with a query")
         plan = declared.plan if logical else plan_to_run(declared.plan, self.settings)
         return explain(plan, declared.name)
-
-
-def _restored_text(item: Restored) -> str:
-    return (
-        f"{item.pipeline} is back at epoch {item.chosen.epoch}, and goes on with epoch "
-        f"{item.begun.epoch + 1} in generation {item.begun.generation}"
-    )
-
-
-def _print_rows(stream: str, epoch: int, rows: Any) -> None:
-    """What console sinks do outside of the command line."""
-    print(f"-- {stream}, epoch {epoch}")
-    for row in rows.to_pylist():
-        print(", ".join(f"{key}={value}" for key, value in row.items()))

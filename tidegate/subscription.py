@@ -9,24 +9,57 @@ from typing import Any
 
 from tidegate.connectors import memory
 from tidegate.errors import RunError
+from tidegate.observe.html import html_table
 from tidegate.storage import Store
 
 _POLL_SECONDS = 0.02
 _COARSE_NS = 2_000_000_000
+# So many rows are shown in a notebook.
+_SHOWN = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
-    """The rows one epoch gave out."""
+    """The rows one epoch gave out, as an Arrow table."""
 
     epoch: int
     table: Any
+
+    def to_arrow(self) -> Any:
+        return self.table
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return list(self.table.to_pylist())
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.to_pylist())
+
+    def __repr__(self) -> str:
+        columns = ", ".join(self.table.column_names)
+        return f"<tidegate.Batch of epoch {self.epoch}: {len(self):,} rows of {columns}>"
+
+    def _repr_html_(self) -> str:
+        shown = self.table.slice(0, _SHOWN).to_pylist()
+        return html_table(self.table.column_names, shown, repr(self)[1:-1])
 
 
 class Subscription:
     """Iterate to get every epoch, old and new.
 
-    It waits for the next one and ends when the stream has ended or was stopped; if the stream
+    It waits for the next one and ends when the stream has ended or was stopped, or when nothing has
+    come for `timeout` seconds; if the stream
     failed, it raises that error; if the stream went back to a checkpoint, it says so, and iterating
     again goes on from there.
     """
@@ -36,7 +69,11 @@ class Subscription:
         store: Store,
         from_epoch: int | None = None,
         may_come: Callable[[], bool] = lambda: False,
+        timeout: float | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
+        self.timeout = timeout
         self._store = store
         self._may_come = may_come
         self._next = from_epoch or 0
@@ -94,14 +131,22 @@ class Subscription:
         return True
 
     def __iter__(self) -> Iterator[Batch]:
+        waiting = time.monotonic()
         while not self._closed:
             more = self._may_come()
             batches = self.take_all()
             yield from batches
-            if not batches and not more:
+            if batches:
+                waiting = time.monotonic()
+                continue
+            patient = self.timeout is None or time.monotonic() - waiting < self.timeout
+            if not more or not patient:
                 return
-            if not batches:
-                time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"next: epoch {self._next}"
+        return f"<tidegate.Subscription to {self.name or 'a stream'}, {state}>"
 
     def close(self) -> None:
         """End the iteration."""

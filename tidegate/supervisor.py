@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
@@ -12,7 +13,7 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoints, Restored, Wanted
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors import memory
+from tidegate.connectors import memory, view
 from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
 from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
@@ -24,6 +25,7 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.members import Member
 from tidegate.runtime.places import is_cluster
 from tidegate.runtime.planning import Planning, pipeline_of
+from tidegate.runtime.views import view_sink
 
 if TYPE_CHECKING:
     from tidegate.runtime.context import PipelineContext
@@ -41,7 +43,11 @@ class Supervisor:
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
         self._subscribed: dict[str, Sink] = {}
+        # Who looks at a stream for a moment, by the name of the sink made for it.
+        self._peeks: dict[str, Show] = {}
         self._ended: set[str] = set()
+        # How the streams were when they were stopped.
+        self._last: tuple[StreamStatus, ...] = ()
         # Streams that stop to go back to a checkpoint have not ended.
         self._restoring = False
         # What starting on old data means; whoever shows warnings takes them from here.
@@ -59,8 +65,7 @@ class Supervisor:
 
     def wanted(self, catalog: Catalog) -> list[str]:
         """The streams that somebody wants, in the order they were declared."""
-        sinks = (*catalog.of(Sink), *self._subscribed.values())
-        owners = {self._owner(catalog, sink.source).lower() for sink in sinks}
+        owners = {self._owner(catalog, sink.source).lower() for sink in self.sinks(catalog)}
         # Readers are declared after those whose late rows they read.
         for stream in reversed(list(catalog.of(Stream))):
             if stream.name.lower() in owners:
@@ -76,7 +81,8 @@ class Supervisor:
         return stream
 
     def sinks(self, catalog: Catalog) -> list[Sink]:
-        return [*catalog.of(Sink), *self._subscribed.values()]
+        views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
+        return [*catalog.of(Sink), *views, *self._subscribed.values()]
 
     def _sinks_of(self, catalog: Catalog, stream: str) -> list[Sink]:
         name = stream.lower()
@@ -174,9 +180,10 @@ class Supervisor:
                     sink,
                     self.directory.stream(sink.source).uri,
                     stream,
-                    self._show,
+                    self._peeks.get(sink.name, self._show),
                     member.columns(sink),
                     member.rows_of(sink),
+                    Manifests(self.directory.pipeline(name), settings["max_retained"]).kept,
                 )
             ),
             lambda table, scratch: LOOKUPS[table.connector](
@@ -207,6 +214,8 @@ class Supervisor:
             except Exception as error:
                 failures.append(error)
             self._ended.add(name)
+        if self._pipelines:
+            self._last = self.status()
         self._pipelines.clear()
         self.until_end = None
         if failures:
@@ -271,6 +280,9 @@ class Supervisor:
             pipeline.nudge()
 
     def status(self) -> tuple[StreamStatus, ...]:
+        """How the streams are; after a stop, how they were."""
+        if not self._pipelines:
+            return self._last
         return tuple(item for pipeline in self._pipelines.values() for item in pipeline.status())
 
     # Subscribers and consoles
@@ -287,6 +299,36 @@ class Supervisor:
             name, options, declared.statement, declared.origin, "memory", declared.name, True
         )
         return True
+
+    @contextmanager
+    def peeking(
+        self, catalog: Catalog, settings: Settings, stream: str, rows: int, show: Show
+    ) -> Iterator[None]:
+        """Show the first rows of each epoch to somebody who looks for a moment.
+
+        A stream that runs for nobody else is forgotten afterwards: whoever wants it later gets all
+        of its rows.
+        """
+        assert self.until_end is not None, "who looks has started the session"
+        declared = catalog.get(stream)
+        assert declared is not None, f"{stream} is declared"
+        owner = self._owner(catalog, stream)
+        wanted = owner.lower() in (name.lower() for name in self.wanted(catalog))
+        name, options = f"peek at {declared.name}", Options({"rows": rows}, {}, set())
+        self._peeks[name] = show
+        self._subscribed[name] = Sink(
+            name, options, declared.statement, declared.origin, "console", declared.name, True
+        )
+        try:
+            self.check_runnable(catalog, self.until_end)
+            self.start_missing(catalog, settings)
+            yield
+        finally:
+            del self._subscribed[name], self._peeks[name]
+            if wanted:
+                self.restart_without(catalog, settings)
+            else:
+                self.forget(catalog, settings, owner)
 
     def may_come(self, catalog: Catalog, name: str) -> bool:
         """Whether a stream may still give out epochs; raises the error of one that failed."""
@@ -327,6 +369,8 @@ def _differ(pipeline: Pipeline, members: list[Member]) -> bool:
 
 def _forgets(connector: str) -> bool:
     """Whether sinks of a connector can forget rows; one that is unknown cannot."""
+    if connector == view.CONNECTOR:
+        return True
     spec = CONNECTORS.get(connector)
     return spec is not None and spec.sink is not None and spec.sink.forgets
 

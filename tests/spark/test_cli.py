@@ -152,7 +152,7 @@ def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
     Path("endless.sql").write_text(ENDLESS)
     first = terminal("run", "endless.sql")
     text = first.read_until(lambda text: "even · epoch 1" in text and "lag" in text)
-    for column in ("rows/s in", "rows/s out", "watermark", "lag", "state size"):
+    for column in ("rows in", "rows out", "rows/s", "watermark", "lag"):
         assert column in text
 
     second = tidegate_command("run", "endless.sql")
@@ -177,9 +177,12 @@ def test_ctrl_c_once_and_twice(terminal: Callable[..., Terminal]) -> None:
 
 def test_shell_in_a_pipe() -> None:
     text = BIDS.replace("DIVISOR", "1") + "INSERT INTO bids VALUES (1, 20);\n\\start\n"
-    done = tidegate_command("sql", stdin=text + "SELECT 1;\nDESCRIBE dear;\n")
+    done = tidegate_command(
+        "sql", stdin=text + "SELECT 41 + 1 AS answer;\nSELECT 1 FROM nowhere;\nDESCRIBE dear;\n"
+    )
     assert done.returncode == 2
-    assert done.stderr.startswith("error[TG-102]: a query on its own has nowhere to send its rows")
+    assert done.stderr.startswith("error[TG-201]")
+    assert "answer" in done.stdout and "42" in done.stdout
     assert "stream dear declared\n" in done.stdout
     assert "running: dear; shown here: dear\n" in done.stdout
     assert "column  | type" in done.stdout

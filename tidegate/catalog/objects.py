@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ class Origin:
 
     text: str
     file: str | None
+
+    @property
+    def folder(self) -> str:
+        """Where its relative paths begin: beside the file, or in the current directory."""
+        return os.path.dirname(self.file or "")  # noqa: PTH120 - "" stays ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,11 @@ class Stream(Declared):
     def pipeline(self) -> str:
         given = self.options["pipeline"]
         return str(given).lower() if given else DEFAULT_PIPELINE
+
+    @property
+    def materialized(self) -> bool:
+        """Whether its rows are kept to be queried."""
+        return isinstance(self.statement, st.CreateStream) and self.statement.materialized
 
 
 class SideKind(Enum):

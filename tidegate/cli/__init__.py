@@ -1,4 +1,4 @@
-"""The command line: check, explain, run, sql, test.
+"""The command line: check, explain, run, sql, query, test, init.
 
 `main` holds the commands and their options, `guard` turns exceptions into exit codes, `scripts`
 reads and checks files without Spark, `run` and `shell` drive a session. What people see is written

@@ -11,8 +11,9 @@ from tidegate.runtime.directory import DataDirectory
 HOME = Path(".tidegate")
 
 
-def default_directory(stem: str) -> str:
-    return str(HOME / stem)
+def default_directory(script: Path | None, name: str) -> str:
+    """Beside the file, so that it is the same one wherever the command is given."""
+    return str((script.parent if script is not None else Path()) / HOME / name)
 
 
 def require(path: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.spinner import Spinner
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import text
+from tidegate.cli.doing import notes
 from tidegate.cli.screen import cells, shown_of
 from tidegate.observe.status import State, StreamStatus
 
@@ -45,10 +47,14 @@ class LiveScreen:
     """Writes to a terminal; rows scroll by above the table of streams."""
 
     def __init__(
-        self, console: Console | None = None, note: Callable[[], str] = lambda: ""
+        self,
+        console: Console | None = None,
+        note: Callable[[], str] = lambda: "",
+        ends: bool = False,
     ) -> None:
         self.console = console or own_console()
         self.note = note
+        self.ends = ends
         self._statuses: Sequence[StreamStatus] = ()
         self._live: Live | None = None
 
@@ -74,19 +80,24 @@ class LiveScreen:
             self._live.start(refresh=True)
 
     def _render(self) -> RenderableType:
-        return status_table(self._statuses, self.console)
+        table = status_table(self._statuses, self.console)
+        failed = any(status.state is State.FAILED for status in self._statuses)
+        said = notes(self._statuses, self.ends)
+        lines = [Text(line, "red" if failed else "dim") for line in said]
+        return Group(table, *lines) if lines else table
 
     @contextmanager
     def working(self, message: str) -> Iterator[None]:
         """A spinner that leaves no trace, or the note of someone who wants to leave."""
-        spinner = Spinner("dots", text=Text(message, "dim"))
-        waiting = Spinner("dots")
+        spinner = Spinner("dots")
+        began = time.monotonic()
 
         def show() -> RenderableType:
-            if not self.note():
-                return spinner
-            waiting.update(text=Text(self.note(), "yellow"))
-            return waiting
+            seconds = int(time.monotonic() - began)
+            told = f"{message} {seconds} s" if seconds else message
+            said = Text(self.note(), "yellow") if self.note() else Text(told, "dim")
+            spinner.update(text=said)
+            return spinner
 
         with Live(
             console=self.console,
@@ -169,8 +180,12 @@ def _watermark(status: StreamStatus) -> Text:
 
 
 def _lag(status: StreamStatus) -> Text:
-    lag = status.watermark_lag_seconds
-    return _optional(text.duration(lag) if lag is not None else None)
+    return _optional(text.duration(lag) if (lag := text.live_lag(status)) is not None else None)
+
+
+def _took(status: StreamStatus) -> Text:
+    took = status.epoch_seconds
+    return _optional(None if took is None else text.duration(took))
 
 
 @dataclass(frozen=True)
@@ -185,13 +200,18 @@ class _Column:
 _COLUMNS = (
     _Column("stream", lambda s: Text(s.name, "bold")),
     _Column("state", _state),
-    _Column("epoch", lambda s: _optional(None if s.epoch is None else text.count(s.epoch))),
     _Column("rows in", lambda s: Text(text.count(s.rows_in))),
-    _Column("rows/s in", lambda s: Text(text.rate(s.rows_in_per_second))),
-    _Column("rows/s out", lambda s: Text(text.rate(s.rows_out_per_second))),
+    _Column("rows out", lambda s: Text(text.count(s.rows_out))),
+    _Column("rows/s", lambda s: Text(text.rate(s.rows_in_per_second))),
     _Column("watermark", _watermark, lambda s: s.watermark is None),
-    _Column("lag", _lag, lambda s: s.watermark_lag_seconds is None),
+    _Column("lag", _lag, lambda s: text.live_lag(s) is None),
     _Column("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
     _Column("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
     _Column("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),
+    _Column(
+        "epoch",
+        lambda s: _optional(None if s.epoch is None else text.count(s.epoch)),
+        lambda s: s.epoch is None,
+    ),
+    _Column("took", _took, lambda s: s.epoch_seconds is None),
 )

@@ -12,12 +12,13 @@ from typing import Annotated, TextIO
 import typer
 
 import tidegate
+from tidegate.cli.formats import Format
 from tidegate.cli.guard import OPTIONS, guarded
 
 app = typer.Typer(
     name="tidegate",
     help="Streaming SQL for Python on Apache Spark.",
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,6 +36,15 @@ Data = Annotated[
 Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="A Spark master; this machine by default."),
+]
+
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--var", metavar="NAME=VALUE", help="What ${NAME} in the SQL stands for."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark: spark.driver.memory=4g."),
 ]
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.")]
@@ -71,12 +81,14 @@ def _options(
 @guarded
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="SQL files; - reads stdin.")],
+    var: Variables = None,
     debug: Debug = False,
 ) -> int:
     """Find every error in SQL files, without running them."""
     from tidegate.cli import scripts
+    from tidegate.cli.variables import variables
 
-    return scripts.check(files)
+    return scripts.check(files, variables(var or []))
 
 
 @app.command()
@@ -87,12 +99,14 @@ def explain(
     logical: Annotated[
         bool, typer.Option("--logical", help="The plans before they are optimised.")
     ] = False,
+    var: Variables = None,
     debug: Debug = False,
 ) -> int:
     """Show the plans of streams: operators, state bounds, watermarks."""
     from tidegate.cli import scripts
+    from tidegate.cli.variables import variables
 
-    return scripts.explain(file, stream, logical)
+    return scripts.explain(file, stream, logical, variables(var or []))
 
 
 @app.command()
@@ -118,7 +132,9 @@ def run(
             help="What happens to streams whose query changed since their last epoch.",
         ),
     ] = None,
+    var: Variables = None,
     master: Master = None,
+    conf: Conf = None,
     debug: Debug = False,
 ) -> int:
     """Run the streams of a SQL file and show how they are doing; Ctrl-C stops them.
@@ -126,10 +142,14 @@ def run(
     The next run goes on where this one stopped.
     """
     from tidegate.cli import run as command
+    from tidegate.cli import scripts
+    from tidegate.cli.variables import spark_conf, variables
 
+    script = scripts.read(file, variables(var or []))
     ending = command.Ending(until_end, available_now)
     config = {"on_change": on_change.value} if on_change is not None else {}
-    return command.run(file, ending=ending, data=data, fresh=fresh, master=master, config=config)
+    where = command.Where(data, master, config, spark_conf(conf or []))
+    return command.run(script, ending=ending, where=where, fresh=fresh)
 
 
 @app.command()
@@ -137,13 +157,36 @@ def run(
 def sql(
     file: Annotated[str | None, typer.Argument(help="A SQL file to begin with.")] = None,
     data: Data = None,
+    var: Variables = None,
     master: Master = None,
+    conf: Conf = None,
     debug: Debug = False,
 ) -> int:
     """Talk SQL: an interactive shell, or a script from stdin."""
-    from tidegate.cli import shell
+    from tidegate.cli import scripts, shell
+    from tidegate.cli.variables import spark_conf, variables
 
-    return shell.run(file, data=data, master=master)
+    script = scripts.read(file, variables(var or [])) if file is not None else None
+    return shell.run(script, data=data, master=master, conf=spark_conf(conf or []))
+
+
+@app.command()
+@guarded
+def query(
+    directory: Directory,
+    text: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT; - reads stdin.")],
+    kind: Annotated[
+        Format | None, typer.Option("--format", help="How rows are written; a table by default.")
+    ] = None,
+    debug: Debug = False,
+) -> int:
+    """Ask what streams have given out, also while another process runs them.
+
+    Materialized views and streams with a memory sink can be asked, in DuckDB's SQL.
+    """
+    from tidegate.cli import query as command
+
+    return command.query(directory, text, kind)
 
 
 @app.command()
@@ -212,6 +255,20 @@ def prune(
     from tidegate.cli import prune as command
 
     return command.prune(directory, streams or [], script or [], dry_run)
+
+
+@app.command()
+@guarded
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A directory that is new, or empty.")
+    ],
+    debug: Debug = False,
+) -> int:
+    """Write a small project that runs: a source, streams, a sink, a view and a test."""
+    from tidegate.cli import init as command
+
+    return command.init(folder)
 
 
 @app.command()

@@ -89,7 +89,7 @@ def _extras(status: StreamStatus) -> list[str]:
     """What is worth a word only if there is any of it."""
     parts = []
     if status.watermark is not None:
-        lag = status.watermark_lag_seconds
+        lag = text.live_lag(status)
         behind = f" ({text.duration(lag)} behind)" if lag is not None else ""
         parts.append(f"watermark {text.moment(status.watermark)}{behind}")
     if status.late_rows:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import tidegate
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
+from tidegate.cli.doing import written
 from tidegate.cli.interrupts import Interrupts
 from tidegate.cli.screen import Screen, open_screen, show_results
 from tidegate.errors import RunError
@@ -30,26 +31,30 @@ class Ending:
     available_now: bool = False
 
 
-def run(
-    file: str,
-    *,
-    ending: Ending,
-    data: str | None,
-    fresh: bool,
-    master: str | None,
-    config: Mapping[str, str],
-) -> int:
-    """Run a file until it ends or the user has seen enough."""
-    script = scripts.read(file)
+@dataclass(frozen=True)
+class Where:
+    """Where a run keeps its data, and what it runs on."""
+
+    data: str | None = None
+    master: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(script: scripts.ScriptFile, *, ending: Ending, where: Where, fresh: bool) -> int:
+    """Run a script until it ends or the user has seen enough."""
     # Errors are found before Spark starts, and before anything is removed.
     scripts.require_valid(script, resolve_environment=True)
-    directory = data or data_directory.default_directory(script.stem)
+    directory = where.data or data_directory.default_directory(script.path, script.stem)
     if fresh:
         data_directory.remove(directory, script.path)
     interrupts = Interrupts()
     interrupts.install()
-    screen = open_screen(interrupts.note)
-    with tidegate.open(directory, master=master, config=config, show=screen.rows) as session:
+    ends = ending.until_end or ending.available_now
+    screen = open_screen(interrupts.note, ends)
+    with tidegate.open(
+        directory, master=where.master, config=where.config, conf=where.conf, show=screen.rows
+    ) as session:
         try:
             _start(session, script, screen, interrupts, ending)
             _watch(session, screen, interrupts)
@@ -59,7 +64,9 @@ def run(
         except Exception:
             screen.end(session.status())
             raise
-        _stop(session, screen, interrupts)
+        statuses = _stop(session, screen, interrupts)
+        for line in written(session.catalog, statuses, directory):
+            screen.line(line)
     return 0
 
 
@@ -99,13 +106,15 @@ def _watch(session: Session, screen: Screen, interrupts: Interrupts) -> None:
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _stop(session: Session, screen: Screen, interrupts: Interrupts) -> None:
+def _stop(session: Session, screen: Screen, interrupts: Interrupts) -> Sequence[StreamStatus]:
     """Stop what still runs; the last counters are those from before."""
     statuses = session.status()
     if interrupts.requested:
         screen.line("stopping…")
         session.stop()
-    screen.end(_stopped(statuses))
+    ended = _stopped(statuses)
+    screen.end(ended)
+    return ended
 
 
 def _stopped(statuses: Sequence[StreamStatus]) -> list[StreamStatus]:

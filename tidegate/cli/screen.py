@@ -37,12 +37,15 @@ class Screen(Protocol):
         """The last word on every stream."""
 
 
-def open_screen(note: Callable[[], str] = lambda: "") -> Screen:
-    """A live screen on a terminal, plain text otherwise; `note` is shown while there is one."""
+def open_screen(note: Callable[[], str] = lambda: "", ends: bool = False) -> Screen:
+    """A live screen on a terminal, plain text otherwise; `note` is shown while there is one.
+
+    `ends`: the streams end by themselves.
+    """
     if is_terminal(sys.stdout):
         from tidegate.cli.live import LiveScreen
 
-        return LiveScreen(note=note)
+        return LiveScreen(note=note, ends=ends)
     from tidegate.cli.plain import PlainScreen
 
     return PlainScreen()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import LookupTable, SideStream, Sink, Source, Stream
 from tidegate.cli import report
 from tidegate.cli.text import plural
+from tidegate.cli.variables import filled
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
@@ -35,14 +36,14 @@ class ScriptFile:
         return self.path.stem if self.path is not None else self.name
 
 
-def read(file: str) -> ScriptFile:
-    """Read a file, or stdin if it is called `-`."""
+def read(file: str, values: Mapping[str, str] | None = None) -> ScriptFile:
+    """Read a file, or stdin if it is called `-`, with values in place of its variables."""
     if file == STDIN:
-        return ScriptFile("stdin", sys.stdin.read(), None)
+        return ScriptFile("stdin", filled(sys.stdin.read(), values or {}, "stdin"), None)
     path = Path(file)
     try:
         # utf-8-sig: editors on Windows put a mark in front that is no part of the SQL.
-        return ScriptFile(file, path.read_text("utf-8-sig"), path)
+        return ScriptFile(file, filled(path.read_text("utf-8-sig"), values or {}, file), path)
     except UnicodeDecodeError as error:
         raise report.InputProblem(
             f"cannot read {file}: it is not UTF-8 text (byte {error.start})",
@@ -65,12 +66,12 @@ def require_valid(script: ScriptFile, resolve_environment: bool = False) -> Comp
     return compiled
 
 
-def check(files: Sequence[str]) -> int:
+def check(files: Sequence[str], values: Mapping[str, str]) -> int:
     """Report everything found in every file; 2 if any has an error."""
     valid, shown = True, 0
     for file in files:
         try:
-            script = read(file)
+            script = read(file, values)
         except report.InputProblem as problem:
             report.show([problem], after_others=shown > 0)
             valid, shown = False, shown + 1
@@ -105,9 +106,11 @@ def _contents(catalog: Catalog) -> list[str]:
     return [plural(number, noun) for number, noun in counted if number] or ["nothing declared"]
 
 
-def explain(file: str, stream: str | None, logical: bool = False) -> int:
+def explain(
+    file: str, stream: str | None, logical: bool = False, values: Mapping[str, str] | None = None
+) -> int:
     """Print the plan of one stream, or of every stream and EXPLAIN of a script."""
-    script = read(file)
+    script = read(file, values)
     compiled = require_valid(script)
     report.show(compiled.warnings, "warning")
     trees = list(_trees(compiled, script, stream, logical))

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,10 +17,20 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, Sink
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
+from tidegate.cli.formats import Format, formatted
 from tidegate.cli.guard import show_exception
-from tidegate.cli.inputs import META_COMMANDS, SqlCompleter, columns_of, is_complete
-from tidegate.cli.screen import Screen, open_screen, show_results
-from tidegate.errors import TidegateError
+from tidegate.cli.inputs import (
+    META_COMMANDS,
+    SqlCompleter,
+    columns_of,
+    command_in,
+    is_complete,
+    parts_of,
+)
+from tidegate.cli.screen import Screen, cells, open_screen, show_results
+from tidegate.cli.text import plural
+from tidegate.errors import TidegateError, did_you_mean
+from tidegate.queries.result import QueryResult
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -29,17 +39,27 @@ if TYPE_CHECKING:
     from tidegate.session import Session
 
 
-def run(file: str | None, *, data: str | None, master: str | None) -> int:
+def run(
+    script: scripts.ScriptFile | None,
+    *,
+    data: str | None,
+    master: str | None,
+    conf: Mapping[str, str],
+) -> int:
     """Open a session, run the file if there is one, then whatever comes in."""
-    script = scripts.read(file) if file is not None else None
     interactive = report.is_terminal(sys.stdout) and report.is_terminal(sys.stdin)
-    directory = data or data_directory.default_directory(script.stem if script else "shell")
+    path = script.path if script is not None else None
+    name = script.stem if script is not None else "shell"
+    directory = data or data_directory.default_directory(path, name)
     screen = open_screen()
     show = _rows_above_prompt() if interactive else screen.rows
-    with tidegate.open(directory, master=master, show=show) as session:
+    with tidegate.open(directory, master=master, show=show, conf=conf) as session:
         shell = Shell(session, screen, interactive)
         if script is not None:
             shell.execute(script.text, script.name)
+        elif interactive:
+            # What is piped in is a script, and declares everything itself.
+            shell.recall()
         if interactive:
             _talk(shell)
             return 0
@@ -55,25 +75,50 @@ class Shell:
         self.screen = screen
         self.interactive = interactive
         self.exit_code = 0
+        # What was begun and not ended when a command came in between.
+        self.begun = ""
         self._started = False
+        self._format = Format.TABLE
         self._meta: dict[str, Callable[[str], None]] = {
             "\\h": self._help,
             "\\d": self._describe,
+            "\\i": self._include,
             "\\start": self._start,
             "\\status": self._status,
             "\\stop": self._stop,
+            "\\end": self._end,
+            "\\peek": self._peek,
+            "\\tail": self._tail,
+            "\\format": self._set_format,
         }
 
     def feed(self, text: str, file: str | None = None) -> bool:
         """Do what one complete input says; False if it says goodbye."""
-        command = text.strip()
+        found = command_in(text, typed=self.interactive)
+        self.begun = ""
+        if found is None:
+            self.execute(text, file)
+            return True
+        command, self.begun = found
         if command.lower() in {"\\q", "exit", "quit"}:
             return False
-        if command.startswith("\\"):
-            self._command(command.rstrip(";"))
-        elif command:
-            self.execute(text, file)
+        self._command("\\h" if command.lower() == "help" else command)
         return True
+
+    def recall(self) -> None:
+        """Declare again what was declared here before."""
+        with self._guarded():
+            found = self.session.recall()
+            with self.screen.working("starting Spark…"):
+                for file, text in found.scripts:
+                    self.session.execute(text, file)
+            names = ", ".join(self.session.catalog.names())
+            if names:
+                self.screen.line(f"declared here before: {names}")
+            if found.secret:
+                self.screen.line(
+                    f"not kept, because of secrets: {', '.join(found.secret)}; declare them again"
+                )
 
     def read(self, lines: Iterable[str]) -> None:
         """Take inputs from a pipe, then finish the rows that are there."""
@@ -85,7 +130,9 @@ class Shell:
             # Empty lines in front make the line numbers of errors those of the whole input.
             if not self.feed("\n" * above + text, "stdin"):
                 return
-            text, above = "", number
+            # After a command in its middle a statement goes on; it has its lines in front already.
+            text = f"{self.begun}\n" if self.begun else ""
+            above = 0 if self.begun else number
         if text.strip():
             self.feed("\n" * above + text, "stdin")
         if self._started:
@@ -93,15 +140,44 @@ class Shell:
                 self.session.wait()
 
     def execute(self, text: str, file: str | None = None) -> None:
-        """Run statements and show what they say."""
-        with self._guarded():
-            before = self.session.catalog
-            with self.screen.working("working…"):
-                results = self.session.execute(text, file)
-            report.show(self.session.warnings, "warning")
-            for change in _changes(before, self.session.catalog):
-                self.screen.line(change)
-            show_results(self.screen, results)
+        """Run statements and queries, and show what they say."""
+        for kind, part in parts_of(text):
+            with self._guarded():
+                if kind == "query":
+                    self._show(self.session.query(part, file))
+                elif kind == "tail":
+                    self._tail(part.strip().rstrip(";")[len("TAIL") :].strip())
+                else:
+                    self._statements(part, file)
+
+    def _statements(self, text: str, file: str | None) -> None:
+        before = self.session.catalog
+        # The first declaration starts Spark, which takes a while.
+        first = not before.names()
+        with self.screen.working("starting Spark…" if first else "working…"):
+            results = self.session.execute(text, file)
+        report.show(self.session.warnings, "warning")
+        for change in _changes(before, self.session.catalog):
+            self.screen.line(change)
+        show_results(self.screen, results)
+        if self._started:
+            self._say_what_joined(before)
+
+    def _say_what_joined(self, before: Catalog) -> None:
+        running = {status.name.lower() for status in self.session.status()}
+        names = [name for name in self.session.catalog.names() if before.get(name) is None]
+        joined = [name for name in names if name.lower() in running]
+        if joined:
+            self.screen.line(f"running now too: {', '.join(joined)}")
+
+    def _show(self, result: QueryResult, title: str = "") -> None:
+        """Rows in the format that is wanted."""
+        columns, rows = cells(result.to_arrow())
+        if self._format is Format.TABLE:
+            self.screen.table(title, columns, rows)
+            self.screen.line(plural(len(rows), "row"))
+        elif rows:
+            self.screen.line(formatted(self._format, columns, rows))
 
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
@@ -137,7 +213,10 @@ class Shell:
     def _help(self, argument: str) -> None:
         rows = [(name, what) for name, what in META_COMMANDS.items()]
         self.screen.table("", ("command", "what it does"), rows)
-        self.screen.line("Statements end with ; and may take several lines. Tab completes.")
+        self.screen.line(
+            "Statements end with ; and may take several lines. Tab completes.\n"
+            "SELECT … FROM view; asks materialized views and streams with a memory sink."
+        )
 
     def _describe(self, argument: str) -> None:
         if argument:
@@ -151,7 +230,63 @@ class Shell:
         else:
             self.screen.line("nothing is declared yet")
 
+    def _include(self, argument: str) -> None:
+        if not argument:
+            raise report.InputProblem("\\i needs a file", "\\i streams.sql")
+        script = scripts.read(argument)
+        self.execute(script.text, script.name)
+
+    def _peek(self, argument: str) -> None:
+        name, _, count = argument.partition(" ")
+        if not name or (count.strip() and not count.strip().isdigit()):
+            raise report.InputProblem("\\peek needs a stream", "\\peek my_stream 20")
+        with self.screen.working("waiting for rows…"):
+            result = self.session.peek(name, int(count or 20))
+        if len(result):
+            self._show(result)
+        else:
+            self.screen.line(f"no rows of {name} came; windows may still be open")
+
+    def _tail(self, argument: str) -> None:
+        """Show the epochs of a stream as they come, until Ctrl-C or its end."""
+        if not argument:
+            raise report.InputProblem("TAIL needs a stream", "TAIL my_stream;")
+        subscription = self.session.subscribe(argument)
+        if not self._started:
+            self._start("")
+        try:
+            for batch in subscription:
+                self._show(QueryResult(batch.table), f"{argument}, epoch {batch.epoch}")
+        except KeyboardInterrupt:
+            self.screen.line("")
+        finally:
+            subscription.close()
+
+    def _set_format(self, argument: str) -> None:
+        known = [item.value for item in Format]
+        if argument and argument not in known:
+            raise report.InputProblem(
+                f"there is no format {argument}", did_you_mean(argument, known, "formats")
+            )
+        self._format = Format(argument) if argument else self._format
+        self.screen.line(f"format: {self._format.value}")
+
+    def _end(self, argument: str) -> None:
+        """Close every window: what is open comes out."""
+        self.session.add_console_sinks()
+        self.session.stop()
+        with self.screen.working("reading to the end…"):
+            self.session.start(until_end=True)
+            self.session.wait()
+        self.screen.end(self.session.status())
+        self.session.stop()
+        self._started = False
+
     def _start(self, argument: str) -> None:
+        if self._started:
+            names = ", ".join(status.name for status in self.session.status())
+            self.screen.line(f"running already: {names}; new streams join by themselves")
+            return
         shown = self.session.add_console_sinks()
         try:
             with self.screen.working("starting the streams…"):
@@ -220,17 +355,18 @@ def _talk(shell: Shell) -> None:
 
     _on_interrupt(_ignore)
     prompt = _prompt(shell)
-    shell.screen.line(f"Tidegate {tidegate.__version__}. \\h for help, \\q to leave.")
+    shell.screen.line(f"Tidegate {tidegate.__version__}. help for help, exit to leave.")
     # Rows of running streams are printed above the prompt, not into it.
     with patch_stdout(raw=True):
         while True:
             try:
-                text = prompt.prompt(handle_sigint=False)
+                line = prompt.prompt(handle_sigint=False, default=shell.begun)
             except KeyboardInterrupt:
+                shell.begun = ""
                 continue
             except EOFError:
                 return
-            if not shell.feed(text):
+            if not shell.feed(line):
                 return
 
 
@@ -246,7 +382,7 @@ def _prompt(shell: Shell) -> PromptSession[str]:
         completer=SqlCompleter(lambda: shell.session.catalog),
         complete_while_typing=True,
         lexer=PygmentsLexer(SqlLexer),
-        multiline=Condition(lambda: not is_complete(session.default_buffer.text)),
+        multiline=Condition(lambda: not is_complete(session.default_buffer.text, typed=True)),
         prompt_continuation="     ...> ",
     )
     return session

@@ -41,7 +41,7 @@ class FilesSink:
     def __init__(self, context: SinkContext) -> None:
         self.context = context
         self.options = context.sink.options
-        self.store = open_store(uri(self.options["path"]))
+        self.store = open_store(uri(self.options["path"], context.sink.origin.folder))
         # All sinks of this name, whatever pipeline they belong to, have names that end so.
         self.others = f"-{context.sink.name.lower()}-"
         self.prefix = f"{context.pipeline}{self.others}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -38,7 +39,7 @@ class FilesSource:
     def __init__(self, context: SourceContext) -> None:
         self.context = context
         self.options = context.source.options
-        self.store = open_store(uri(self.options["path"]))
+        self.store = open_store(uri(self.options["path"], context.source.origin.folder))
         self.seen_files = SeenFiles(open_store(context.offsets))
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         # Offsets of streams with the files that were read up to there, and the same for ranges
@@ -50,7 +51,7 @@ class FilesSource:
 
     def _require_directory(self) -> None:
         """An empty listing would say nothing about a typo."""
-        path = self.options["path"]
+        path = os.path.join(self.context.source.origin.folder, self.options["path"])  # noqa: PTH118
         if self.store.local and not self.store.local_path("").is_dir():
             raise RunError(
                 "TG-504",

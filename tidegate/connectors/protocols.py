@@ -141,6 +141,8 @@ class SinkContext:
     # What the stream gives it: columns with Spark's names of their types, _op among them.
     columns: Columns = ()
     rows: StreamRows | None = None
+    # The manifests to which the pipeline can go back.
+    kept: Callable[[], Sequence[Manifest]] = tuple
 
 
 @dataclass(frozen=True, order=True)

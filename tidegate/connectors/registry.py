@@ -14,6 +14,7 @@ from tidegate.connectors import (
     kafka,
     memory,
     postgres,
+    view,
 )
 from tidegate.connectors.protocols import (
     LookupContext,
@@ -109,6 +110,7 @@ SINKS: Mapping[str, SinkFactory] = {
     "blackhole": blackhole.open_sink,
     "kafka": _kafka_sink,
     "postgres": _postgres_sink,
+    view.CONNECTOR: view.open_sink,
 }
 LOOKUPS: Mapping[str, LookupFactory] = {
     "files": _files_lookup,

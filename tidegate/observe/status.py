@@ -33,7 +33,7 @@ class OperatorStatus:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """A snapshot of one running stream; counters are since it was started."""
+    """A snapshot of one stream; counters are since it was started, rates of the last seconds."""
 
     name: str
     state: State
@@ -53,3 +53,9 @@ class StreamStatus:
     # not read yet when the last epoch began, where a source can tell.
     lost: int = 0
     behind: int | None = None
+    # How long its last epoch took.
+    epoch_seconds: float | None = None
+
+    @property
+    def open_windows(self) -> int:
+        return sum(operator.open_windows for operator in self.operators)

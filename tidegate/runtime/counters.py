@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.protocols import Cut
+from tidegate.observe.rates import Rate
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.runtime.notes import StreamNotes
 
@@ -28,11 +29,12 @@ class Counters:
     epoch: int | None = None
     rows_in: int = 0
     rows_out: int = 0
-    rows_in_per_second: float = 0.0
-    rows_out_per_second: float = 0.0
+    rate_in: Rate = field(default_factory=Rate)
+    rate_out: Rate = field(default_factory=Rate)
     dead_letters: int = 0
     lost: int = 0
     behind: int | None = None
+    epoch_seconds: float | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorState, ...] = ()
     last_watermark: datetime | None = None
@@ -54,8 +56,9 @@ class Counters:
             self.rows_in += notes.rows_in
             self.rows_out += notes.rows_out
             self.dead_letters += notes.bad
-            self.rows_in_per_second = notes.rows_in / max(seconds, 0.001)
-            self.rows_out_per_second = notes.rows_out / max(seconds, 0.001)
+            self.rate_in.add(notes.rows_in, seconds)
+            self.rate_out.add(notes.rows_out, seconds)
+            self.epoch_seconds = seconds
             self.marks_us = dict(manifest.streams[self.name.lower()].marks)
             self._take_operators(manifest)
             self.lost += sum(cut.lost for cut in cuts)
@@ -92,8 +95,8 @@ class Counters:
                 self.epoch,
                 self.rows_in,
                 self.rows_out,
-                self.rows_in_per_second,
-                self.rows_out_per_second,
+                self.rate_in.per_second(),
+                self.rate_out.per_second(),
                 watermark,
                 lag,
                 sum(item.late_rows for item in operators),
@@ -103,6 +106,7 @@ class Counters:
                 operators,
                 self.lost,
                 self.behind,
+                self.epoch_seconds,
             )
 
 

@@ -15,6 +15,7 @@ from tidegate.catalog.declare import LATE_COLUMNS
 from tidegate.catalog.objects import SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
+from tidegate.connectors import view
 from tidegate.connectors.protocols import StreamRows
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
 from tidegate.physical.plan import PhysicalPlan, ScanPlan
@@ -23,6 +24,7 @@ from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.late import late_stream
 from tidegate.runtime.late_inputs import LATE_ROWS, missed_late_rows
+from tidegate.runtime.views import changed_view
 from tidegate.types import ChangelogKind
 
 
@@ -75,6 +77,12 @@ class Member:
         key = None if node.key is None else tuple(node.field(item).name for item in node.key)
         return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
 
+    @property
+    def view(self) -> str | None:
+        """What the rows of its materialised view mean, if it is one."""
+        views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
+        return next((str(sink.options["meaning"]) for sink in views), None)
+
     def is_late(self, sink: Sink) -> bool:
         """Whether a sink takes the rows that came too late for this stream."""
         return sink.source.lower() != self.key
@@ -126,7 +134,7 @@ def opened(before: Manifest, members: Sequence[Member]) -> Opened:
         operators = {k: o for k, o in operators.items() if o.stream != member.key}
         operators |= _with_state(new, old)
         offsets = {k: o for k, o in stored.offsets.items() if k in sources}
-        streams[member.key] = replace(stored, sources=sources, offsets=offsets)
+        streams[member.key] = replace(stored, sources=sources, offsets=offsets, view=member.view)
         warnings += missed_late_rows(member, offsets, operators.values())
         if stored.ended and new:
             warnings.append(_ended(member))
@@ -155,6 +163,7 @@ def _change(
 ) -> DataDirectoryError | None:
     """How a stream is another one than at its last epoch; raised unless it says what to do."""
     moved = _moved_source(member, sources, stored)
+    moved = moved or changed_view(member.name, member.view, stored)
     if moved is not None and member.on_change != "restart":
         # Where it was in the one says nothing about the other.
         raise moved

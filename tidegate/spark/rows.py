@@ -38,13 +38,9 @@ def arrow_schema(source: Target) -> pa.Schema:
 
 
 def to_table(source: Target, rows: Any) -> pa.Table:
-    """Dicts, tuples, an Arrow table or a pandas frame as a table of the source's schema."""
+    """Dicts, tuples, Arrow, a pandas or polars frame as a table of the source's schema."""
     schema = arrow_schema(source)
     rows = _as_rows(source, rows)
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
-    if not isinstance(rows, pa.Table | list | tuple):
-        rows = pa.Table.from_pandas(rows, preserve_index=False)
     columns = (
         _columns_of_table(source, rows)
         if isinstance(rows, pa.Table)
@@ -59,14 +55,26 @@ def to_table(source: Target, rows: Any) -> pa.Table:
 
 
 def _as_rows(source: Target, rows: Any) -> Any:
-    """One dict is one row, and any iterable of rows will do."""
+    """An Arrow table, or a list of rows: one dict is one row, and any iterable of rows will do."""
     if isinstance(rows, Mapping):
         return [rows]
-    if isinstance(rows, pa.Table | pa.RecordBatch | list | tuple) or hasattr(rows, "columns"):
+    if isinstance(rows, pa.Table | list | tuple):
         return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):
+        # Of a pandas frame, without its index.
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
     if rows is None or isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise _misfit(
-            source, f"expected dicts, tuples, an Arrow table or a pandas frame, not {rows!r}"
+        raise RunError(
+            "TG-309",
+            f"rows do not fit the source {source.name}: expected dicts, tuples, Arrow data, or a "
+            f"pandas or polars frame, not {type(rows).__name__}",
+            hint="a lazy frame is collected first: rows.collect()."
+            if hasattr(rows, "collect")
+            else None,
         )
     return list(rows)
 
@@ -128,7 +136,8 @@ def _array(source: Target, field: pa.Field, columns: Mapping[str, Any], count: i
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    is_view = pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -51,26 +51,30 @@ CLUSTER_CONF = {
 }
 
 
-def own_session(master: str | None, log_file: Path) -> SparkSession:
+def own_session(
+    master: str | None, log_file: Path, conf: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start Spark, or join the one this process already has; its noise goes to the log file."""
     if (master or "").startswith("sc:") or "SPARK_REMOTE" in os.environ:
         raise _connect_refused()
+    given = dict(conf or {})
+    _require_free(given)
     if SparkContext._active_spark_context is not None:
-        return _joined(master)
+        return _joined(master, given)
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master or "local[*]")
     local = master is None or master.startswith("local")
-    for key, value in {**BUILD_CONF, **SESSION_CONF}.items():
-        if local or not key.startswith("spark.driver."):
+    for key, value in {**BUILD_CONF, **SESSION_CONF, **given}.items():
+        if local or key in given or not key.startswith("spark.driver."):
             builder = builder.config(key, value)
     with _stderr_to(log_file):
         spark = builder.getOrCreate()
     return _configured(spark)
 
 
-def _joined(master: str | None) -> SparkSession:
+def _joined(master: str | None, given: Mapping[str, str]) -> SparkSession:
     """The Spark that this process has already is as good as one that was lent."""
     there = SparkSession.builder.getOrCreate()
     running = there.sparkContext.master
@@ -80,7 +84,24 @@ def _joined(master: str | None) -> SparkSession:
             f"Spark runs in this process already, on {running}",
             hint="stop it first, or start another process for the cluster.",
         )
+    if given:
+        raise RunError(
+            "TG-506",
+            f"Spark runs in this process already, without {', '.join(given)}",
+            hint="give it these settings when it is started.",
+        )
     return borrowed_session(there)
+
+
+def _require_free(given: Mapping[str, str]) -> None:
+    """Settings of SQL decide what a query means: they are the same for everybody."""
+    for key in given:
+        if key.startswith("spark.sql.") and not key.startswith(_KEPT):
+            raise RunError(
+                "TG-207",
+                f"{key} is the same for every stream, and cannot be set",
+                hint="leave it out.",
+            )
 
 
 def borrowed_session(spark: SparkSession) -> SparkSession:

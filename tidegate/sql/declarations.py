@@ -79,10 +79,15 @@ def create_lookup_table(cursor: Cursor) -> st.CreateLookupTable:
     )
 
 
-def create_stream(cursor: Cursor) -> st.CreateStream:
-    if_not_exists, name, span = _head(cursor, "stream")
+def create_view(cursor: Cursor) -> st.CreateStream:
+    """A materialised view is a stream that also keeps what it gives out."""
+    return create_stream(cursor, "MATERIALIZED VIEW")
+
+
+def create_stream(cursor: Cursor, what: str = "STREAM") -> st.CreateStream:
+    if_not_exists, name, span = _head(cursor, what.lower())
     options = read_options(cursor) if cursor.match("WITH") else ()
-    cursor.expect("AS", hint=f"CREATE STREAM {name} AS SELECT …;")
+    cursor.expect("AS", hint=f"CREATE {what} {name} AS SELECT …;")
     query = parse_query(cursor)
     return st.CreateStream(
         cursor.statement_text,
@@ -92,6 +97,7 @@ def create_stream(cursor: Cursor) -> st.CreateStream:
         options,
         if_not_exists,
         query=query,
+        materialized=what == "MATERIALIZED VIEW",
     )
 
 

@@ -17,6 +17,7 @@ from tidegate.sql.declarations import (
     create_sink,
     create_source,
     create_stream,
+    create_view,
     read_name,
     read_options,
 )
@@ -27,8 +28,8 @@ from tidegate.sql.secrets import masked
 from tidegate.types import Span
 
 _STATEMENTS = (
-    "CREATE SOURCE, CREATE STREAM, CREATE SINK, CREATE LOOKUP TABLE, INSERT, DROP, SHOW, DESCRIBE, "
-    "EXPLAIN, CHECKPOINT, RESTORE, SET"
+    "CREATE SOURCE, CREATE STREAM, CREATE MATERIALIZED VIEW, CREATE SINK, CREATE LOOKUP TABLE, "
+    "INSERT, DROP, SHOW, DESCRIBE, EXPLAIN, CHECKPOINT, RESTORE, SET"
 )
 _SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
 
@@ -58,7 +59,10 @@ def parse_script(
 def _holds_query(chunk: list[Token]) -> bool:
     """Whether a statement must keep its text to the letter: hiding part of a query changes it."""
     words = [token.text.upper() for token in chunk[:2]]
-    return words == ["CREATE", "STREAM"] or words[0] in {"INSERT", "EXPLAIN"}
+    return words in (["CREATE", "STREAM"], ["CREATE", "MATERIALIZED"]) or words[0] in {
+        "INSERT",
+        "EXPLAIN",
+    }
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
@@ -94,7 +98,8 @@ def _declared_names(chunk: list[Token]) -> list[str]:
     There can be several: a semicolon may be what is missing.
     """
     words = [token.text for token in chunk]
-    skip = {"CREATE", "SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "IF", "NOT", "EXISTS"}
+    kinds = {"SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "MATERIALIZED", "VIEW"}
+    skip = {"CREATE", "IF", "NOT", "EXISTS", *kinds}
     names: list[str] = []
     for index, word in enumerate(words):
         if word.upper() == "CREATE":
@@ -108,6 +113,7 @@ def _statement(cursor: Cursor) -> st.Statement:
     dispatch: tuple[tuple[tuple[str, ...], Callable[[Cursor], st.Statement]], ...] = (
         (("CREATE", "SOURCE"), create_source),
         (("CREATE", "STREAM"), create_stream),
+        (("CREATE", "MATERIALIZED", "VIEW"), create_view),
         (("CREATE", "SINK"), create_sink),
         (("CREATE", "LOOKUP", "TABLE"), create_lookup_table),
         (("INSERT", "INTO"), _insert),
@@ -131,8 +137,16 @@ def _statement(cursor: Cursor) -> st.Statement:
             "TG-102",
             "a query on its own has nowhere to send its rows",
             place=cursor.place(),
-            hint="give it a name: CREATE STREAM my_stream AS SELECT …; or look at its plan: "
-            "EXPLAIN SELECT …;",
+            hint="give it a name: CREATE STREAM my_stream AS SELECT …; to look at rows, CREATE "
+            "MATERIALIZED VIEW my_view AS SELECT …; and ask it in the shell, with db.query(sql), "
+            "or with tidegate query DIR SQL; EXPLAIN SELECT …; shows the plan.",
+        )
+    if first.upper() == "TAIL":
+        raise SqlError(
+            "TG-102",
+            "TAIL follows a stream in the shell only",
+            place=cursor.place(),
+            hint="type it in tidegate sql; in Python, iterate over db.subscribe(stream).",
         )
     near = meant_keyword(cursor.tokens[0], ("SELECT", *(words[0] for words, _ in dispatch)))
     raise SqlError(
@@ -149,8 +163,9 @@ def _unknown_create(cursor: Cursor) -> SqlError:
     hints = {
         "TABLE": "what is read is a source: CREATE SOURCE name (…) WITH (connector = '…'); what is "
         "written is a sink: CREATE SINK name FROM my_stream WITH (connector = '…');",
-        "MATERIALIZED": "a view that keeps itself up to date: CREATE STREAM name AS SELECT …;",
-        "VIEW": "a named query: CREATE STREAM name AS SELECT …;",
+        "MATERIALIZED": "CREATE MATERIALIZED VIEW name AS SELECT …;",
+        "VIEW": "a named query: CREATE STREAM name AS SELECT …; one whose rows can be queried: "
+        "CREATE MATERIALIZED VIEW name AS SELECT …;",
         "OR": "DROP it first; CREATE OR REPLACE is not supported.",
     }
     near = None if cursor.done else meant_keyword(cursor.tokens[1], ("SOURCE", "STREAM", "SINK"))
@@ -175,8 +190,9 @@ def _insert(cursor: Cursor) -> st.Insert:
 def _drop(cursor: Cursor) -> st.Statement:
     if cursor.match("CHECKPOINT"):
         return _drop_checkpoint(cursor)
-    for kind in st.ObjectKind:
-        if cursor.match(*kind.value.split()):
+    kinds = [(kind.value, kind) for kind in st.ObjectKind]
+    for words, kind in (*kinds, ("MATERIALIZED VIEW", st.ObjectKind.STREAM)):
+        if cursor.match(*words.split()):
             if_exists = cursor.match("IF", "EXISTS")
             name, span = read_name(cursor, "a name")
             cursor.expect_end()
@@ -185,7 +201,8 @@ def _drop(cursor: Cursor) -> st.Statement:
             )
     raise cursor.error(
         f"DROP needs what to drop, not {cursor.peek() or 'the end of the statement'}",
-        "DROP SOURCE | STREAM | SINK | LOOKUP TABLE name; DROP CHECKPOINT 'name';",
+        "DROP SOURCE | STREAM | MATERIALIZED VIEW | SINK | LOOKUP TABLE name; DROP CHECKPOINT "
+        "'name';",
     )
 
 

@@ -120,7 +120,10 @@ class CreateLookupTable(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class CreateStream(Declaration):
+    """CREATE STREAM, or CREATE MATERIALIZED VIEW: a stream whose rows are kept to be queried."""
+
     query: Query
+    materialized: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,14 +26,17 @@ SCHEMES = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
-def uri(place: str | os.PathLike[str]) -> str:
-    """The place as an absolute URI without a slash at its end; the same place, the same text."""
+def uri(place: str | os.PathLike[str], folder: str = "") -> str:
+    """The place as an absolute URI without a slash at its end; the same place, the same text.
+
+    A relative path is one below `folder`, or below the current directory.
+    """
     text = os.fspath(place)
     if not text or "\0" in text:
         raise _refused(text, "is no path", "write a path, or a URI such as s3://bucket/folder.")
     match = _SCHEME.match(text)
     if match is None and not text.startswith("file:"):
-        return of_path(os.path.expanduser(text))
+        return of_path(os.path.join(folder, os.path.expanduser(text)))
     scheme = SCHEMES.get(text.partition(":")[0].lower())
     if scheme is None:
         raise _unknown_scheme(text)

@@ -23,6 +23,7 @@ from tidegate.testing.case import (
 from tidegate.testing.fields import Fields, read_document
 from tidegate.testing.marks import read_marks
 from tidegate.testing.rows import fit_rows, rows_from
+from tidegate.testing.script_file import testable
 from tidegate.testing.steps import expects, read_steps
 
 # Told to people, never run.
@@ -44,7 +45,7 @@ _COMMON = (
     *_REMARKS,
 )
 _QUERY_FIELDS = (*_COMMON, "query", "query_neutral", "emit", "allowed_lateness_ms")
-_SCRIPT_FIELDS = (*_COMMON, "script", "stream")
+_SCRIPT_FIELDS = (*_COMMON, "script", "script_file", "stream")
 _SOURCE_FIELDS = (
     "name",
     "kind",
@@ -62,7 +63,7 @@ _SCRIPT_SOURCE_FIELDS = ("name", "rows", "rows_file")
 def load_case(path: Path) -> Case:
     """Read one case file."""
     raw = read_document(path)
-    scripted = isinstance(raw, dict) and "script" in raw
+    scripted = isinstance(raw, dict) and bool({"script", "script_file"} & set(raw))
     fields = Fields.of(path, "", raw, _SCRIPT_FIELDS if scripted else _QUERY_FIELDS)
     sources = _sources(fields, scripted)
     steps: tuple[Step, ...] = ()
@@ -78,7 +79,7 @@ def load_case(path: Path) -> Case:
         path=path,
         sources=sources,
         query=fields.text(query) if query is not None else None,
-        script=fields.text("script") if scripted else None,
+        script=_script(fields) if scripted else None,
         stream=fields.text("stream") if scripted else None,
         neutral=query == "query_neutral",
         emit=fields.choice("emit", ("window_close", "update", "changelog")),
@@ -96,6 +97,19 @@ def load_case(path: Path) -> Case:
     )
     _require_sense(fields, case)
     return case
+
+
+def _script(fields: Fields) -> str:
+    """The SQL of a case: its own, or that of a file, whose sources take the rows of the case."""
+    if fields.exactly_one("script", "script_file") == "script":
+        return fields.text("script")
+    path = fields.file.parent / fields.text("script_file")
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise fields.error("script_file", f"cannot read {path}: {reason}") from None
+    return testable(text, str(path))
 
 
 def _require_sense(fields: Fields, case: Case) -> None:

@@ -68,7 +68,7 @@ def _load(file: Path, skips: Skips) -> Case | Outcome:
 
 
 def _tell(outcome: Outcome, verbose: bool) -> None:
-    """One line a case; a diff belongs to its failure, a whole error only to those who ask."""
+    """One line a case; a diff, or the place of an error and its hint, belong to its failure."""
     if outcome.verdict is Verdict.PASSED:
         if verbose:
             print(f"ok {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
@@ -77,8 +77,14 @@ def _tell(outcome: Outcome, verbose: bool) -> None:
         print(f"skip {outcome.name}: {outcome.reason}", flush=True)
         return
     print(f"FAIL {outcome.name}: {outcome.reason}", flush=True)
-    if outcome.detail is not None and (verbose or outcome.is_diff):
+    if outcome.detail is None:
+        return
+    if verbose or outcome.is_diff:
         print(outcome.detail, flush=True)
+    elif not (outcome.reason or "").startswith("internal error"):
+        # The first line is the reason once more.
+        rest = outcome.detail.partition("\n")[2]
+        print(rest, end="\n" if rest else "", flush=True)
 
 
 class _SharedSpark:

@@ -162,10 +162,18 @@ class _Run:
     def run(self, steps: Sequence[Step]) -> None:
         for index, step in enumerate(steps):
             following = steps[index + 1] if index + 1 < len(steps) else None
-            self._step(step, ends=isinstance(following, EndOfInput))
+            try:
+                self._step(step, ends=isinstance(following, EndOfInput))
+            except Mismatch as mismatch:
+                raise Mismatch(self._told(step, mismatch.reason), mismatch.detail) from None
         self._collect()
         check_final(self.case, self.output)
         self._check_late()
+
+    def _told(self, step: Step, reason: str) -> str:
+        """The reason with the number of the step in the file; some steps are not from there."""
+        own = [index for index, known in enumerate(self.case.steps) if known is step]
+        return f"steps[{own[0]}]: {reason}" if own else reason
 
     def _step(self, step: Step, ends: bool) -> None:
         if isinstance(step, Add):

@@ -1,0 +1,113 @@
+"""The rows that stand after changes, against the model of the test kit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.columns import OP
+from tidegate.connectors.standing import folded, standing
+from tidegate.errors import RunError
+from tidegate.testing.changes import Output
+from tidegate.types import ChangelogKind
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), (OP, pa.string())])
+KEY = ("k",)
+keys = st.one_of(st.none(), st.integers(0, 2))
+values = st.sampled_from([None, 0.5, 1.5, float("nan")])
+
+
+def table(rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def model(rows: pa.Table, kind: ChangelogKind) -> list[str]:
+    output = Output(kind, KEY if kind is ChangelogKind.UPSERT else ())
+    output.add(rows)
+    return sorted(map(repr, output.all_rows()))
+
+
+def shown(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows.to_pylist()))
+
+
+@st.composite
+def upserts(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    row = st.tuples(keys, values, st.sampled_from(["+I", "+U", "-U", "-D"]))
+    return draw(st.lists(row, max_size=12))
+
+
+@st.composite
+def changelogs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Rows are retracted that are there, and no others."""
+    there: list[tuple[Any, Any]] = []
+    rows: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(0, 12))):
+        if there and draw(st.booleans()):
+            gone = there.pop(draw(st.integers(0, len(there) - 1)))
+            rows.append((*gone, draw(st.sampled_from(["-U", "-D"]))))
+        else:
+            row = (draw(keys), draw(values))
+            there.append(row)
+            rows.append((*row, draw(st.sampled_from(["+I", "+U"]))))
+    return rows
+
+
+@given(upserts(), st.integers(0, 12), st.integers(0, 12))
+def test_upserts_fold_anywhere_to_the_same_table(
+    rows: list[tuple[Any, ...]], one: int, two: int
+) -> None:
+    check_folds(rows, one, two, ChangelogKind.UPSERT)
+
+
+@given(changelogs(), st.integers(0, 12), st.integers(0, 12))
+def test_changelogs_fold_anywhere_to_the_same_table(
+    rows: list[tuple[Any, ...]], one: int, two: int
+) -> None:
+    check_folds(rows, one, two, ChangelogKind.CHANGELOG)
+
+
+def check_folds(rows: list[tuple[Any, ...]], one: int, two: int, kind: ChangelogKind) -> None:
+    first, last = sorted((one, two))
+    whole = model(table(rows), kind)
+    parts = [table(rows[:first]), table(rows[first:last]), table(rows[last:])]
+    parts[0] = folded(parts[0], kind, KEY, complete=True)
+    parts[1] = folded(parts[1], kind, KEY)
+    assert parts[1].num_rows <= max(last - first, 0)
+    assert shown(standing(pa.concat_tables(parts), kind, KEY)) == whole
+
+
+def test_rows_that_are_only_added_stay_as_they_are() -> None:
+    rows = pa.table({"a": [1, 1, 2]})
+    assert standing(rows, ChangelogKind.APPEND, ()).equals(rows)
+
+
+def test_one_row_without_a_key_is_replaced_by_the_next() -> None:
+    rows = pa.table({"n": [1, 2, 3]})
+    assert standing(rows, ChangelogKind.UPSERT, ()).to_pylist() == [{"n": 3}]
+
+
+def test_types_are_what_they_were() -> None:
+    kind = pa.map_(
+        pa.string(), pa.struct([("x", pa.decimal128(20, 3)), ("y", pa.list_(pa.date32()))])
+    )
+    rows = pa.table(
+        {
+            "m": pa.array([[("a", {"x": None, "y": []})]] * 2, kind),
+            "t": pa.array([1, 1], pa.timestamp("us", "UTC")),
+            OP: ["+I", "+I"],
+        }
+    )
+    found = standing(rows, ChangelogKind.CHANGELOG, ())
+    assert found.equals(rows.drop_columns([OP]))
+
+
+def test_a_row_that_was_never_there_is_not_left_out_silently() -> None:
+    with pytest.raises(RunError) as caught:
+        standing(table([(1, 0.5, "-D")]), ChangelogKind.CHANGELOG, ())
+    assert caught.value.code == "TG-605"

@@ -1,0 +1,99 @@
+"""What is new in a script with its types, which Spark finds; what they do not allow is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import SideStream, Sink, Source, Stream
+from tidegate.catalog.settings import Settings
+from tidegate.compiler import Compiled
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import CatalogError, Place, ScriptError, TidegateError
+from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.refusals import refused
+from tidegate.plan.optimise import plan_to_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
+    """Let Spark find the types of what is new; its refusals point into the script."""
+    fresh = [item for item in compiled.declared if isinstance(item, Source | Stream | Sink)]
+    if not fresh:
+        return compiled.catalog
+    from tidegate.spark.analysis import analyse_source
+
+    spark = start()
+    errors: list[TidegateError] = []
+    for item in fresh:
+        known = compiled.catalog.get(item.name)
+        try:
+            if known is None:
+                continue
+            if isinstance(known, Source):
+                compiled.catalog.replace(analyse_source(spark, known))
+            elif isinstance(known, Stream):
+                typed = _typed(spark, known, compiled.catalog, compiled.settings)
+                compiled.catalog.replace(typed)
+                _type_late_rows(typed, compiled.catalog)
+        except TidegateError as error:
+            errors.append(error)
+    errors += misfit_sinks(compiled)
+    if errors:
+        raise ScriptError(errors)
+    return compiled.catalog
+
+
+def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
+    """The stream with the plan that runs; what its types do not allow is refused here."""
+    from tidegate.operators.limits import NO_LIMITS
+    from tidegate.physical.plan import plan_physical
+    from tidegate.spark.analysis import analyse_plan
+
+    plan = plan_to_run(stream.plan, settings)
+    typed = analyse_plan(spark, stream, stream.plan, catalog)
+    if plan is not stream.plan:
+        # What the optimiser drops had to be right all the same.
+        typed = analyse_plan(spark, stream, plan, catalog)
+    try:
+        emit = stream.query.emit
+        keeps_late = emit is not None and emit.late_to is not None
+        plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
+    except Unrunnable as error:
+        assert error.node is not None, "it was planned"
+        raise refused(stream, typed.plan, error.node, error.refusal) from None
+    fields = tuple(
+        replace(ours, type=theirs.type)
+        for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
+    )
+    return replace(stream, plan=replace(stream.plan, fields=fields), typed=typed)
+
+
+def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
+    from tidegate.physical.late import typed_side
+
+    emit = stream.query.emit
+    side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None
+    if isinstance(side, SideStream):
+        catalog.replace(typed_side(side, stream.typed.plan))
+
+
+def misfit_sinks(compiled: Compiled) -> list[TidegateError]:
+    """Sinks that cannot write the types of their stream."""
+    errors: list[TidegateError] = []
+    for sink in (item for item in compiled.declared if isinstance(item, Sink)):
+        spec = CONNECTORS[sink.connector].sink
+        stream = compiled.catalog.get(sink.source)
+        if spec is None or spec.check_columns is None or not isinstance(stream, Stream):
+            continue
+        columns = tuple((item.name, (item.type or "").upper()) for item in stream.plan.fields)
+        wrong = spec.check_columns(sink.options, columns)
+        if wrong is not None:
+            span = sink.statement.name_span
+            place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+            errors.append(CatalogError("TG-210", wrong, place=place))
+    return errors

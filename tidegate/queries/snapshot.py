@@ -1,0 +1,211 @@
+"""What streams have given out, all of a pipeline as of one epoch, while it may be running.
+
+A manifest says how far a pipeline is. Its sinks show that epoch a moment later; until then what is
+read is the epoch before. Files are folded and expire meanwhile: then everything is read again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.manifests import Manifests
+from tidegate.connectors import memory
+from tidegate.connectors.standing import standing
+from tidegate.connectors.view_files import FOLDER, ranges, read_range
+from tidegate.errors import RunError
+from tidegate.queries.readable import Readable
+from tidegate.runtime.directory import DataDirectory
+from tidegate.storage import NotThere, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+# So often an epoch that was decided is waited for, before the one before it is read.
+_PATIENCE = 4
+
+
+class _Moved(Exception):
+    """What was being read has been replaced; reading again finds it."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows of streams by their names, and the epochs that they are as of, by pipeline."""
+
+    tables: dict[str, pa.Table]
+    epochs: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is stored of a stream: changes, and how many rows were given out for them."""
+
+    table: pa.Table
+    given: int
+
+
+def snapshot(directory: DataDirectory, wanted: Sequence[Readable]) -> Snapshot:
+    """The current tables of streams."""
+    tables: dict[str, pa.Table] = {}
+    epochs: dict[str, int] = {}
+    for pipeline in sorted({item.pipeline for item in wanted}):
+        own = [item for item in wanted if item.pipeline == pipeline]
+        found, epoch = _of_pipeline(directory, pipeline, own)
+        tables |= found
+        if epoch is not None:
+            epochs[pipeline] = epoch
+    return Snapshot(tables, epochs)
+
+
+def _of_pipeline(
+    directory: DataDirectory, pipeline: str, wanted: Sequence[Readable]
+) -> tuple[dict[str, pa.Table], int | None]:
+    for attempt in range(_TRIES):
+        try:
+            manifest = _newest(Manifests(directory.pipeline(pipeline)))
+            if manifest is None or manifest.epoch < 0:
+                return {item.name: item.shape.empty() for item in wanted}, None
+            epoch = _as_of(directory, manifest, wanted, patient=attempt < _PATIENCE)
+            tables = {item.name: _table(directory, manifest, epoch, item) for item in wanted}
+            return tables, epoch
+        except (_Moved, NotThere):
+            time.sleep(_PAUSE_SECONDS)
+    raise RunError(
+        "TG-801",
+        f"what the pipeline {pipeline} keeps changes faster than it can be read",
+        hint="ask again, or stop the pipeline first.",
+    )
+
+
+def _newest(manifests: Manifests) -> Manifest | None:
+    for name in reversed(manifests.names()):
+        try:
+            return manifests.load(name)
+        except Damaged:
+            continue
+    return None
+
+
+def _as_of(
+    directory: DataDirectory, manifest: Manifest, wanted: Sequence[Readable], patient: bool
+) -> int:
+    """The last epoch that all sinks show."""
+    epoch = manifest.epoch
+    for item in wanted:
+        state = manifest.sinks.get(item.sink)
+        if state is None or state.stream != item.stream or state.epoch < 0:
+            continue
+        if not _shows(directory, manifest, item, state.epoch):
+            if patient:
+                raise _Moved
+            epoch = min(epoch, state.epoch - 1)
+    return epoch
+
+
+def _shows(directory: DataDirectory, manifest: Manifest, item: Readable, epoch: int) -> bool:
+    store = directory.stream(item.name)
+    if item.is_view:
+        return any(part.holds(epoch) for part in ranges(_life(store, manifest, item)))
+    return epoch <= memory.last_expired(store) or store.exists(memory.epoch_file(epoch))
+
+
+def _life(store: Store, manifest: Manifest, item: Readable) -> Store:
+    state = manifest.streams.get(item.stream)
+    return store.child(FOLDER).child(state.id if state is not None else "none")
+
+
+def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: Readable) -> pa.Table:
+    """The rows that stand after an epoch."""
+    if item.stream not in manifest.streams:
+        return item.shape.empty()
+    store = directory.stream(item.name)
+    kept = (_view if item.is_view else _memory)(store, manifest, epoch, item)
+    if epoch == manifest.epoch:
+        _require_all(manifest, item, kept.given)
+    return standing(kept.table, item.shape.kind, item.shape.key)
+
+
+def _view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Kept:
+    life = _life(store, manifest, item)
+    gaps = _gaps(manifest)
+    there = [part for part in ranges(life) if not part.never_was(gaps)]
+    if any(part.first <= epoch < part.last for part in there):
+        raise _Moved
+    chosen = [part for part in there if part.last <= epoch]
+    read = [read_range(life, part) for part in chosen]
+    tables = {part.first: table for part, (table, _) in zip(chosen, read, strict=True)}
+    return _Kept(_joined(item, tables), sum(given for _, given in read))
+
+
+def _memory(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Kept:
+    expired = memory.last_expired(store)
+    if expired >= 0:
+        raise RunError(
+            "TG-802",
+            f"the memory sink of {item.name} no longer has its first epochs: they expired up to "
+            f"epoch {expired}",
+            hint=f"raise its retain_epochs; or keep all rows, without subscribers: CREATE "
+            f"MATERIALIZED VIEW {item.name} AS …;",
+        )
+    gaps = _gaps(manifest)
+    chosen = [
+        number
+        for number in memory.stored_epochs(store)
+        if number <= epoch and not any(before < number < after for before, after in gaps)
+    ]
+    tables = {number: memory.read_table(store, memory.epoch_file(number)) for number in chosen}
+    return _Kept(_joined(item, tables), sum(table.num_rows for table in tables.values()))
+
+
+def _gaps(manifest: Manifest) -> list[tuple[int, int]]:
+    """Where the pipeline went back: the last epoch before, and the first one after."""
+    return [(before.last, after.first) for before, after in itertools.pairwise(manifest.line)]
+
+
+def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
+    """One table of those that begin at epochs, in order."""
+    import pyarrow as pa
+
+    if not tables:
+        return item.shape.empty()
+    newest = tables[max(tables)].schema.remove_metadata()
+    for first, table in tables.items():
+        if not table.schema.equals(newest):
+            raise RunError(
+                "TG-802",
+                f"the columns of {item.name} changed after epoch {first}: they were "
+                f"{', '.join(table.column_names)}, now they are {', '.join(newest.names)}",
+                hint=f"start the stream over, or keep it under another name: CREATE MATERIALIZED "
+                f"VIEW {item.name}_2 AS …;",
+            )
+    return pa.concat_tables([table.replace_schema_metadata(None) for table in tables.values()])
+
+
+def _require_all(manifest: Manifest, item: Readable, given: int) -> None:
+    """A table without some of its rows would be wrong and look right."""
+    if item.is_late:
+        own = (o for o in manifest.operators.values() if o.stream == item.stream)
+        wanted = sum(int(operator.report.get("late_rows") or 0) for operator in own)
+    else:
+        wanted = manifest.streams[item.stream].rows_out
+    if given == wanted:
+        return
+    if item.is_view:
+        raise RunError(
+            "TG-605",
+            f"the view {item.name} has {given:,} of the {wanted:,} rows that were given out",
+            hint="its files are damaged; start it over: run once with --on-change restart.",
+        )
+    raise RunError(
+        "TG-802",
+        f"the memory sink of {item.name} has {given:,} of the {wanted:,} rows that were given "
+        "out: it was not there for all of them",
+        hint=f"keep all rows under another name: CREATE MATERIALIZED VIEW {item.name}_2 AS …;",
+    )
