@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from pyspark import SparkContext
 
 import tidegate
-from tests.spark.helpers import bag, open_with, rows_of
+from tests.spark.helpers import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
 from tidegate.spark.spark_session import own_session, require_java
 
@@ -85,6 +87,34 @@ CREATE STREAM sums AS SELECT word, window_start, count(*) AS n, sum(amount) AS t
     GROUP BY word, TUMBLE(at, INTERVAL '1' MINUTE);
 CREATE STREAM bad AS SELECT CAST(word AS INT) AS number FROM s;
 """
+
+
+def test_sessions_share_their_python_workers(spark: Any, tmp_path: Path) -> None:
+    script = (
+        "CREATE SOURCE s (id BIGINT) WITH (connector = 'memory'); INSERT INTO s VALUES (1);"
+        "CREATE STREAM t AS SELECT id FROM s;"
+    )
+    users = spark.newSession()
+    for number in range(3):
+        assert len(run_to_end(tmp_path / str(number), users.newSession(), script, "t")) == 1
+    jvm = {pid for pid, parent in _processes().items() if parent == os.getpid()}
+    daemons = [pid for pid, parent in _processes().items() if parent in jvm and _is_daemon(pid)]
+    assert len(daemons) == 1, "a daemon imports for a second, and is never ended"
+
+
+def _processes() -> dict[int, int]:
+    """Processes and their parents."""
+    found = {}
+    for item in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[int(item.parent.name)] = int(item.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _is_daemon(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"tidegate.spark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def test_a_session_with_any_settings_gives_the_same_rows_and_stays_as_it_is(

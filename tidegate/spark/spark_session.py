@@ -30,10 +30,14 @@ BUILD_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+# Where workers have the Python of the driver.
+LOCAL_CONF = {"spark.python.daemon.module": "tidegate.spark.daemon"}
 # What every session needs, also a borrowed one.
 SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # With a folder for files of its own each session would start Python workers of its own.
+    "spark.sql.artifact.isolation.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     # Spark adds up the size of a batch anew with every row, unless there is no limit.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -66,7 +70,8 @@ def own_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master or "local[*]")
     local = master is None or master.startswith("local")
-    for key, value in {**BUILD_CONF, **SESSION_CONF, **given}.items():
+    ours = {**BUILD_CONF, **SESSION_CONF, **(LOCAL_CONF if local else {})}
+    for key, value in {**ours, **given}.items():
         if local or key in given or not key.startswith("spark.driver."):
             builder = builder.config(key, value)
     with _stderr_to(log_file):
