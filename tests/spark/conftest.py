@@ -23,6 +23,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tidegate.spark.spark_session import own_session
 
     session = own_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
+    # What queries in batch are compared with: 200 tasks for each would take most of the time.
+    session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
 

@@ -190,14 +190,15 @@ def agree(got: Any, expected: Any, loose: bool) -> bool:
     return same(got, expected)
 
 
-def in_spark(
-    spark: Any, rows: pa.Table, asked: Sequence[Asked]
-) -> tuple[pa.Table, list[pa.DataType]]:
+def aggregated(spark: Any, rows: pa.Table, asked: Sequence[Asked]) -> Any:
+    """A frame of the results, by key; the rows are the view `accumulated`."""
     spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView("accumulated")
     columns = ", ".join(f"{a.sql} AS r{i}" for i, a in enumerate(asked))
-    frame = spark.sql(f"SELECT k, {columns} FROM accumulated GROUP BY k")
-    kinds = [arrow_type(field.dataType) for field in frame.schema.fields[1:]]
-    return frame.toArrow().sort_by("k"), kinds
+    return spark.sql(f"SELECT k, {columns} FROM accumulated GROUP BY k")
+
+
+def result_types(frame: Any) -> list[pa.DataType]:
+    return [arrow_type(field.dataType) for field in frame.schema.fields[1:]]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,8 @@ def test_aggregates_are_those_of_spark(spark: Any, place: int) -> None:
     sql_type, values, asked = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
     rows = table_of(kind, values, seed=place)
-    expected, kinds = in_spark(spark, rows, asked)
+    frame = aggregated(spark, rows, asked)
+    expected, kinds = frame.toArrow().sort_by("k"), result_types(frame)
     for back in (False, True):
         got = through_groups(rows, asked, kinds, back)
         assert got["k0"].to_pylist() == list(range(KEYS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pytest
 from tests.spark.test_accumulators_spark import (
     TYPES,
     Asked,
+    aggregated,
     agree,
     arrow_type,
-    in_spark,
+    result_types,
     simple,
     table_of,
 )
@@ -42,19 +44,20 @@ def lifted(rows: pa.Table, asked: Asked, call: Call) -> tuple[pa.Table, ...]:
     return groups.lift(rows_of(rows["k"].to_pylist(), columns))
 
 
-def states(spark: Any, item: PlainAccumulator, asked: Asked) -> list[tuple[Any, ...]] | None:
-    """The states of the groups as Spark computes them; the filter is folded in, as in a stage."""
+def partials(item: PlainAccumulator, asked: Asked) -> Sequence[str] | None:
+    """The SQL of a state; the filter is folded in, as in a stage."""
     arguments = list(asked.arguments)
     if asked.filtered:
         *arguments, there = arguments
         place = item.null_place or 0
         arguments[place] = f"CASE WHEN {there} THEN {arguments[place]} END"
-    sql = item.partials(arguments)
-    if sql is None:
-        return None
-    columns = ", ".join(f"{text} AS p{place}" for place, text in enumerate(sql))
-    found = spark.sql(f"SELECT k, {columns} FROM accumulated GROUP BY k").toArrow()
-    made = item.from_partials([found[f"p{place}"] for place, _ in enumerate(sql)])
+    return item.partials(arguments)
+
+
+def states(found: pa.Table, item: PlainAccumulator, prefix: str) -> list[tuple[Any, ...]]:
+    """The states of the groups as Spark has computed them."""
+    names = [name for name in found.column_names if name.startswith(prefix)]
+    made = item.from_partials([found[name] for name in names])
     cast = [column.cast(kind) for column, kind in zip(made, item.fields, strict=True)]
     return sorted(zip(found["k"].to_pylist(), *(c.to_pylist() for c in cast), strict=True))
 
@@ -71,16 +74,23 @@ def test_partials_are_what_lift_makes(spark: Any, place: int) -> None:
     sql_type, values, all_asked = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
     rows = table_of(kind, values, seed=place)
-    _, kinds = in_spark(spark, rows, all_asked)
-    checked: set[str] = set()
+    kinds = result_types(aggregated(spark, rows, all_asked))
+    tested: list[tuple[Asked, Call, PlainAccumulator]] = []
+    columns: list[str] = []
     for asked, result in zip(all_asked, kinds, strict=True):
         call = call_of(rows, asked, result)
         item = make(call)
         if not isinstance(item, PlainAccumulator) or asked.arguments == ("c",):
             continue
-        found = states(spark, item, asked)
-        if found is None:
-            continue
+        sql = partials(item, asked)
+        if sql is not None:
+            columns += [f"{text} AS p{len(tested)}_{place}" for place, text in enumerate(sql)]
+            tested.append((asked, call, item))
+    query = f"SELECT {', '.join(['k', *columns])} FROM accumulated GROUP BY k"
+    together = spark.sql(query).toArrow()
+    checked: set[str] = set()
+    for number, (asked, call, item) in enumerate(tested):
+        found = states(together, item, f"p{number}_")
         main = lifted(rows, asked, call)[0]
         ours = sorted(
             zip(*(main[name].to_pylist() for name in ("k0", *main.column_names[4:])), strict=True)
@@ -101,7 +111,7 @@ def test_distinct_is_one_more_key(spark: Any, place: int) -> None:
     sql_type, values, _ = TYPES[place]
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
     rows = table_of(kind, values, seed=place)
-    in_spark(spark, rows, [simple("count")])
+    aggregated(spark, rows, [simple("count")])
     for asked in DISTINCT:
         call = call_of(rows, asked, pa.int64())
         bag = make(call)
