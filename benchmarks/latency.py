@@ -83,7 +83,7 @@ class Plain:
         self.rows: queue.Queue[int] = queue.Queue()
         own = spark.newSession()
         own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
-        own.conf.set("spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions"))
+        own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
         frame = own.readStream.schema(COLUMNS).parquet(str(self.folder))
         grouped = (
             frame.withWatermark("ts", "0 seconds")

@@ -30,8 +30,19 @@ BUILD_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Where workers have the Python of the driver.
-LOCAL_CONF = {"spark.python.daemon.module": "tidegate.spark.daemon"}
+# Most of Java runs once in a while here, and is compiled for the long run only if it is really hot:
+# else the compiler takes more time in the first minutes than everything else.
+_LATER = {
+    "Tier4InvocationThreshold": 50_000,
+    "Tier4MinInvocationThreshold": 10_000,
+    "Tier4CompileThreshold": 100_000,
+    "Tier4BackEdgeThreshold": 400_000,
+}
+# Where workers have the Python of the driver, and tasks run in its Java.
+LOCAL_CONF = {
+    "spark.python.daemon.module": "tidegate.spark.daemon",
+    "spark.driver.defaultJavaOptions": " ".join(f"-XX:{k}={v}" for k, v in _LATER.items()),
+}
 # What every session needs, also a borrowed one.
 SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
