@@ -126,6 +126,13 @@ FIXES: list[tuple[str, str, str, str]] = [
         "INTERVAL '10' MINUTE)",
     ),
     ("subquery_in", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
+    (
+        "match_without_bound",
+        "PATTERN (A B* C) WITHIN INTERVAL '1' HOUR",
+        "PATTERN (A B* C)",
+        "PATTERN (A B* C) WITHIN INTERVAL '1' HOUR",
+    ),
+    ("match_without_bound", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("over_of_a_changelog", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),
     ("over_of_all_that_follows", "10 FOLLOWING", "UNBOUNDED FOLLOWING", "10 FOLLOWING"),
     ("top_n_by_row", TTL, "STREAM s AS", f"STREAM s {TTL} AS"),

@@ -184,6 +184,18 @@ CASES = [
         "SELECT sum(v) OVER (ORDER BY v DESC) AS x FROM history",
     ),
     case(
+        "match_unsupported",
+        "TG-420",
+        "SELECT * FROM bids MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (A B+))",
+        "SELECT * FROM bids MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (A B{1,9}))",
+    ),
+    case(
+        "match_unsupported",
+        "TG-421",
+        "SELECT * FROM orders MATCH_RECOGNIZE (ORDER BY ts MEASURES A.id AS i PATTERN (A B))",
+        "SELECT * FROM asks MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (A B))",
+    ),
+    case(
         "lateness_without_window",
         "TG-412",
         "SELECT price FROM bids EMIT CHANGES LATE DATA TO late_rows",

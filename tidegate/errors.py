@@ -45,6 +45,7 @@ TITLES: dict[str, str] = {
     "TG-310": "text in double quotes where a column has that name",
     "TG-311": "comparison with NULL",
     "TG-312": "pattern or time zone that does not exist",
+    "TG-313": "invalid row pattern",
     # 4xx: statements that would be silent, wrong or without bound
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",
@@ -65,6 +66,8 @@ TITLES: dict[str, str] = {
     "TG-417": "join that the right side cannot serve",
     "TG-418": "late rows from several places of a query",
     "TG-419": "late rows that a stream cannot read",
+    "TG-420": "row pattern without a bound",
+    "TG-421": "MATCH_RECOGNIZE that a stream cannot run",
     # 5xx: running
     "TG-501": "not built yet",
     "TG-502": "Java missing or too old",

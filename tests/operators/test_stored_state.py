@@ -25,6 +25,10 @@ from tidegate.operators.epoch import Runner
 from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
 from tidegate.operators.hashing import hash_of
 from tidegate.operators.hold import Hold
+from tidegate.operators.match import TIME, Match, MatchSpec
+from tidegate.operators.match_results import Taken, Totalled
+from tidegate.operators.match_scalars import Compare, Part
+from tidegate.operators.match_search import Accept, Condition, Fork, Here, Program, Take
 from tidegate.operators.matching import Matching
 from tidegate.operators.nearest import Nearest
 from tidegate.operators.nearest_join import ALIVE, NearestJoin
@@ -66,6 +70,15 @@ FUNCTIONS = (
     ),
     Function("LAG", D, shift=-1, argument=D),
 )
+# A row, any number of rows that are larger than the one before them, with a row to look back at.
+RISING = Program(
+    (Accept(), Take(1, 2), Fork(1, 0), Take(0, 2)),
+    3,
+    (None, Condition(Compare(">", Part(0), Part(1), True), (Here(0), Here(0, 1)))),
+    (),
+    9,
+)
+MEASURED = (Taken(0, D, frozenset([0])), Totalled(CALLS[1], (0,), frozenset([0, 1])))
 MATCHING = Matching((S,), (False,), -5, 5)
 KEYS = Matching((S,), (False,))
 COLUMNS = ((S, D), (S, D))
@@ -103,6 +116,7 @@ OPERATORS: dict[str, tuple[Operator, int]] = {
         2,
     ),
     "over": (Over(OverSpec((S,), (Ordering(L),), ((0,),), FUNCTIONS, (S, D)), ttl_us=100), 1),
+    "match": (Match(MatchSpec((S,), (), (D,), RISING, MEASURED, rows_back=1), ttl_us=100), 1),
     "window_top_n": (WindowTopN(RANKING), 1),
     "changing_top_n": (ChangingTopN(RANKING), 1),
     "deduplicate": (Deduplicate(FIRST, ttl_us=100), 1),
@@ -123,8 +137,9 @@ def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
         ARRIVAL_FILE: pa.array([""] * count, S),
         ARRIVAL_ROW: pa.array(range(first, first + count), L),
     }
-    for name in ("c1", "o0", VALUE, "a1_0", "a2_0", "a3_0"):
+    for name in ("c1", "o0", VALUE, "a1_0", "a2_0", "a3_0", "v0"):
         columns[name] = pa.array(values, D)
+    columns[TIME] = pa.array([at - 1 for _, _, at in listed], L)
     return pa.table(columns)
 
 
@@ -164,8 +179,8 @@ def test_stored_state_can_be_read(name: str, request: pytest.FixtureRequest) -> 
     path = STORED / f"{name}.state"
     store = MemoryStore()
     for number, table in enumerate(BEFORE):
-        # Of an OVER some rows are out already.
-        mark = (14 if isinstance(operator, Over) else 10) + number
+        # Of an OVER some rows are out already, and matches are open.
+        mark = (14 if isinstance(operator, Over | Match) else 10) + number
         step(store, operator, ports, table, mark, 10 + number)
     stored = store.snapshot()
     if request.config.getoption("--regenerate"):
@@ -187,6 +202,7 @@ def test_every_operator_has_a_stored_state() -> None:
         "Deduplicate",
         "Hold",
         "KeyedAggregate",
+        "Match",
         "NearestJoin",
         "Normalize",
         "Over",

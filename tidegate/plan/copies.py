@@ -15,6 +15,9 @@ from tidegate.plan.scope import Context
 _IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "alive_id", "left_id", "right_id"})
 _ID_LISTS = frozenset({"generated", "key"})
 
+# What holds expressions and ids.
+_HOLDERS = (n.Node, n.KeyPair, n.TimeBounds, n.Nearness, n.Pick, n.Total, n.Condition)
+
 Names = Mapping[str, str]
 
 
@@ -47,7 +50,7 @@ def _renamed(value: Any, names: Names) -> Any:
         return replace(value, id=names.get(value.id, value.id))
     if isinstance(value, tuple):
         return tuple(_renamed(part, names) for part in value)
-    if not isinstance(value, n.Node | n.KeyPair | n.TimeBounds | n.Nearness):
+    if not isinstance(value, _HOLDERS):
         return value
     changed: dict[str, Any] = {}
     for part in fields(value):

@@ -11,6 +11,7 @@ from tidegate.catalog import objects as cat
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.plan.joins import JoinInput, build_join
+from tidegate.plan.match import bind_match
 from tidegate.plan.nearness import written_nearness
 from tidegate.plan.scope import (
     Context,
@@ -271,7 +272,18 @@ class TableBinder:
         return conditions
 
     def table(self, node: exp.Expr) -> tuple[n.Node, Relation]:
-        """One table of FROM and the name it goes by."""
+        """One table of FROM, or the matches in its rows, and the name it goes by."""
+        bound, relation = self._table(node)
+        match = node.args.get("match")
+        if match is None:
+            return bound, relation
+        if isinstance(bound, n.LookupScan):
+            _report_lookup(self.context, bound)
+            raise BrokenReference(bound.table.name)
+        bound, fields = bind_match(self.context, bound, relation, match, self.parent)
+        return bound, Relation(match.alias or None, _renamed(self.context, match, fields))
+
+    def _table(self, node: exp.Expr) -> tuple[n.Node, Relation]:
         alias = node.alias or None
         self._refuse_extras(node)
         if isinstance(node, exp.Subquery):
@@ -479,14 +491,3 @@ def _inline(context: Context, stream: cat.Stream, span: Span | None, bind_query:
     types = {item.name: item.type for item in stream.plan.fields}
     fields = tuple(replace(f, type=f.type or types.get(f.name)) for f in bound.fields)
     return n.Inlined(fields, input=bound, name=stream.name, span=span)
-
-
-__all__ = [
-    "BrokenReference",
-    "CteEntry",
-    "Ctes",
-    "FromClause",
-    "TableBinder",
-    "scan",
-    "written_time",
-]

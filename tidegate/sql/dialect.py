@@ -16,6 +16,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from tidegate.sql.match_recognize import parse_match_recognize
 from tidegate.sql.type_names import FOREIGN_TYPES
 from tidegate.types import Span
 
@@ -45,6 +46,12 @@ class TidegateParser(SparkParser):
     }
     # array(a, b)[0] is an element of an array, and so is list[0]; in other dialects they make one.
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    # MATCH_RECOGNIZE belongs to a table, not to a query.
+    QUERY_MODIFIER_PARSERS: ClassVar[dict[TokenType, Callable[..., Any]]] = {
+        token: parse
+        for token, parse in SparkParser.QUERY_MODIFIER_PARSERS.items()
+        if token is not TokenType.MATCH_RECOGNIZE
+    }
 
     def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expr | None]:
         return super().parse(_with_window_clauses(raw_tokens), sql)
@@ -112,8 +119,18 @@ class TidegateParser(SparkParser):
             match.meta["tolerance"] = self._parse_unary()
         return match
 
-    def _parse_table(self, *args: Any, **kwargs: Any) -> Any:
-        return self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
+    def _parse_table(self, *args: Any, joins: bool = False, **kwargs: Any) -> Any:
+        """A table may be followed by MATCH_RECOGNIZE, and only then by joins."""
+        table = self._located(lambda: super(TidegateParser, self)._parse_table(*args, **kwargs))
+        first = self._curr
+        if table is not None and self._match(TokenType.MATCH_RECOGNIZE):
+            match = parse_match_recognize(self)
+            match.meta["span"] = (first.start, self._prev.end + 1)
+            table.set("match", match)
+        if joins and table is not None:
+            for join in self._parse_joins():
+                table.append("joins", join)
+        return table
 
     def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
         return self._located(lambda: super(TidegateParser, self)._parse_interval(*args, **kwargs))
@@ -174,6 +191,7 @@ class TidegateDialect(Spark):
                 if token not in Spark.Tokenizer.COMMANDS and word not in _NO_KEYWORDS
             },
             "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+            "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE,
         }
 
     Parser = TidegateParser

@@ -158,7 +158,6 @@ _WORDS: dict[str, str] = {
     "DESCRIPTOR": "windows as tables: FROM TUMBLE(my_source, ts, INTERVAL '1' MINUTE) AS w.",
     "LATENESS": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
     "GRACE": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
-    "MATCH_RECOGNIZE": "pattern matching is not supported.",
 }
 # ksqlDB's session windows share their word with ours, so it takes two words to know them.
 _PHRASES: dict[tuple[str, str], str] = {

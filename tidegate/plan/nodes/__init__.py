@@ -22,6 +22,7 @@ from tidegate.plan.nodes.join import (
     TimeBounds,
 )
 from tidegate.plan.nodes.leaves import LookupScan, Scan, SideScan, Values
+from tidegate.plan.nodes.match import Condition, Match, Pick, Skip, SkipTo, Total
 from tidegate.plan.nodes.normalize import Normalize
 from tidegate.plan.nodes.over import Over, OverMode
 from tidegate.plan.nodes.rows import Emit, Explode, Filter, Inlined, Project
@@ -46,6 +47,7 @@ __all__ = [
     "FORWARD",
     "NEAREST",
     "Aggregate",
+    "Condition",
     "Distinct",
     "Emit",
     "Explode",
@@ -58,19 +60,24 @@ __all__ = [
     "KeyPair",
     "Limit",
     "LookupScan",
+    "Match",
     "Nearness",
     "Node",
     "Normalize",
     "Over",
     "OverMode",
+    "Pick",
     "Project",
     "Role",
     "Scan",
     "SetOperation",
     "SideScan",
+    "Skip",
+    "SkipTo",
     "Sort",
     "TimeBounds",
     "TopN",
+    "Total",
     "Unary",
     "Values",
     "Window",

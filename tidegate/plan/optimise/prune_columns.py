@@ -185,6 +185,19 @@ class _Pruner:
         fields = (*_kept(node.fields, _ids(below)), *(item for item, _ in kept))
         return _changed(node, input=below, fields=fields, functions=functions)
 
+    def _match(self, node: n.Match, needed: Ids) -> n.Node:
+        """It sends on only what its conditions and measures ask for."""
+        pairs = list(zip(node.fields[len(node.partition) :], node.measures, strict=True))
+        kept = [(item, part) for item, part in pairs if item.id in needed]
+        kept = kept or ([] if node.partition else pairs[:1])
+        measures = tuple(part for _, part in kept)
+        parts = [*node.conditions, *measures]
+        trees = [tree for part in parts for tree in part.trees]
+        asked = _used([*node.partition, *node.order, *trees]) | {node.time_id}
+        below = self.prune(node.input, self._input_of(node, asked))
+        fields = (*node.key_fields, *(item for item, _ in kept))
+        return _changed(node, input=below, fields=fields, measures=measures)
+
     # Groups and pairs
 
     def _aggregate(self, node: n.Aggregate, needed: Ids) -> n.Node:

@@ -10,6 +10,7 @@ from tidegate.validate.checks.join_without_bound import join_without_bound
 from tidegate.validate.checks.late_rows_of_several import late_rows_of_several
 from tidegate.validate.checks.lateness_without_window import lateness_without_window
 from tidegate.validate.checks.limit_unbounded import limit_unbounded
+from tidegate.validate.checks.match_unsupported import match_unsupported
 from tidegate.validate.checks.over_unsupported import over_unsupported
 from tidegate.validate.checks.set_operation_without_bound import set_operation_without_bound
 from tidegate.validate.checks.sort_unbounded import sort_unbounded
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     set_operation_without_bound,
     subquery_predicate,
     over_unsupported,
+    match_unsupported,
     lateness_without_window,
     late_rows_of_several,
     volatile_in_state,

@@ -1,0 +1,339 @@
+"""MATCH_RECOGNIZE over any rows, in any epochs, tasks and restarts: what a plain matcher finds.
+
+TIDEGATE_EXAMPLES is twice the number of examples (100), TIDEGATE_SEED where they start.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.operators.driving import Row
+from tests.operators.match_model import SECOND, MatchQuery, Pattern, Said
+from tests.operators.test_windows_duckdb import limits_of_state
+from tidegate.errors import RunError
+from tidegate.operators import match_search
+from tidegate.operators.clock import END_US, Tick
+from tidegate.sql import patterns as pt
+
+EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
+SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))
+
+
+def less(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one < other
+
+
+def equal(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one == other
+
+
+def both(one: Any, other: Any) -> Any:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def either(one: Any, other: Any) -> Any:
+    return opposite(both(opposite(one), opposite(other)))
+
+
+def opposite(one: Any) -> Any:
+    return None if one is None else not one
+
+
+def total(prices: list[Any]) -> Any:
+    return sum(prices) if prices else None
+
+
+def minus(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one - other
+
+
+def near(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else abs(one - other) <= 1
+
+
+CONDITIONS: list[Said] = [
+    ("{v}.price > 2", lambda r, v, w: less(2, r.last())),
+    ("price IS NOT NULL", lambda r, v, w: r.last() is not None),
+    ("{v}.price < PREV({v}.price)", lambda r, v, w: less(r.last(), r.last(v, 0, 1))),
+    ("price >= PREV(price, 2)", lambda r, v, w: opposite(less(r.last(), r.last(None, 0, 2)))),
+    (
+        "coalesce(PREV({v}.price), 1) = 1",
+        lambda r, v, w: (1 if r.last(v, 0, 1) is None else r.last(v, 0, 1)) == 1,
+    ),
+    ("{v}.price > {w}.price", lambda r, v, w: less(r.last(w), r.last())),
+    ("{w}.price + 1 >= LAST({v}.price, 1)", lambda r, v, w: near_above(r, v, w)),
+    (
+        "LAST({v}.price, 1) IS NULL OR LAST({v}.price, 1) < {v}.price",
+        lambda r, v, w: either(r.last(v, 1) is None, less(r.last(v, 1), r.last())),
+    ),
+    ("FIRST({v}.price) <= {v}.price", lambda r, v, w: opposite(less(r.last(), r.first(v)))),
+    ("FIRST({w}.price, 1) = {v}.price", lambda r, v, w: equal(r.first(w, 1), r.last())),
+    (
+        "NOT (PREV(LAST({w}.price), 1) = {v}.price)",
+        lambda r, v, w: opposite(equal(r.last(w, 0, 1), r.last())),
+    ),
+    ("sum({v}.price) < 6", lambda r, v, w: less(total(r.prices(v)), 6)),
+    ("count({v}.price) < 3", lambda r, v, w: len(r.prices(v)) < 3),
+    ("count(*) < 4", lambda r, v, w: len(r.places(None)) < 4),
+    (
+        "avg({w}.price) > 1",
+        lambda r, v, w: less(1, total(r.prices(w)) / len(r.prices(w))) if r.prices(w) else None,
+    ),
+    (
+        "max({v}.price) - min({v}.price) < 3",
+        lambda r, v, w: less(max(r.prices(v)) - min(r.prices(v)), 3) if r.prices(v) else None,
+    ),
+    ("abs({v}.price - {w}.price) <= 1", lambda r, v, w: near(r.last(), r.last(w))),
+    (
+        "{v}.price IN (PREV({v}.price), 2)",
+        lambda r, v, w: either(equal(r.last(), r.last(v, 0, 1)), equal(r.last(), 2)),
+    ),
+    (
+        "{v}.price BETWEEN {w}.price AND LAST(price, 1)",
+        lambda r, v, w: both(
+            opposite(less(r.last(), r.last(w))), opposite(less(r.last(None, 1), r.last()))
+        ),
+    ),
+    (
+        "{v}.price <=> {w}.price AND {v}.price <> 0",
+        lambda r, v, w: both(r.last() == r.last(w), opposite(equal(r.last(), 0))),
+    ),
+]
+
+
+def near_above(r: Any, v: str, w: str) -> Any:
+    if r.last(w) is None or r.last(v, 1) is None:
+        return None
+    return r.last(w) + 1 >= r.last(v, 1)
+
+
+MEASURES: list[Said] = [
+    ("{v}.price", lambda r, v, w: r.last(v)),
+    ("price", lambda r, v, w: r.last()),
+    ("FIRST({v}.price)", lambda r, v, w: r.first(v)),
+    ("FIRST(price, 1)", lambda r, v, w: r.first(None, 1)),
+    ("LAST({w}.price, 1)", lambda r, v, w: r.last(w, 1)),
+    ("PREV({v}.price)", lambda r, v, w: r.last(v, 0, 1)),
+    ("PREV(FIRST({v}.price), 2)", lambda r, v, w: r.first(v, 0, 2)),
+    ("count(*)", lambda r, v, w: len(r.places(None))),
+    ("count({v}.*)", lambda r, v, w: len(r.places(v))),
+    ("sum({v}.price)", lambda r, v, w: total(r.prices(v))),
+    ("max(price)", lambda r, v, w: max(r.prices(), default=None)),
+    ("collect_list({w}.price)", lambda r, v, w: r.prices(w)),
+    (
+        "sum({v}.price) FILTER (WHERE {v}.price > 1)",
+        lambda r, v, w: total([p for p in r.prices(v) if p > 1]),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    query: MatchQuery
+    # The rows of an epoch by task, the watermark after it, and whether it ends in a restart.
+    epochs: list[tuple[list[list[list[Row]]], int, bool]]
+    small: bool
+
+
+def variables() -> st.SearchStrategy[Pattern]:
+    return st.sampled_from("ABC").map(lambda name: ("var", name))
+
+
+def repeated(part: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
+    bounds = st.sampled_from([(0, 1), (0, None), (1, None), (2, 3), (1, 2), (2, None), (0, 2)])
+    return st.tuples(part, bounds, st.booleans()).map(lambda t: ("rep", t[0], *t[1], t[2]))
+
+
+def patterns() -> st.SearchStrategy[Pattern]:
+    parts = st.one_of(variables(), repeated(variables()))
+    some = st.lists(parts, min_size=1, max_size=3).map(lambda made: ("seq", *made))
+    either_ = st.lists(some, min_size=2, max_size=2).map(lambda made: ("or", *made))
+    # A quantifier over what may be nothing is refused.
+    firm = st.lists(variables(), min_size=1, max_size=2).map(lambda made: ("seq", *made))
+    nested = st.lists(st.one_of(parts, either_, repeated(firm)), min_size=1, max_size=3)
+    return nested.map(lambda made: ("seq", *made))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    pattern = draw(patterns().filter(lambda made: pt.shortest(parsed(made)) > 0))
+    names = pt.variables(parsed(pattern))
+    others = st.sampled_from(names)
+    chosen = draw(st.lists(st.sampled_from(names), unique=True))
+    conditions = tuple(
+        (name, draw(others), draw(st.sampled_from(CONDITIONS))) for name in sorted(chosen)
+    )
+    listed = [
+        (draw(others), draw(others), draw(st.sampled_from(MEASURES)))
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    # What is measured twice is one column of the operator.
+    measures = tuple({s[0].format(v=v, w=w): (v, w, s) for v, w, s in listed}.values())
+    query = MatchQuery(
+        pattern,
+        conditions,
+        measures,
+        draw(st.sampled_from(skips(pattern, names))),
+        draw(st.sampled_from([None, 1, 3, 6])),
+        keeps_late=draw(st.booleans()),
+    )
+    return Case(query, draw(epochs()), draw(st.booleans()))
+
+
+def skips(pattern: Pattern, names: tuple[str, ...]) -> list[str]:
+    found = ["PAST LAST ROW", "TO NEXT ROW"]
+    tree = parsed(pattern)
+    for name in names:
+        own = frozenset([name])
+        if pt.occurs(tree, own) and pt.first_place(tree, own):
+            found.append(f"TO FIRST {name}")
+        if pt.occurs(tree, own) and (pt.last_place(tree, own) or pt.first_place(tree, own)):
+            found.append(f"TO LAST {name}")
+    return found
+
+
+def parsed(pattern: Pattern) -> pt.Pattern:
+    from tests.operators.match_model import pattern_sql
+    from tidegate.sql.dialect import DIALECT
+
+    sql = f"SELECT 1 FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN ({pattern_sql(pattern)}))"
+    tree = DIALECT.parse(sql)[0]
+    assert tree is not None
+    found: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
+    return found
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> list[tuple[list[list[list[Row]]], int, bool]]:
+    keys = st.sampled_from(draw(st.sampled_from([[1], [1, 2], [None, 1, 2]])))
+    prices = st.sampled_from([None, 0, 1, 2, 3, 4])
+    row = st.tuples(st.integers(-2, 9), keys, prices, st.integers(0, 3))
+    found, number = [], 0
+    for listed in draw(st.lists(st.lists(row, max_size=7), max_size=6)):
+        tasks: list[list[list[Row]]] = [[[], []], [[], []]]
+        for ts, key, price, task in listed:
+            tasks[task // 2][task % 2].append(Row(ts * SECOND, (key,), (price,), 1, number))
+            number += 1
+        mark = draw(st.integers(-3, 12)) * SECOND + draw(st.integers(-1, 1))
+        found.append((tasks, mark, draw(st.booleans())))
+    return found
+
+
+def micros(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, at, *rest = row
+    return (key, int(at.timestamp()) * SECOND + at.microsecond, *rest)
+
+
+@seed(SEED)
+@settings(
+    max_examples=-(-EXAMPLES // 2),
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(cases())
+def test_matches_are_those_of_a_plain_matcher(case: Case) -> None:
+    query = case.query
+    run, late, before = query.drive(), 0, None
+    on_time: list[Row] = []
+    found: list[tuple[Any, ...]] = []
+    with limits_of_state(case.small):
+        for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
+            epoch = run.epoch(tasks, [Tick(0, 0, mark)], now_us=1)
+            new = [row for batches in tasks for batch in batches for row in batch]
+            kept = [row for row in new if before is None or row.ts >= before]
+            late += len(new) - len(kept)
+            on_time += kept
+            assert epoch.late_rows == late
+            assert len(epoch.late) == (len(new) - len(kept)) * query.keeps_late
+            came = [micros(row) for row in epoch.main]
+            if before is not None and query.is_on_time:
+                # What reads them by their time does not find them late.
+                assert all(row[1] >= before - (query.within or 0) * SECOND for row in came)
+            before = mark if before is None else max(before, mark)
+            found += came
+            if restarts:
+                run.restart()
+    assert sorted(found, key=repr) == sorted(query.in_batch(on_time), key=repr), query.sql
+    assert run.kept() == []
+
+
+V = ("seq", ("var", "A"), ("rep", ("var", "B"), 1, None, False), ("var", "C"))
+FALLS: Said = ("{v}.price < PREV({v}.price)", lambda r, v, w: less(r.last(), r.last(v, 0, 1)))
+RISES: Said = ("{v}.price > PREV({v}.price)", lambda r, v, w: less(r.last(v, 0, 1), r.last()))
+COUNT: Said = ("count(*)", lambda r, v, w: len(r.places(None)))
+SHAPES = MatchQuery(V, (("B", "B", FALLS), ("C", "C", RISES)), (("A", "A", COUNT),))
+
+
+def prices(*listed: int | None, start: int = 0) -> list[Row]:
+    return [Row((start + i) * SECOND, (1,), (p,), 1, start + i) for i, p in enumerate(listed)]
+
+
+def test_a_forgotten_partition_begins_anew() -> None:
+    """With a time to live, rows of an open match go some time after the last row of the key."""
+    for ttl_us, counts in ((None, [4]), (10, [])):
+        query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, ttl_us=ttl_us)
+        run = query.drive()
+        run.rows(prices(9, 8, 7), mark=10 * SECOND, now_us=1)
+        run.restart()
+        assert run.rows([], mark=10 * SECOND, now_us=20).main == []
+        assert (run.kept() == []) is (ttl_us is not None)
+        run.rows(prices(8, start=11), mark=11 * SECOND, now_us=21)
+        assert [row[2] for row in run.end().main] == counts
+
+
+def test_nothing_is_kept_once_within_is_over() -> None:
+    query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, within=5)
+    run = query.drive()
+    run.rows(prices(9, 8, 7), mark=4 * SECOND)
+    assert run.kept()
+    run.rows([], mark=7 * SECOND)
+    assert run.kept() == []
+
+
+def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways that depend on earlier choices cannot be left out, and there may be very many."""
+    seen: Said = ("count({v}.price) >= 0", lambda r, v, w: True)
+    never: Said = ("{v}.price > 9 + count({v}.price)", lambda r, v, w: False)
+    many = ("rep", ("var", "A"), 0, None, False)
+    pattern = ("seq", many, many, many, many, ("var", "B"))
+    monkeypatch.setattr(match_search, "MOST_STEPS", 10_000)
+    run = MatchQuery(pattern, (("A", "A", seen), ("B", "B", never)), ()).drive()
+    run.rows(prices(*[1] * 30))
+    with pytest.raises(RunError, match="has tried 10,000 ways") as caught:
+        run.end()
+    assert caught.value.code == "TG-503"
+
+
+def test_a_search_along_the_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    never: Said = ("{v}.price > 9", lambda r, v, w: False)
+    many = ("rep", ("var", "A"), 0, None, False)
+    pattern = ("seq", many, many, many, many, ("var", "B"))
+    monkeypatch.setattr(match_search, "MOST_STEPS", 1_000)
+    run = MatchQuery(pattern, (("B", "B", never),), ()).drive()
+    run.rows(prices(*[1] * 30))
+    assert run.end().main == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("{v}.price / PREV({v}.price) > 1", "is a division by zero"),
+        ("{v}.price * PREV({v}.price) * 9223372036854775807 > 1", "overflows 64 bits"),
+    ],
+)
+def test_a_condition_that_fails_stops_the_stream(condition: str, message: str) -> None:
+    failing: Said = (condition, lambda r, v, w: None)
+    run = MatchQuery(("seq", ("var", "A"), ("var", "B")), (("B", "B", failing),), ()).drive()
+    run.rows(prices(0, 5) if "/" in condition else prices(2, 5))
+    with pytest.raises(RunError, match=message) as caught:
+        run.end()
+    assert caught.value.code == "TG-503"

@@ -1,0 +1,60 @@
+CREATE SOURCE ticker (symbol STRING, price DOUBLE, ts TIMESTAMP, other TIMESTAMP,
+    WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+
+CREATE STREAM not_by_time AS
+SELECT * FROM ticker MATCH_RECOGNIZE (ORDER BY other MEASURES A.price AS p PATTERN (A B));
+
+CREATE STREAM of_changes AS
+SELECT * FROM (SELECT symbol, max(ts) AS ts, window_end FROM ticker
+    GROUP BY symbol, TUMBLE(ts, INTERVAL '1' MINUTE)) MATCH_RECOGNIZE (
+    ORDER BY window_end MEASURES A.symbol AS s PATTERN (A B)
+) EMIT CHANGES;
+
+CREATE STREAM all_rows AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    ORDER BY ts MEASURES A.price AS p ALL ROWS PER MATCH PATTERN (A B)
+);
+
+CREATE STREAM of_nothing AS
+SELECT * FROM ticker MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (A* B?));
+
+CREATE STREAM loops AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    ORDER BY ts MEASURES A.price AS p PATTERN ((A? B*)+ C{3,2}) WITHIN INTERVAL '1' MONTH
+);
+
+CREATE STREAM foreign_patterns AS
+SELECT * FROM ticker MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (^A PERMUTE(A, B)));
+
+CREATE STREAM permuted AS
+SELECT * FROM ticker MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price AS p PATTERN (PERMUTE(A, B)));
+
+CREATE STREAM skips_to_itself AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    ORDER BY ts MEASURES A.price AS p AFTER MATCH SKIP TO FIRST A PATTERN (A B)
+);
+
+CREATE STREAM skips_nowhere AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    ORDER BY ts MEASURES A.price AS p AFTER MATCH SKIP TO LAST B PATTERN (A B?)
+);
+
+CREATE STREAM unknown_names AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    PARTITION BY lower(symbol) ORDER BY ts MEASURES A.prise AS p, D.price AS q PATTERN (A B)
+    SUBSET A = (B, X) DEFINE C AS C.price > 1, B AS true, B AS false
+);
+
+CREATE STREAM functions_of_others AS
+SELECT * FROM ticker MATCH_RECOGNIZE (
+    ORDER BY ts
+    MEASURES MATCH_NUMBER() AS m, CLASSIFIER() AS c, MATCH_ROWTIME(other) AS t, FIRST(A.price + B.price) AS f,
+        LAST(A.price, B.price) AS l, PREV() AS v, sum(LAST(A.price)) AS s,
+        row_number() OVER (ORDER BY ts) AS r
+    PATTERN (A B) DEFINE B AS NEXT(B.price) > 3 AND MATCH_ROWTIME() > B.ts
+);
+
+CREATE STREAM nothing_comes_out AS SELECT 1 AS one FROM ticker MATCH_RECOGNIZE (ORDER BY ts PATTERN (A B));
+
+CREATE STREAM no_alias AS
+SELECT * FROM ticker MATCH_RECOGNIZE (ORDER BY ts MEASURES A.price PATTERN (A B));

@@ -1,0 +1,344 @@
+"""What DEFINE leaves to the operator, as expressions that it computes value by value.
+
+Types are Spark's, and what comes out is what Spark would give. What cannot be had exactly is
+refused: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
+found the types, an unknown one (`?`) fits everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlglot import exp
+
+from tidegate.operators.match_scalars import (
+    Absolute,
+    And,
+    AsDouble,
+    Calculate,
+    Coalesce,
+    Compare,
+    Constant,
+    Divide,
+    IsNull,
+    Not,
+    Or,
+    Part,
+    Scalar,
+)
+from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import own_span, to_sql
+
+UNKNOWN = "?"
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_INTEGERS = tuple(_BITS)
+# The digits of a whole number that meets a decimal.
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
+_INTERVAL = "INTERVAL"
+_PLAIN = (*_INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "BINARY")
+_FLOATING = ("FLOAT", "DOUBLE")
+_COMPARED: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_COUNTED: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_HINT = (
+    "put what needs one row into FIRST, LAST or PREV, as in PREV(lower(A.name)); across rows =, "
+    "<>, <, >, BETWEEN, IN, IS NULL, AND, OR, NOT, +, -, *, /, abs, coalesce and CAST(… AS DOUBLE) "
+    "run."
+)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An expression with the name of its type; intervals of days to seconds are one type."""
+
+    scalar: Scalar
+    kind: str
+
+
+class _Untranslatable(Exception):
+    def __init__(self, message: str, tree: exp.Expr) -> None:
+        super().__init__(message)
+        self.tree = tree
+
+
+def kind_named(name: str | None) -> str:
+    """The type as it is known here; `?` for one that is not."""
+    text = (name or UNKNOWN).upper().replace(" ", "")
+    if text in (*_PLAIN, *_FLOATING) or _DECIMAL.fullmatch(text):
+        return text
+    if text.startswith(_INTERVAL) and text.endswith(("DAY", "HOUR", "MINUTE", "SECOND")):
+        return _INTERVAL
+    return UNKNOWN
+
+
+def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
+    """A condition over parts of these types; raises Unrunnable."""
+    try:
+        found = _scalar(tree, kinds)
+        if found.kind not in ("BOOLEAN", UNKNOWN):
+            raise _Untranslatable(f"it is {found.kind}, and not true or false", tree)
+    except _Untranslatable as error:
+        message = f"DEFINE {variable}: {error}"
+        raise Unrunnable(Refusal(message, _HINT, own_span(error.tree))) from None
+    return found.scalar
+
+
+def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    tree = tree.unnest()
+    if isinstance(tree, exp.Column):
+        place = int(tree.name[1:])
+        return Typed(Part(place), kinds[place])
+    for kind, translate in _TRANSLATED.items():
+        if isinstance(tree, kind):
+            return translate(tree, kinds)
+    what = (ex.call_name(tree) or type(tree).__name__).lower()
+    raise _Untranslatable(f"{what} over values of different rows cannot run", tree)
+
+
+def _literal(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    if tree.args.get("is_string"):
+        return Typed(Constant(tree.name), "STRING")
+    if tree.name.isdecimal():
+        number = int(tree.name)
+        if number < 2**63:
+            return Typed(Constant(number), "INT" if number < 2**31 else "BIGINT")
+    elif re.fullmatch(r"\d*\.\d+|\d+\.", tree.name):
+        value = Decimal(tree.name)
+        digits, scale = len(value.as_tuple().digits), max(0, -int(value.as_tuple().exponent))
+        return Typed(Constant(value), f"DECIMAL({max(digits, scale)},{scale})")
+    raise _Untranslatable(f"the number {tree.name} cannot be compared across rows", tree)
+
+
+def _compared(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    return _comparison(_COMPARED[type(tree)], tree.this, tree.expression, tree, kinds)
+
+
+def _comparison(
+    sign: str, left: exp.Expr, right: exp.Expr, tree: exp.Expr, kinds: Sequence[str]
+) -> Typed:
+    one, other, doubles = _alike(_scalar(left, kinds), _scalar(right, kinds), tree)
+    return Typed(Compare(sign, one, other, doubles), "BOOLEAN")
+
+
+def _alike(one: Typed, other: Typed, tree: exp.Expr) -> tuple[Scalar, Scalar, bool]:
+    """Two values as Spark compares them, and whether these are doubles."""
+    pair = (one.kind, other.kind)
+    whole = all(kind in _INTEGERS for kind in pair)
+    if UNKNOWN in pair or whole or (one.kind == other.kind and one.kind in (*_PLAIN, _INTERVAL)):
+        return one.scalar, other.scalar, False
+    if any(kind in _FLOATING for kind in pair):
+        if pair == ("FLOAT", "FLOAT"):
+            return one.scalar, other.scalar, True
+        return _as_double(one, other, tree), _as_double(other, one, tree), True
+    if all(_is_exact(kind) for kind in pair):
+        (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
+        if max(first - scale, second - more) + max(scale, more) <= _MOST_DIGITS:
+            return one.scalar, other.scalar, False
+    raise _unlike(one, other, tree)
+
+
+def _unlike(one: Typed, other: Typed, tree: exp.Expr) -> _Untranslatable:
+    return _Untranslatable(
+        f"{one.kind} with {other.kind} cannot be computed across rows as Spark does it", tree
+    )
+
+
+def _is_exact(kind: str) -> bool:
+    return kind in _INTEGERS or _DECIMAL.fullmatch(kind) is not None
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    """Precision and scale."""
+    found = _DECIMAL.fullmatch(kind)
+    return (int(found.group(1)), int(found.group(2))) if found else (_DIGITS[kind], 0)
+
+
+def _as_double(own: Typed, beside: Typed, tree: exp.Expr) -> Scalar:
+    """A number that meets a double; FLOAT with others than that is left to Spark."""
+    pair = (own.kind, beside.kind)
+    if "DOUBLE" in pair and (own.kind in _FLOATING or _is_exact(own.kind)):
+        return _double(own)
+    raise _unlike(own, beside, tree)
+
+
+def _double(own: Typed) -> Scalar:
+    if isinstance(own.scalar, Constant):
+        return Constant(float(own.scalar.value))
+    return own.scalar if own.kind in (*_FLOATING, UNKNOWN) else AsDouble(own.scalar)
+
+
+def _counted(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    sign = _COUNTED[type(tree)]
+    one, other = _scalar(tree.this, kinds), _scalar(tree.expression, kinds)
+    pair = (one.kind, other.kind)
+    if UNKNOWN in pair:
+        return Typed(Calculate(sign, one.scalar, other.scalar), UNKNOWN)
+    if all(kind in _INTEGERS for kind in pair):
+        kind = max(pair, key=_INTEGERS.index)
+        return Typed(Calculate(sign, one.scalar, other.scalar, _BITS[kind]), kind)
+    if any(kind in _FLOATING for kind in pair):
+        left, right = _as_double(one, other, tree), _as_double(other, one, tree)
+        return Typed(Calculate(sign, left, right), "DOUBLE")
+    if all(_is_exact(kind) for kind in pair):
+        return _of_decimals(sign, one, other, tree)
+    times = {
+        ("-", "TIMESTAMP", "TIMESTAMP"): _INTERVAL,
+        ("-", "TIMESTAMP", _INTERVAL): "TIMESTAMP",
+        ("+", "TIMESTAMP", _INTERVAL): "TIMESTAMP",
+        ("-", _INTERVAL, _INTERVAL): _INTERVAL,
+        ("+", _INTERVAL, _INTERVAL): _INTERVAL,
+    }
+    found = times.get((sign, *pair))
+    if found is None:
+        raise _unlike(one, other, tree)
+    return Typed(Calculate(sign, one.scalar, other.scalar, 64), found)
+
+
+def _of_decimals(sign: str, one: Typed, other: Typed, tree: exp.Expr) -> Typed:
+    """As many digits as no result can exceed; with more than 38 Spark would round."""
+    (first, scale), (second, more) = _digits(one.kind), _digits(other.kind)
+    if sign == "*":
+        digits, places = first + second + 1, scale + more
+    else:
+        places = max(scale, more)
+        digits = max(first - scale, second - more) + places + 1
+    if digits > _MOST_DIGITS:
+        raise _unlike(one, other, tree)
+    made = Calculate(sign, one.scalar, other.scalar, decimals=True)
+    return Typed(made, f"DECIMAL({digits},{places})")
+
+
+def _divided(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    one, other = _scalar(tree.this, kinds), _scalar(tree.expression, kinds)
+    pair = (one.kind, other.kind)
+    numbers = (*_INTEGERS, "DOUBLE", UNKNOWN)
+    whole = all(kind in numbers for kind in pair)
+    if whole or ("DOUBLE" in pair and all(_is_exact(k) or k in _FLOATING for k in pair)):
+        return Typed(Divide(_double(one), _double(other)), "DOUBLE")
+    raise _unlike(one, other, tree)
+
+
+def _negated(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    given = _scalar(tree.this, kinds)
+    if isinstance(given.scalar, Constant) and given.kind != "STRING":
+        return Typed(Constant(-given.scalar.value), given.kind)
+    if given.kind in _INTEGERS or given.kind == UNKNOWN:
+        bits = _BITS.get(given.kind, 0)
+        return Typed(Calculate("-", Constant(0), given.scalar, bits), given.kind)
+    if given.kind == "DOUBLE":
+        return Typed(Calculate("*", Constant(-1.0), given.scalar), given.kind)
+    raise _Untranslatable(f"- {given.kind} across rows cannot run", tree)
+
+
+def _joined(kind: type[And] | type[Or]) -> Callable[[exp.Expr, Sequence[str]], Typed]:
+    def translate(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+        parts = [_condition(part, kinds) for part in (tree.this, tree.expression)]
+        return Typed(kind(*parts), "BOOLEAN")
+
+    return translate
+
+
+def _condition(tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
+    given = _scalar(tree, kinds)
+    if given.kind not in ("BOOLEAN", UNKNOWN):
+        raise _Untranslatable(f"{given.kind} is not true or false", tree)
+    return given.scalar
+
+
+def _not(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    return Typed(Not(_condition(tree.this, kinds)), "BOOLEAN")
+
+
+def _is_null(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    if not isinstance(tree.expression, exp.Null):
+        raise _Untranslatable("IS with anything but NULL across rows cannot run", tree)
+    return Typed(IsNull(_scalar(tree.this, kinds).scalar), "BOOLEAN")
+
+
+def _same(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    """a <=> b, and with NULLs on both sides true."""
+    one, other, doubles = _alike(_scalar(tree.this, kinds), _scalar(tree.expression, kinds), tree)
+    both = And(IsNull(one), IsNull(other))
+    same: Scalar = Coalesce((Compare("=", one, other, doubles), both))
+    return Typed(Not(same) if isinstance(tree, exp.NullSafeNEQ) else same, "BOOLEAN")
+
+
+def _between(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    if tree.args.get("symmetric"):
+        raise _Untranslatable("BETWEEN SYMMETRIC across rows cannot run", tree)
+    above = _comparison(">=", tree.this, tree.args["low"], tree, kinds)
+    below = _comparison("<=", tree.this, tree.args["high"], tree, kinds)
+    return Typed(And(above.scalar, below.scalar), "BOOLEAN")
+
+
+def _one_of(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    """All values are compared in one type: with a double among them, as doubles."""
+    values = [_scalar(part, kinds) for part in (tree.this, *tree.expressions)]
+    if len(values) < 2:
+        raise _Untranslatable("IN across rows needs a list", tree)
+    if any(value.kind == "DOUBLE" for value in values):
+        values = [Typed(_double(v), "DOUBLE") if _is_exact(v.kind) else v for v in values]
+    found: Scalar | None = None
+    for value in values[1:]:
+        one, other, doubles = _alike(values[0], value, tree)
+        same = Compare("=", one, other, doubles)
+        found = same if found is None else Or(found, same)
+    assert found is not None, "there is a value to compare with"
+    return Typed(found, "BOOLEAN")
+
+
+def _cast(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    given, kind = _scalar(tree.this, kinds), to_sql(tree.args["to"]).upper()
+    known = _is_exact(given.kind) or given.kind in (*_FLOATING, UNKNOWN)
+    if kind != "DOUBLE" or not known:
+        raise _Untranslatable(f"a cast to {kind} across rows cannot run", tree)
+    return Typed(_double(given), "DOUBLE")
+
+
+def _call(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
+    name = ex.call_name(tree)
+    parts = [_scalar(part, kinds) for part in tree.expressions]
+    found = {part.kind for part in parts}
+    if name == "ABS" and len(parts) == 1:
+        kind = parts[0].kind
+        if _is_exact(kind) or kind in ("DOUBLE", UNKNOWN):
+            return Typed(Absolute(parts[0].scalar, _BITS.get(kind, 0)), kind)
+    if name == "COALESCE" and parts and len(found - {UNKNOWN}) <= 1:
+        return Typed(Coalesce(tuple(part.scalar for part in parts)), max(found, key=_is_known))
+    raise _Untranslatable(f"{str(name).lower()} over values of different rows cannot run", tree)
+
+
+def _is_known(kind: str) -> bool:
+    return kind != UNKNOWN
+
+
+_TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Sequence[str]], Typed]] = {
+    exp.Literal: _literal,
+    exp.Boolean: lambda tree, kinds: Typed(Constant(bool(tree.this)), "BOOLEAN"),
+    **dict.fromkeys(_COMPARED, _compared),
+    **dict.fromkeys(_COUNTED, _counted),
+    exp.Div: _divided,
+    exp.Neg: _negated,
+    exp.And: _joined(And),
+    exp.Or: _joined(Or),
+    exp.Not: _not,
+    exp.Is: _is_null,
+    exp.NullSafeEQ: _same,
+    exp.NullSafeNEQ: _same,
+    exp.Between: _between,
+    exp.In: _one_of,
+    exp.Cast: _cast,
+    exp.Anonymous: _call,
+}

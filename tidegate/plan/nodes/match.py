@@ -1,0 +1,196 @@
+"""MATCH_RECOGNIZE: matches of a pattern in the rows of each partition, in the order of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sqlglot import exp
+
+from tidegate.plan.nodes.base import APPEND, Key, Node, Unary, expiry
+from tidegate.plan.nodes.fields import Field
+from tidegate.plan.nodes.once import once
+from tidegate.sql import patterns as pt
+from tidegate.types import ChangelogKind, format_duration
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The value that an expression has on one row of a match.
+
+    Of the rows of some variables (None: all) the one `offset` away from the last or the first, and
+    from there `back` rows back in the partition. Where there is no such row it is NULL, or what
+    `missing` gives on any row.
+    """
+
+    value: exp.Expr
+    variables: frozenset[str] | None = None
+    last: bool = True
+    offset: int = 0
+    back: int = 0
+    missing: exp.Expr | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """In a condition: whether it is about the row that is looked at, or one before it."""
+        return self.variables is None and self.last and self.offset == 0
+
+    @property
+    def trees(self) -> tuple[exp.Expr, ...]:
+        return (self.value,) if self.missing is None else (self.value, self.missing)
+
+
+@dataclass(frozen=True)
+class Total:
+    """An aggregate over the rows of some variables (None: all)."""
+
+    call: exp.Expr
+    variables: frozenset[str] | None = None
+
+    @property
+    def trees(self) -> tuple[exp.Expr, ...]:
+        return (self.call,)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What DEFINE says of a variable: an expression over `?0`, `?1`, …, which are `parts`."""
+
+    variable: str
+    tree: exp.Expr
+    parts: tuple[Pick | Total, ...]
+
+    @property
+    def trees(self) -> tuple[exp.Expr, ...]:
+        return tuple(tree for part in self.parts for tree in part.trees)
+
+
+class SkipTo(Enum):
+    """Where the next match may begin."""
+
+    PAST_LAST_ROW = "past last row"
+    NEXT_ROW = "to next row"
+    FIRST = "to first"
+    LAST = "to last"
+
+
+@dataclass(frozen=True)
+class Skip:
+    """`variables` are those of TO FIRST and TO LAST."""
+
+    to: SkipTo = SkipTo.PAST_LAST_ROW
+    variables: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return " ".join([self.to.value, *sorted(self.variables)])
+
+
+@dataclass(frozen=True, eq=False)
+class Match(Unary):
+    """A row a match: first the fields of the partition, then one a measure."""
+
+    partition: tuple[exp.Expr, ...] = field(kw_only=True)
+    order: tuple[exp.Expr, ...] = field(kw_only=True)
+    time_id: str = field(kw_only=True)
+    pattern: pt.Pattern = field(kw_only=True)
+    conditions: tuple[Condition, ...] = field(kw_only=True)
+    measures: tuple[Pick | Total, ...] = field(kw_only=True)
+    skip: Skip = field(default=Skip(), kw_only=True)
+    within_us: int | None = field(default=None, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
+
+    @property
+    def key_fields(self) -> tuple[Field, ...]:
+        return self.fields[: len(self.partition)]
+
+    @property
+    def time_field(self) -> Field:
+        return self.input.field(self.time_id)
+
+    @once
+    def most_rows(self) -> int | None:
+        """The most rows of a match, if the pattern says so."""
+        return pt.longest(self.pattern)
+
+    @once
+    def rows_back(self) -> int:
+        """How many rows before the first of a match its conditions and measures can see."""
+        found = [0]
+        for condition in self.conditions:
+            places = pt.first_place(self.pattern, frozenset([condition.variable]))
+            for part in condition.parts:
+                if isinstance(part, Pick):
+                    before = (places or 0) if part.is_current else 0
+                    found.append(part.back - before)
+        found += [part.back for part in self.measures if isinstance(part, Pick)]
+        return max(found)
+
+    @once
+    def on_time(self) -> bool:
+        """Whether matches come out before the watermark, held back by WITHIN, passes them."""
+        return comes_on_time(self.pattern, self.within_us)
+
+    @once
+    def changelog(self) -> ChangelogKind:
+        return APPEND
+
+    @once
+    def key(self) -> Key | None:
+        return None
+
+    @once
+    def state_bound(self) -> str | None:
+        kept = []
+        if self.within_us is not None:
+            kept.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
+        elif self.most_rows is not None:
+            kept.append(f"the last {_rows(self.most_rows)} a partition" + expiry(self.ttl_us))
+        elif self.ttl_us is not None:
+            kept.append("rows of open matches" + expiry(self.ttl_us))
+        else:
+            bound = "until the end" if self.input.bounded else "without bound"
+            kept.append(f"rows of open matches {bound}")
+        if self.rows_back:
+            kept.append(f"the {_rows(self.rows_back)} before them" + expiry(self.ttl_us))
+        return f"rows until the watermark passes them; {', '.join(kept)}"
+
+    @property
+    def judges_lateness(self) -> bool:
+        return True
+
+    @once
+    def is_final(self) -> bool:
+        return True
+
+    @property
+    def needs_watermark(self) -> bool:
+        return True
+
+    @property
+    def reads_clock(self) -> bool:
+        return self.ttl_us is not None
+
+    def until_close(self, by_time: bool) -> Node:
+        """Rows wait here anyway; what changes below may become final there."""
+        if self.input.changelog is APPEND:
+            return self
+        return self.with_inputs(self.input.until_close(by_time))
+
+    @property
+    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+        parts = [tree for condition in self.conditions for tree in condition.trees]
+        parts += [tree for part in self.measures for tree in part.trees]
+        return (*self.partition, *self.order, *parts)
+
+
+def comes_on_time(pattern: pt.Pattern, within_us: int | None) -> bool:
+    """Whether it is known how long after its last row a match can come out.
+
+    Within a time that is so; without one, where every match has the same number of rows, it comes
+    with the last of them.
+    """
+    return within_us is not None or pt.longest(pattern) == pt.shortest(pattern)
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else f"{count} rows"

@@ -1,0 +1,221 @@
+"""MATCH_RECOGNIZE, read with the parser of our dialect.
+
+sqlglot keeps the pattern as a text, and knows neither WITHIN nor SUBSET; here they are read, and
+every clause remembers its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tidegate.sql.patterns import (
+    Alternation,
+    Concatenation,
+    Foreign,
+    Pattern,
+    Repetition,
+    Variable,
+)
+from tidegate.types import Span
+
+# What stands for one row in other systems, and for a name nowhere.
+_QUANTIFIERS = {TokenType.STAR: (0, None), TokenType.PLUS: (1, None), TokenType.PLACEHOLDER: (0, 1)}
+_MARKS = frozenset(
+    {*_QUANTIFIERS, TokenType.DQMARK, TokenType.L_BRACE, TokenType.R_BRACE, TokenType.COMMA}
+)
+
+
+class MatchRecognize(exp.MatchRecognize):
+    """A clause on a table; `pattern` is a Pattern, and so is not printed back."""
+
+    arg_types: ClassVar[dict[str, bool]] = {
+        **exp.MatchRecognize.arg_types,
+        "within": False,
+        "subsets": False,
+    }
+
+
+def parse_match_recognize(parser: Any) -> MatchRecognize:
+    """What follows the word MATCH_RECOGNIZE."""
+    if not parser._match(TokenType.L_PAREN):
+        parser.raise_error("Expecting (")
+    parts: dict[str, Any] = {
+        "partition_by": parser._parse_partition_by(),
+        "order": parser._parse_order(),
+    }
+    if parser._match_text_seq("MEASURES"):
+        parts["measures"] = parser._parse_csv(lambda: _measure(parser))
+    parts["rows"] = _located(parser, _rows)
+    parts["after"] = _located(parser, _after)
+    if not parser._match_text_seq("PATTERN") or not parser._match(TokenType.L_PAREN):
+        parser.raise_error("Expecting PATTERN (…)")
+    parts["pattern"] = _pattern(parser)
+    parser._match_r_paren()
+    if parser._match_text_seq("WITHIN"):
+        parts["within"] = parser._parse_interval() or parser._parse_unary()
+    if parser._match_text_seq("SUBSET"):
+        parts["subsets"] = parser._parse_csv(lambda: _subset(parser))
+    if parser._match_text_seq("DEFINE"):
+        parts["define"] = parser._parse_csv(lambda: _definition(parser))
+    if not parser._match(TokenType.R_PAREN):
+        parser.raise_error(f"Expecting ) after {parser._prev.text}")
+    return MatchRecognize(**parts, alias=parser._parse_table_alias())
+
+
+def _located(parser: Any, parse: Any) -> exp.Expr | None:
+    first, index = parser._curr, parser._index
+    found: exp.Expr | None = parse(parser)
+    if found is not None and parser._index > index:
+        found.meta["span"] = (first.start, parser._prev.end + 1)
+    return found
+
+
+def _measure(parser: Any) -> exp.Expr:
+    """LAST(A.price) AS price; FINAL and RUNNING say the same where a match is one row."""
+    parser._match_texts(("FINAL", "RUNNING"))
+    value = parser._parse_disjunction()
+    if not parser._match(TokenType.ALIAS):
+        parser.raise_error("Expecting AS and a name after a measure")
+    return exp.Alias(this=value, alias=_name(parser))
+
+
+def _name(parser: Any) -> exp.Expr:
+    name: exp.Expr | None = parser._parse_id_var()
+    if name is None:
+        parser.raise_error("Expecting a name")
+    assert name is not None, "the parser raises"
+    return name
+
+
+def _rows(parser: Any) -> exp.Expr | None:
+    if parser._match_text_seq("ONE", "ROW", "PER", "MATCH"):
+        return exp.var("ONE ROW PER MATCH")
+    if not parser._match_text_seq("ALL", "ROWS", "PER", "MATCH"):
+        return None
+    for words in ("SHOW EMPTY MATCHES", "OMIT EMPTY MATCHES", "WITH UNMATCHED ROWS"):
+        parser._match_text_seq(*words.split())
+    return exp.var("ALL ROWS PER MATCH")
+
+
+def _after(parser: Any) -> exp.Expr | None:
+    """Where to look for the next match; a variable is named by `this` of what comes back."""
+    if not parser._match_text_seq("AFTER", "MATCH"):
+        return None
+    parser._match_text_seq("SKIP")
+    if parser._match_text_seq("PAST", "LAST", "ROW"):
+        return exp.var("PAST LAST ROW")
+    if parser._match_text_seq("TO", "NEXT", "ROW"):
+        return exp.var("TO NEXT ROW")
+    if not parser._match_text_seq("TO"):
+        parser.raise_error("Expecting PAST LAST ROW, TO NEXT ROW, TO FIRST or TO LAST")
+    way = "FIRST" if parser._match_text_seq("FIRST") else "LAST"
+    if way == "LAST":
+        parser._match_text_seq("LAST")
+    return exp.Dot(this=exp.var(f"TO {way}"), expression=_name(parser))
+
+
+def _subset(parser: Any) -> exp.Expr:
+    """U = (A, B)"""
+    name = _name(parser)
+    if not parser._match(TokenType.EQ):
+        parser.raise_error("Expecting = after the name of a subset")
+    members = parser._parse_wrapped_csv(lambda: _name(parser))
+    return exp.Tuple(expressions=[name, *members])
+
+
+def _definition(parser: Any) -> exp.Expr:
+    name = _name(parser)
+    if not parser._match(TokenType.ALIAS):
+        parser.raise_error(f"Expecting AS after {name.name}")
+    return exp.Alias(this=parser._parse_disjunction(), alias=name)
+
+
+# The pattern
+
+
+def _pattern(parser: Any) -> Pattern:
+    """Up to the parenthesis that closes it, or a part of it."""
+    choices = [_sequence(parser)]
+    while parser._match(TokenType.PIPE):
+        choices.append(_sequence(parser))
+    return choices[0] if len(choices) == 1 else Alternation(tuple(choices))
+
+
+def _sequence(parser: Any) -> Pattern:
+    parts: list[Pattern] = []
+    while parser._curr and parser._curr.token_type not in (TokenType.R_PAREN, TokenType.PIPE):
+        parts.append(_quantified(parser))
+    if not parts:
+        parser.raise_error("Expecting a variable of the pattern")
+    return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
+
+
+def _quantified(parser: Any) -> Pattern:
+    first: Token = parser._curr
+    part = _part(parser)
+    bounds = _bounds(parser)
+    if bounds is None:
+        return part
+    least, most, reluctant = bounds
+    reluctant = reluctant or bool(parser._match(TokenType.PLACEHOLDER))
+    return Repetition(part, least, most, reluctant, Span(first.start, parser._prev.end + 1))
+
+
+def _part(parser: Any) -> Pattern:
+    token: Token = parser._curr
+    span = Span(token.start, token.end + 1)
+    if parser._match(TokenType.L_PAREN):
+        inner = _pattern(parser)
+        parser._match_r_paren()
+        return inner
+    if token.text in ("^", "$") or (token.text == "{" and _is(parser._next, "-")):
+        what = "anchors such as ^ and $" if token.text != "{" else "exclusions such as {- A -}"
+        return _skipped(parser, what, span)
+    parser._advance()
+    if token.text.upper() == "PERMUTE" and _is(parser._curr, "("):
+        return _skipped(parser, "PERMUTE", span)
+    if token.token_type in _MARKS or not token.text[:1].isidentifier():
+        parser.raise_error("Expecting a variable of the pattern", token)
+    return Variable(token.text.upper(), span)
+
+
+def _is(token: Token | None, text: str) -> bool:
+    return token is not None and token.text == text
+
+
+def _skipped(parser: Any, what: str, span: Span) -> Pattern:
+    """Leave out what is refused anyway, up to where the pattern ends."""
+    depth, names = 0, []
+    while parser._curr and (depth or parser._curr.token_type is not TokenType.R_PAREN):
+        depth += {"(": 1, ")": -1}.get(parser._curr.text, 0)
+        names += [parser._curr.text.upper()] if parser._curr.text[:1].isidentifier() else []
+        parser._advance()
+    return Foreign(what, span, tuple(names))
+
+
+def _bounds(parser: Any) -> tuple[int, int | None, bool] | None:
+    """The least and the most of a quantifier, and whether it is reluctant already (??)."""
+    for kind, (least, most) in _QUANTIFIERS.items():
+        if parser._match(kind):
+            return least, most, False
+    if parser._match(TokenType.DQMARK):
+        return 0, 1, True
+    if not parser._curr or parser._curr.text != "{" or _is(parser._next, "-"):
+        return None
+    parser._advance()
+    low = _number(parser)
+    high = _number(parser) if parser._match(TokenType.COMMA) else low
+    if not parser._match(TokenType.R_BRACE) or (low is None and high is None):
+        parser.raise_error("Expecting a quantifier such as {2,3}")
+    return low or 0, high, False
+
+
+def _number(parser: Any) -> int | None:
+    if not parser._match(TokenType.NUMBER):
+        return None
+    if not parser._prev.text.isdecimal():
+        parser.raise_error("Expecting a whole number")
+    return int(parser._prev.text)
