@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-spark test-real lint format goldens bench clean
+.PHONY: help setup demo demo-kafka test test-fast test-spark test-real lint format goldens bench clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,16 +27,19 @@ demo: $(READY) ## Run a real pipeline and watch its windows close
 		'  $(BIN)/tidegate sql                            talk to it: help shows how' \
 		'  README.md, "The first ten minutes"            change the query, stop it, go on'
 
-test: lint test-fast test-spark ## Everything: lint, types, layers, all tests
+demo-kafka: $(READY) ## Kafka to PostgreSQL, with a broker and a database of its own
+	@$(BIN)/python -m examples.kafka_to_postgres
 
-test-fast: $(READY) ## The tests that need neither Spark nor a broker
-	$(BIN)/python -m pytest -m 'not spark and not kafka' -n auto
+test: lint test-fast test-spark test-real ## Everything: lint, types, layers, all tests
+
+test-fast: $(READY) ## The tests that need neither Spark nor another system
+	$(BIN)/python -m pytest -m 'not spark and not real' -n auto
 
 test-spark: $(READY) ## The tests on a local Spark, two at a time
-	$(BIN)/python -m pytest -m 'spark and not kafka' -n 2 --dist loadfile --ignore=tests/real
+	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile
 
-test-real: $(READY) ## With a real broker, a database that is killed, a cluster, an object store
-	$(BIN)/python -m pytest -m 'spark or kafka' tests/real tests/spark/test_kafka.py tests/spark/test_kafka_kill.py
+test-real: $(READY) ## With a real broker, database, cluster and object store, which it starts
+	$(BIN)/python -m pytest -m real
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
@@ -49,7 +52,7 @@ format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 goldens: $(READY) ## Write the golden files anew; read the diff
-	$(BIN)/python -m pytest -m 'not spark and not kafka' --regenerate
+	$(BIN)/python -m pytest -m 'not spark and not real' --regenerate
 
 bench: $(READY) ## Compare with plain PySpark
 	$(BIN)/python benchmarks/stateless.py

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from tests.real.kafka import Broker
 
 Golden = Callable[[Path, str], None]
 
@@ -36,16 +32,3 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text("utf-8")
 
     return check
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A Kafka broker for all tests; whoever kills it starts it again."""
-    from tests.real.kafka import Broker
-
-    running = Broker(tmp_path_factory.mktemp("kafka"))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.kill()

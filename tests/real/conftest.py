@@ -1,15 +1,31 @@
-"""Real systems, started once for all tests that need them."""
+"""Real systems, started once for all tests that need them.
+
+All tests here are marked `real`: `make test-real` runs them in one process, so that there is one
+broker, one database, one cluster and one Spark, and never two at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.real.postgres import Postgres
 from tests.spark.conftest import data, spark
 
-__all__ = ["data", "postgres", "spark"]
+if TYPE_CHECKING:
+    from tests.real.kafka import Broker
+
+__all__ = ["broker", "data", "impatient", "postgres", "spark"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.real)
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +33,26 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a broker that is away gives up soon, and tries again as often as ever."""
+    from tidegate.connectors import kafka_topics, kafka_transactions
+
+    monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_transactions, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_transactions, "_COORDINATOR_SECONDS", 5.0)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Whoever kills it starts it again."""
+    from tests.real.kafka import Broker
+
+    running = Broker(tmp_path_factory.mktemp("kafka"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()

@@ -1,18 +1,10 @@
-"""A Kafka broker for tests: its jars come by the Ivy that pyspark ships, once per user."""
+"""A Kafka broker for tests."""
 
 from __future__ import annotations
 
-import base64
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -25,158 +17,27 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-VERSION = "4.3.1"
+from examples import systems
+
 USER, PASSWORD = "alice", "zz-right-password-zz"
-# Without a host Ivy asks Maven Central.
-_IVY = (
-    '<ivysettings><settings defaultResolver="central"/><resolvers>'
-    '<ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>'
-)
-_JAVA = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_START_SECONDS = 120
-_SETTINGS = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+_SASL = """
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
-log.dirs={data}
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-auto.create.topics.enable=false
-broker.session.timeout.ms=2000
-broker.heartbeat.interval.ms=500
-log.message.timestamp.type=CreateTime
 """
 
 
-def jars() -> Path:
-    """The folder with the jars of the broker; fetched if this user does not have them yet."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
-    found = cache / f"kafka-{VERSION}"
-    if found.is_dir():
-        return found
-    cache.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=cache, prefix="fetching-"))
-    try:
-        _fetch(aside)
-        try:
-            (aside / "jars").rename(found)
-        except OSError:
-            assert found.is_dir(), "somebody else was faster, or it cannot be put there"
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return found
+class Broker(systems.Broker):
+    """A broker that tests fill, read and disturb; it also lets in whoever has a password."""
 
-
-def _fetch(folder: Path) -> None:
-    import pyspark
-
-    shipped = Path(pyspark.__file__).parent / "jars"
-    ivy = [str(next(shipped.glob(f"{name}-*.jar"))) for name in ("ivy", "commons-cli")]
-    settings = folder / "ivysettings.xml"
-    settings.write_text(_IVY)
-    pattern = f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"
-    subprocess.run(
-        [
-            *("java", "-cp", ":".join(ivy), "org.apache.ivy.Main", "-settings", str(settings)),
-            *("-cache", str(folder / "ivy"), "-confs", "default", "-m2compatible"),
-            *("-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-retrieve", pattern),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [int(item.getsockname()[1]) for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
-
-
-class Broker:
-    """One broker on loopback, which can be stopped, killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port, self.sasl_port, controller = _free_ports(3)
-        self.settings = folder / "server.properties"
-        self.settings.write_text(
-            _SETTINGS.format(
-                port=self.port,
-                sasl=self.sasl_port,
-                controller=controller,
-                data=folder / "log",
-                user=USER,
-                password=PASSWORD,
-            )
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", self.settings),
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    @property
-    def brokers(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    def _settings(self) -> str:
+        plain = f"listeners=PLAINTEXT://{self.brokers}"
+        text = super()._settings().replace(plain, f"{plain},SASL_PLAINTEXT://{self.sasl_brokers}")
+        text = text.replace("T:PLAINTEXT\n", "T:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT\n")
+        return text + _SASL.format(user=USER, password=PASSWORD)
 
     @property
     def sasl_brokers(self) -> str:
-        return f"127.0.0.1:{self.sasl_port}"
-
-    def _java(self, *arguments: Any) -> list[str]:
-        return ["java", *_JAVA, "-cp", f"{jars()}/*", *map(str, arguments)]
-
-    def start(self) -> None:
-        log = (self.folder / "broker.log").open("ab")
-        self.process = subprocess.Popen(
-            self._java("kafka.Kafka", self.settings), stdout=log, stderr=log
-        )
-        log.close()
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self.process.poll() is None, (self.folder / "broker.log").read_text()
-            assert time.monotonic() < deadline, "the broker does not answer"
-
-    def _answers(self) -> bool:
-        try:
-            admin = AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
-            return bool(admin.list_topics(timeout=1).brokers)
-        except KafkaException:
-            time.sleep(0.1)
-            return False
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self.process is not None:
-            self.process.send_signal(how)
-            self.process.wait(60)
-            self.process = None
+        return f"127.0.0.1:{self.spare_port}"
 
     # What tests do with it
 

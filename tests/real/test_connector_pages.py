@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from tests.spark.helpers import open_with, rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.real.kafka import Broker
+
 pytestmark = pytest.mark.spark
 
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
@@ -23,6 +26,61 @@ def example(page: str) -> str:
     found = re.search(r"```sql\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL)
     assert found is not None
     return found.group(1)
+
+
+def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
+    from decimal import Decimal
+
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    from tests.delta import there
+
+    text = example("delta.md").replace("path = '", f"path = '{tmp_path}/")
+    schema = pa.schema(
+        [("id", pa.int64()), ("customer", pa.int64()), ("amount", pa.decimal128(10, 2)), ("day", pa.date32())]
+    )  # fmt: skip
+
+    def order(number: int, customer: int, amount: str) -> None:
+        day = dt.date(2026, 1, number)
+        row = {"id": number, "customer": customer, "amount": Decimal(amount), "day": day}
+        write_deltalake(tmp_path / "orders", pa.Table.from_pylist([row], schema), mode="append")
+
+    order(1, 7, "10.00")
+    order(2, 8, "2.50")
+    with open_with(data, spark, text) as session:
+        session.start()
+        session.wait()
+        order(3, 7, "5.00")
+        session.wait()
+    large = [
+        (number, str(amount), day.day)
+        for number, _, amount, day in there(tmp_path / "large_orders")
+    ]
+    assert large == [(1, "10.00", 1), (3, "5.00", 3)]
+    totals = [(c, n, str(amount)) for c, n, amount in there(tmp_path / "orders_by_customer")]
+    assert totals == [(7, 2, "15.00"), (8, 1, "2.50")]
+
+
+def test_kafka_to_postgres(
+    data: Path,
+    spark: SparkSession,
+    broker: Broker,
+    postgres: Postgres,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The example that `make demo-kafka` runs."""
+    from examples.kafka_to_postgres import run
+
+    for name in ("KAFKA_BROKERS", "SHOP_PORT", "SHOP_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    run(data, broker, postgres, spark=spark)
+    minutes = postgres.query("SELECT orders FROM orders_per_minute")
+    assert minutes == [(100,)] * 10
+    countries = postgres.query("SELECT country, orders FROM orders_by_country ORDER BY 1")
+    assert countries == [(name, 250) for name in ("at", "be", "ch", "dk")]
+    for table in ("customers", "orders_per_minute", "orders_by_country", "tidegate_commits"):
+        postgres.run(f"DROP TABLE {table}")
 
 
 def test_lookup_tables(data: Path, spark: SparkSession) -> None:

@@ -20,8 +20,6 @@ from tidegate.connectors.kafka_transactions import Transactions
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.steps import Step
 
-pytestmark = pytest.mark.kafka
-
 
 class Texts(KafkaSink):
     """Takes the rows of a looped pipeline: numbers as keys, ids as values."""
@@ -111,6 +109,7 @@ def test_killed_at_every_step_each_row_is_there_once(
     assert one == two, "rows were computed again"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_there_twice(
     house: KafkaHouse, broker: Broker
 ) -> None:

@@ -20,8 +20,6 @@ from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamR
 from tidegate.errors import RunError, SystemAway
 from tidegate.types import ChangelogKind
 
-pytestmark = pytest.mark.kafka
-
 SCRIPT = (
     "CREATE SOURCE s (id BIGINT, v BIGINT) WITH (connector = 'memory');"
     "CREATE STREAM t AS SELECT id, v FROM s;"
@@ -190,6 +188,7 @@ def _forget(broker: Broker, to: KafkaSink) -> None:
     admin.delete_consumer_groups([to.name])[to.name].result(30)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"writes to the topic {topic}x, which is not on"):
         sink(broker, f"{topic}x", tmp_path).recover(NOTHING)

@@ -21,8 +21,6 @@ from tidegate.connectors.protocols import Cut, SourceContext
 from tidegate.connectors.text_lines import TEXT_BYTES
 from tidegate.errors import RunError, SystemAway
 
-pytestmark = pytest.mark.kafka
-
 
 def declared(broker: Broker, topic: str, options: str = "") -> Source:
     brokers = "" if "brokers =" in options else f", brokers = '{broker.brokers}'"
@@ -179,6 +177,7 @@ def test_lists_and_patterns_of_topics(broker: Broker) -> None:
     assert read(pattern, later) == ["c"] and later is not None and later.partitions == 3
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_is_not_there_is_refused_when_it_is_opened(broker: Broker, topic: str) -> None:
     broker.create(topic)
     with pytest.raises(RunError, match=f"reads the topic {topic}x, and there is no") as error:
@@ -193,6 +192,7 @@ def test_what_is_not_there_is_refused_when_it_is_opened(broker: Broker, topic: s
         opened(broker, topic, ", brokers = '127.0.0.1:1'")
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("password", [PASSWORD, "zz-wrong-zz"])
 def test_a_password_is_never_shown(broker: Broker, topic: str, password: str) -> None:
     broker.create(topic)

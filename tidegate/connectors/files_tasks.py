@@ -15,7 +15,7 @@ from tidegate.storage import open_store
 # So many rows are written at a time, and make a row group of parquet.
 _ROWS_AT_ONCE = 1 << 20
 # Hive's name of a folder whose value is NULL.
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _ODD = frozenset([*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"])
 
 
@@ -146,5 +146,5 @@ def _places(keys: pa.Table) -> dict[tuple[str, ...], list[int]]:
 def _escaped(value: str | None) -> str:
     """A value as the name of a folder, as Hive and Spark write it."""
     if value is None or value == "":
-        return _NULL
+        return NULL_FOLDER
     return "".join(f"%{ord(sign):02X}" if sign in _ODD else sign for sign in value)

@@ -8,6 +8,7 @@ from tidegate.catalog.connector import Connectors
 from tidegate.connectors import (
     blackhole,
     console,
+    delta,
     files,
     generator,
     generator_spec,
@@ -36,6 +37,7 @@ _ALL = (
     blackhole.SPEC,
     kafka.SPEC,
     postgres.SPEC,
+    delta.SPEC,
 )
 
 CONNECTORS: Connectors = {spec.name: spec for spec in _ALL}
@@ -77,6 +79,18 @@ def _postgres_sink(context: SinkContext) -> OpenSink:
     return postgres_sink.open_sink(context)
 
 
+def _delta_sink(context: SinkContext) -> OpenSink:
+    from tidegate.connectors import delta_sink
+
+    return delta_sink.open_sink(context)
+
+
+def _delta_source(context: SourceContext) -> OpenSource:
+    from tidegate.connectors import delta_source
+
+    return delta_source.open_source(context)
+
+
 def _files_lookup(context: LookupContext) -> OpenLookup:
     from tidegate.connectors import files_lookup
 
@@ -102,6 +116,7 @@ SOURCES: Mapping[str, SourceFactory] = {
     "generator": generator.open_source,
     "kafka": _kafka_source,
     "postgres": _postgres_source,
+    "delta": _delta_source,
 }
 SINKS: Mapping[str, SinkFactory] = {
     "files": _files_sink,
@@ -110,6 +125,7 @@ SINKS: Mapping[str, SinkFactory] = {
     "blackhole": blackhole.open_sink,
     "kafka": _kafka_sink,
     "postgres": _postgres_sink,
+    "delta": _delta_sink,
     view.CONNECTOR: view.open_sink,
 }
 LOOKUPS: Mapping[str, LookupFactory] = {

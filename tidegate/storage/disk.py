@@ -52,6 +52,14 @@ class Disk:
         """Fails if there is something in it."""
         os.rmdir(path)
 
+    def sync_file(self, path: str) -> None:
+        """Make a file durable that was written by somebody else."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync(handle)
+        finally:
+            os.close(handle)
+
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

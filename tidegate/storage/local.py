@@ -121,6 +121,13 @@ class LocalStore:
             with changing(self._uri(folder), "cannot be synced"), suppress(FileNotFoundError):
                 disk.current().sync_folder(path)
 
+    def sync_files(self, names: Iterable[str]) -> None:
+        names = list(names)
+        for name in names:
+            with changing(self._uri(name), "cannot be synced"):
+                disk.current().sync_file(self._path(name))
+        self.sync(name.rpartition("/")[0] for name in names)
+
     def writer(self, name: str) -> LocalWriter:
         return LocalWriter(self._uri(name), self._path(name), self._aside(name), False)
 

@@ -123,6 +123,9 @@ class ObjectStore:
     def sync(self, folders: Iterable[str]) -> None:
         """Nothing: what an object store has accepted is durable."""
 
+    def sync_files(self, names: Iterable[str]) -> None:
+        """Nothing, for the same reason."""
+
     def writer(self, name: str) -> ObjectWriter:
         return ObjectWriter(self, self._client, self._key(name), name)
 

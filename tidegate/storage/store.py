@@ -112,6 +112,9 @@ class Store(Protocol):
     def sync(self, folders: Iterable[str]) -> None:
         """Make durable what was moved into these folders."""
 
+    def sync_files(self, names: Iterable[str]) -> None:
+        """Make files durable that somebody else has written here, with their names."""
+
     def writer(self, name: str) -> Writer:
         """A writer of a file that must not exist yet."""
 

@@ -1,6 +1,7 @@
-"""kill -9 of a pipeline between two topics, at every step of an epoch and in a transaction.
+"""kill -9 of a pipeline between two topics, before, in and after a transaction.
 
-Transactions of another producer, committed and aborted, are in the input.
+Transactions of another producer, committed and aborted, are in the input. `test_kafka_loop` dies at
+every step of an epoch, in one process.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import pyarrow as pa
 import pytest
 
 from tests.real.kafka import Broker
+from tests.real.kafka_kill_program import IN_TRANSACTION
 from tests.spark.helpers import bag
-from tests.spark.kafka_kill_program import IN_TRANSACTION
 from tidegate.runtime.steps import Step
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 PROGRAM = Path(__file__).with_name("kafka_kill_program.py")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,16 +114,19 @@ def values(broker: Broker, topic: str) -> list[dict[str, Any]]:
     return [json.loads(message.value) for message in broker.read(topic)]
 
 
-def test_killed_at_every_step_every_row_is_there_once(broker: Broker, tmp_path: Path) -> None:
+def test_killed_around_its_transactions_every_row_is_there_once(
+    broker: Broker, tmp_path: Path
+) -> None:
     topic = f"bids-{uuid.uuid4().hex[:8]}"
     given = Input(broker, topic)
     data = tmp_path / "data"
-    for number, step in enumerate([*(step.value for step in Step), IN_TRANSACTION]):
+    for step, times in ((Step.ORDERED.value, 2), (Step.COMMITTING.value, 5), (IN_TRANSACTION, 5)):
         given.add()
-        times = 5 if step in (Step.COMMITTING.value, IN_TRANSACTION) else 1 + number % 2
+        given.add()
         assert life(data, broker, topic, "--kill", step, str(times))[0] == -9, (
             f"not killed at {step}"
         )
+    given.add()
     given.add()
     assert life(data, broker, topic, "--until-end") == (0, "done, 0 late rows")
     sales = values(broker, f"{topic}-sales")

@@ -15,7 +15,7 @@ from tests.spark.helpers import bag, eventually, open_with, rows_of, standing
 from tidegate.errors import RunError, TidegateError
 from tidegate.session import Session
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 Rows = list[dict[str, Any]]
 
@@ -284,6 +284,7 @@ def _away(session: Session) -> bool:
     return any("cannot reach" in (status.error or "") for status in session.status())
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(
     broker: Broker, topic: str, spark: Any, data: Path
 ) -> None:
