@@ -1,6 +1,8 @@
 """kill -9 a running pipeline at random moments, then run it to its end and compare with a batch.
 
-python -m tests.spark.kill_campaign --kills 50 --seed 1
+With power losses, what was not synced when it was killed is lost too.
+
+python -m tests.spark.kill_campaign --kills 50 --losses 10 --seed 1
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ import pyarrow.parquet
 
 from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
+from tests.storage.lossy_disk import lose_power
 from tidegate.storage import open_store
 from tidegate.subscription import Subscription
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
+# What makes every Python of a pipeline write to a disk that can lose power.
+LOSSY = Path(__file__).with_name("lossy")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FILE_SECONDS = 10
 ROWS_PER_FILE = 200
@@ -65,6 +70,8 @@ class Campaign:
         self.data, self.given, self.written = (folder / name for name in ("data", "in", "out"))
         for name in ("bids", "asks"):
             (self.given / name).mkdir(parents=True)
+        self.journal = folder / "journal"
+        self.lossy = False
         self.files = 0
         self.ids = 0
 
@@ -96,6 +103,33 @@ class Campaign:
 
     def run_and_kill(self, files: int = 6) -> str:
         """One life of the pipeline; returns how it ended."""
+        process = self._at_a_random_moment(files)
+        whole = self.random.random() < 0.5
+        if whole:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            # Spark's JVM outlives its Python for a moment and has to find out by itself.
+            process.kill()
+        _forget(process)
+        return f"killed {'with its JVM' if whole else 'alone'} after {self._epochs()} epochs"
+
+    def run_and_lose_power(self, files: int = 6) -> str:
+        """A life that ends with all of its processes, and with what they had not synced."""
+        self.lossy = True
+        process = self._at_a_random_moment(files)
+        while living := _of_session(process.pid):
+            for pid in living:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.poll()
+        _forget(process)
+        self.lossy = False
+        before = self._epochs()
+        lose_power(self.journal, self.random if self.random.random() < 0.8 else None)
+        return f"lost power after {before} epochs, {self._epochs()} were kept"
+
+    def _at_a_random_moment(self, files: int) -> subprocess.Popen[str]:
+        """A life that has new files to read, some time after its start."""
         for _ in range(files):
             self.add_file()
         process = self._start()
@@ -103,15 +137,7 @@ class Campaign:
         assert process.stdout.readline().strip() == "running", process.communicate()
         self._let_pass(self.random.randrange(files))
         time.sleep(self.random.uniform(0, 0.5))
-        whole = self.random.random() < 0.5
-        if whole:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            # Spark's JVM outlives its Python for a moment and has to find out by itself.
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        return f"killed {'with its JVM' if whole else 'alone'} after {self._epochs()} epochs"
+        return process
 
     def _epochs(self) -> int:
         names = (self.data / "_pipelines" / "main" / "manifests").glob("*.json")
@@ -145,12 +171,14 @@ class Campaign:
 
     def _start(self, *more: str) -> subprocess.Popen[str]:
         places = self._places()
+        path = [str(LOSSY), str(PROGRAM.parents[2])] if self.lossy else [str(PROGRAM.parents[2])]
+        more_env = {"PYTHONPATH": os.pathsep.join(path), "TIDEGATE_JOURNAL": str(self.journal)}
         return subprocess.Popen(
             [sys.executable, str(PROGRAM), *places, *more, "--master", self.master],
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROGRAM.parents[2],
-            env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])},
+            env={**os.environ, **more_env},
             start_new_session=True,
         )
 
@@ -194,6 +222,23 @@ class Campaign:
         return {name: _with_times(table).to_pylist() for name, table in tables.items()}
 
 
+def _forget(process: subprocess.Popen[str]) -> None:
+    process.wait()
+    assert process.stdout is not None, "its output is a pipe"
+    process.stdout.close()
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes of a session that still run: Spark's daemon has a process group of its own."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
 def _without_dice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "dice"} for row in rows]
 
@@ -212,6 +257,7 @@ def _with_times(table: pa.Table) -> pa.Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--losses", type=int, default=0, help="losses of power")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -219,6 +265,8 @@ def main() -> int:
         began = time.monotonic()
         for number in range(1, arguments.kills + 1):
             print(f"{number}: {campaign.run_and_kill()}", flush=True)
+        for number in range(1, arguments.losses + 1):
+            print(f"{number}: {campaign.run_and_lose_power()}", flush=True)
         print(f"to the end: {campaign.run_to_end()}")
         differences = campaign.differences()
         print(f"{campaign.files} files of each source, {campaign.ids:,} rows in")
@@ -226,7 +274,9 @@ def main() -> int:
             print(f"{name}: {len(rows):,} rows expected")
         for name, (missing, too_many) in differences.items():
             print(f"{name}: {missing} missing, {too_many} too many")
-        print(f"{arguments.kills} kills in {time.monotonic() - began:.0f} s")
+        print(
+            f"{arguments.kills} kills, {arguments.losses} losses of power in {time.monotonic() - began:.0f} s"
+        )
         return int(bool(differences))
 
 
