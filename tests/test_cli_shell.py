@@ -302,7 +302,7 @@ def test_what_was_declared_here_is_there_again(session: FakeSession, capsys: Any
     said = capsys.readouterr().out
     assert said == (
         "declared here before: bids, dear\n"
-        "not kept, because of secrets: hidden; declare them again\n"
+        "not kept, because of secrets or Python: hidden; declare them again\n"
     )
 
 

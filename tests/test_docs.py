@@ -10,6 +10,7 @@ from tidegate.catalog.checkpoints import RESTORE_OPTIONS
 from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from tidegate.catalog.declare import STREAM_OPTIONS
 from tidegate.catalog.options import OptionSpec
+from tidegate.catalog.python_code import PYTHON_OPTIONS
 from tidegate.catalog.settings import SETTINGS
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TITLES
@@ -67,6 +68,7 @@ def options_page() -> str:
         ("Every lookup table", LOOKUP_OPTIONS),
         ("Every sink", SINK_OPTIONS),
         ("Streams: CREATE STREAM … WITH (…)", STREAM_OPTIONS),
+        ("Functions of Python: CREATE FUNCTION … LANGUAGE PYTHON WITH (…)", PYTHON_OPTIONS),
         ("RESTORE FROM CHECKPOINT … WITH (…)", RESTORE_OPTIONS),
         ("Settings: SET name = value", SETTINGS),
     ):

@@ -521,6 +521,34 @@ def test_a_stream_that_starts_over_does_not_write_beside_its_old_rows(tmp_path: 
     check(house, 1)
 
 
+def test_a_stream_that_takes_the_place_of_another_is_checked_before_it_runs(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    first, second = house.members
+    house.insert(1)
+    running = house.run(until_end=False)
+    running.wait(30)
+    counters, sinks = running.counters["t0"], dict(running.sinks)
+    stream = next(iter(house.catalog.of(Stream)))
+    other = house.member(stream, operators=False)
+    with pytest.raises(DataDirectoryError, match="needs other operators") as refused:
+        running.check([other, second])
+    assert refused.value.code == "TG-603"
+    assert running.members["t0"] is first, "nothing is changed"
+    same = house.member(stream, operators=True)
+    object.__setattr__(same, "declared", stream)
+    running.check([same, second])
+    running.change([same, second], 0)
+    house.insert(2)
+    running.wait(30)
+    assert running.counters["t0"] is not counters
+    for name, (_, _, opened) in running.sinks.items():
+        assert (opened is sinks[name][2]) == name.endswith("1"), (
+            "those of the stream are opened anew"
+        )
+    running.stop()
+    check(house, 1, 2)
+
+
 def test_a_sink_that_was_away_is_told_what_it_lacks(tmp_path: Path) -> None:
     house = House(tmp_path, streams=1)
     whole, without = house.members[0], house.member(next(iter(house.catalog.of(Stream))), True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import SideStream, Sink, Source, Stream
+from tidegate.catalog.objects import Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
     """Let Spark find the types of what is new; its refusals point into the script."""
-    fresh = [item for item in compiled.declared if isinstance(item, Source | Stream | Sink)]
+    kinds = (Source, Stream, Sink, Function)
+    fresh = [item for item in compiled.declared if isinstance(item, kinds) and not _is_python(item)]
     if not fresh:
         return compiled.catalog
-    from tidegate.spark.analysis import analyse_source
+    from tidegate.spark.analysis import analyse_function, analyse_source
 
     spark = start()
     errors: list[TidegateError] = []
@@ -34,7 +35,9 @@ def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
         try:
             if known is None:
                 continue
-            if isinstance(known, Source):
+            if isinstance(known, Function):
+                analyse_function(spark, known)
+            elif isinstance(known, Source):
                 compiled.catalog.replace(analyse_source(spark, known))
             elif isinstance(known, Stream):
                 typed = _typed(spark, known, compiled.catalog, compiled.settings)
@@ -46,6 +49,11 @@ def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
     if errors:
         raise ScriptError(errors)
     return compiled.catalog
+
+
+def _is_python(item: Declared) -> bool:
+    """Whether only a call of it has types to look at."""
+    return isinstance(item, Function) and item.python is not None
 
 
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:

@@ -6,78 +6,55 @@ of a script are found in one go; a declaration that fails is not blamed again by
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import cast
+
+from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.checkpoints import CheckpointStatement, checkpoint_errors
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import STREAM_OPTIONS, Declarer, unbuilt_role
-from tidegate.catalog.declared_names import side_names, unsafe_names
+from tidegate.catalog.declared_names import names_of, side_names, unsafe_names
+from tidegate.catalog.drops import drop_refusal
 from tidegate.catalog.inserts import insert_errors
 from tidegate.catalog.objects import (
     Declared,
+    Function,
     Origin,
     SideStream,
     Sink,
     Source,
     Stream,
+    functions_called,
     tables_in,
 )
 from tidegate.catalog.options import Options
+from tidegate.catalog.replacements import altered, may_replace, reads_back
 from tidegate.catalog.settings import Settings
+from tidegate.compiled import Compiled
 from tidegate.errors import (
     CatalogError,
     Place,
-    RunError,
-    SqlError,
     TidegateError,
     did_you_mean,
     not_built,
 )
-from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
+from tidegate.plan.computed import bound_computed
+from tidegate.plan.function_bodies import declared_function, with_calls_written_out
 from tidegate.plan.late import late_side
-from tidegate.plan.optimise import plan_to_run
 from tidegate.plan.rules import forget_deletes, rewrite
-from tidegate.plan.scope import Context, Relation, Resolver, Scope
-from tidegate.sql import expressions as ex
+from tidegate.plan.scope import Context
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
 from tidegate.validate.checks.late_readers import late_readers
-from tidegate.validate.checks.sink_changelog import sink_changelog
-from tidegate.validate.checks.sink_options import sink_options
+from tidegate.validate.sinks import sink_findings
 from tidegate.validate.validator import Mode, validate
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What a script comes to: the catalog after it, what to do, and everything found."""
-
-    script: st.Script
-    catalog: Catalog
-    settings: Settings
-    statements: tuple[st.Statement, ...]
-    declared: tuple[Declared, ...]
-    explained: tuple[tuple[st.Explain, n.Emit], ...]
-    errors: tuple[TidegateError, ...]
-    # What is declared right with a connector that is not built.
-    not_built: tuple[TidegateError, ...]
-    warnings: tuple[TidegateError, ...]
-
-    @cached_property
-    def unrunnable(self) -> tuple[TidegateError, ...]:
-        """What is right and cannot run: it can be explained, and nothing else."""
-        streams = [item for item in self.declared if isinstance(item, Stream)]
-        found = (error for item in streams for error in self._unrunnable(item))
-        return (*self.not_built, *found)
-
-    def _unrunnable(self, stream: Stream) -> list[RunError]:
-        return unrunnable(stream, plan_to_run(stream.plan, self.settings))
 
 
 @dataclass
@@ -93,6 +70,10 @@ class Compiler:
     def compile(self, text: str, file: str | None = None) -> Compiled:
         script = parse_script(text, file, secret_options(self.connectors))
         return _Run(self, script).run()
+
+    def declare(self, function: Function) -> Compiled:
+        """A function that was declared in Python, in the place of one of its name."""
+        return _Run(self, st.Script("", ())).run(function)
 
 
 class _Run:
@@ -114,14 +95,17 @@ class _Run:
         self.explained: list[tuple[st.Explain, n.Emit]] = []
         self.waiting: dict[str, st.Declaration] = {}
         self.in_progress: list[str] = []
+        # A function that comes from Python.
+        self.given: Function | None = None
+        # Whether something that was there before is another thing now.
+        self.replaced = False
 
-    def run(self) -> Compiled:
-        for statement in self.script.statements:
-            if isinstance(statement, st.Declaration):
-                self.waiting.setdefault(statement.name.lower(), statement)
-        for statement in list(self.waiting.values()):
-            for name in side_names(statement):
-                self.waiting.setdefault(name.lower(), statement)
+    def run(self, function: Function | None = None) -> Compiled:
+        if function is not None:
+            self.given = function
+            with self._reading(function.origin):
+                self._declare(function.statement)
+        self.waiting = names_of(self.script)
         for statement in self.script.statements:
             try:
                 self._statement(statement)
@@ -142,6 +126,7 @@ class _Run:
             tuple(self.errors),
             tuple(self.not_built),
             tuple(self.warnings),
+            self.replaced,
         )
 
     def _place(self, span: Span) -> Place:
@@ -157,10 +142,13 @@ class _Run:
         ok = True
         if isinstance(statement, st.Drop):
             ok = self._drop(statement)
+        elif isinstance(statement, st.AlterStream):
+            ok = self._alter(statement)
         elif isinstance(statement, st.Set):
             ok = self._set(statement)
         elif isinstance(statement, st.Insert):
-            ok = self._insert(statement)
+            found_insert = self._insert(statement)
+            ok, statement = found_insert is not None, found_insert or statement
         elif isinstance(statement, st.Explain):
             ok = self._explain(statement)
         elif isinstance(statement, st.Describe | st.ShowCreate):
@@ -179,6 +167,14 @@ class _Run:
             self._error("TG-201", f"nothing is named {name}", span, hint)
         return declared
 
+    def _known_stream(self, name: str, span: Span, instead: str) -> Stream | None:
+        self._require(name)
+        stream = self._known(name, span)
+        if stream is not None and not isinstance(stream, Stream):
+            message = f"{stream.name} is not a stream with a query"
+            self._error("TG-201", message, span, f"{instead} SELECT * FROM {stream.name};")
+        return stream if isinstance(stream, Stream) else None
+
     # Declarations
 
     def _declare(self, statement: st.Declaration) -> None:
@@ -192,15 +188,20 @@ class _Run:
         if existing is not None:
             if statement.if_not_exists:
                 return
-            self._error(
-                "TG-202",
-                f"{statement.name} is already the name of a {existing.kind.value.lower()}",
-                statement.name_span,
-                f"choose another name, or DROP {existing.kind.value} {existing.name}; first.",
-            )
+            if may_replace(statement, existing):
+                if self._replace(statement, existing):
+                    self.done.append(statement)
+                return
+            kind = existing.kind.value
+            message = f"{statement.name} is already the name of a {kind.lower()}"
+            hint = f"choose another name, or DROP {kind} {existing.name}; first."
+            self._error("TG-202", message, statement.name_span, hint)
             return
-        if key in self.broken:
-            return
+        if key not in self.broken and self._declare_new(statement):
+            self.done.append(statement)
+
+    def _declare_new(self, statement: st.Declaration) -> bool:
+        """Declare what has no name yet; whether it could be."""
         before = len(self.errors)
         self.in_progress.append(statement.name)
         try:
@@ -211,22 +212,60 @@ class _Run:
         self.errors += unsafe
         if created is None or unsafe:
             assert len(self.errors) > before or self.broken, "a refusal has a reason"
-            self.broken |= {key, *(name.lower() for name in side_names(statement))}
-            return
-        self.done.append(statement)
+            self.broken |= {statement.name.lower(), *map(str.lower, side_names(statement))}
+            return False
         for item in created:
             self._add(item, statement)
             self._require_connector(item)
+        return True
+
+    def _replace(self, statement: st.Declaration, existing: Declared) -> bool:
+        """Declare something in the place of another; what reads it is declared anew."""
+        readers = self.catalog.all_dependents(existing.name)
+        circle = reads_back(statement, existing, readers, self.catalog)
+        if circle is not None:
+            through = "" if circle == existing.name.lower() else f", through {circle}"
+            message = f"{existing.name} would read itself{through}"
+            hint = "let one of them read a source instead."
+            self._error("TG-203", message, statement.name_span, hint)
+            return False
+        again = [item for item in readers if not isinstance(item, Sink)]
+        for item in [*reversed(again), existing]:
+            self.catalog.remove(item.name)
+            self.declared = [other for other in self.declared if other is not item]
+        self.replaced = True
+        if not self._declare_new(statement):
+            return False
+        return all(list(map(self._declare_again, readers)))
+
+    def _declare_again(self, item: Declared) -> bool:
+        """What something says about itself still has to be right."""
+        with self._reading(item.origin):
+            if not isinstance(item, Sink):
+                return self._declare_new(item.statement)
+            self.declared += [item] if item not in self.declared else []
+            assert isinstance(item.statement, st.CreateSink), "a sink was declared by CREATE SINK"
+            source = self._sink_source(item.statement)
+            return source is not None and self._sink_fits(item, source)
+
+    @contextmanager
+    def _reading(self, origin: Origin) -> Iterator[None]:
+        """Errors point into another text for a while."""
+        before, self.origin = self.origin, origin
+        self.declarer = replace(self.declarer, origin=origin)
+        try:
+            yield
+        finally:
+            self.origin = before
+            self.declarer = replace(self.declarer, origin=before)
 
     def _add(self, item: Declared, statement: st.Declaration) -> None:
         if self.catalog.get(item.name) is not None:
             what = item.holds.value if isinstance(item, SideStream) else "rows"
-            self._error(
-                "TG-202",
-                f"{item.name} is taken: the {what} of {statement.name} need a name of their own",
-                statement.name_span,
-                "choose another name for them.",
+            message = (
+                f"{item.name} is taken: the {what} of {statement.name} need a name of their own"
             )
+            self._error("TG-202", message, statement.name_span, "choose another name for them.")
             return
         self.catalog.add(item)
         self.declared.append(item)
@@ -239,39 +278,52 @@ class _Run:
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
+            if not self._require_functions(statement, [c.computed for c in statement.columns]):
+                return None
             source, sides, errors = self.declarer.source(statement)
             self.errors += errors
-            if source is None or not self._check_computed(source):
-                return None
-            return [source, *sides]
+            checked = self._with_computed(source) if source is not None else None
+            return [checked, *sides] if checked is not None else None
         if isinstance(statement, st.CreateLookupTable):
             table, errors = self.declarer.lookup_table(statement)
             self.errors += errors
             return [table] if table is not None else None
         if isinstance(statement, st.CreateSink):
             return self._create_sink(statement)
+        if self.given is not None and statement is self.given.statement:
+            return [self.given]
+        if isinstance(statement, st.CreateFunction):
+            return self._create_function(statement)
         assert isinstance(statement, st.CreateStream), f"cannot declare {statement}"
         return self._create_stream(statement)
 
-    def _check_computed(self, source: Source) -> bool:
+    def _create_function(self, statement: st.CreateFunction) -> list[Declared] | None:
+        if not self._require_functions(statement, [statement.body]):
+            return None
+        context = self._context(statement.span)
+        made = declared_function(statement, context, self.declarer)
+        self.errors += context.errors
+        return [made] if made is not None and not context.errors else None
+
+    def _with_computed(self, source: Source) -> Source | None:
         """Computed columns may use the stored ones, and functions that exist."""
         context = self._context(source.statement.span)
-        stored = tuple(n.Field(c.name, c.name, c.type) for c in source.stored_columns)
-        resolver = Resolver(context, Scope([Relation(source.name, stored)]))
-        for item in source.columns:
-            if item.computed is None:
-                continue
-            resolver.resolve(item.computed)
-            if not ex.is_scalar(item.computed):
-                context.report(
-                    "TG-305",
-                    f"the computed column {item.name} must be made of one row: no aggregate, "
-                    "OVER or explode",
-                    item.computed,
-                    "compute it in a stream over the source.",
-                )
+        checked = bound_computed(source, context)
         self.errors += context.errors
-        return not context.errors
+        return checked if not context.errors else None
+
+    def _require_functions(
+        self, statement: st.Declaration, trees: Sequence[exp.Expr | None]
+    ) -> bool:
+        """Make sure that functions declared further down are declared now; False on a cycle."""
+        for name in dict.fromkeys(functions_called(trees)):
+            around = map(str.lower, self.in_progress)
+            within = isinstance(statement, st.CreateFunction) and name in around
+            later = isinstance(self.waiting.get(name), st.CreateFunction)
+            if (within or later) and not self._require(name):
+                self._cycle(statement, name)
+                return False
+        return True
 
     def _require(self, name: str) -> bool:
         """Make sure a name that is declared further down is declared now; False on a cycle."""
@@ -288,26 +340,18 @@ class _Run:
         around = [item.lower() for item in self.in_progress]
         start = around.index((later.name if later is not None else name).lower())
         circle = " → ".join([*self.in_progress[start:], name])
-        self._error(
-            "TG-203",
-            f"streams cannot read each other in a circle: {circle}",
-            statement.name_span,
-            "let one of them read a source instead.",
-        )
+        what, hint = "streams cannot read", "let one of them read a source instead."
+        if isinstance(statement, st.CreateFunction):
+            what, hint = "functions cannot call", "write out what is meant, without recursion."
+        message = f"{what} each other in a circle: {circle}"
+        self._error("TG-203", message, statement.name_span, hint)
 
     def _context(
         self, span: Span, emit: st.Emit | None = None, ttl_us: int | None = None
     ) -> Context:
-        return Context(
-            self.catalog,
-            self.origin.text,
-            self.origin.file,
-            span,
-            emit,
-            ttl_us,
-            self.compiler.knows_function,
-            frozenset(self.broken),
-        )
+        text, file = self.origin.text, self.origin.file
+        known, broken = self.compiler.knows_function, frozenset(self.broken)
+        return Context(self.catalog, text, file, span, emit, ttl_us, known, broken)
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:
         ttl = options["state_ttl"] if options is not None else None
@@ -328,7 +372,7 @@ class _Run:
             if not self._require(name):
                 self._cycle(statement, name)
                 return None
-        if errors:
+        if not self._require_functions(statement, [statement.query.tree]) or errors:
             return None
         plan = self._bind(statement.query, statement.span, options)
         if plan is None or not self._validate(plan, statement, options):
@@ -360,81 +404,57 @@ class _Run:
         sink, errors = self.declarer.sink(statement)
         self.errors += errors
         self._require(statement.source)
-        source = self.catalog.get(statement.source)
-        if source is None or isinstance(source, Sink):
-            if statement.source.lower() not in self.broken:
-                hint = did_you_mean(
-                    statement.source, self.catalog.readable(), "streams and sources"
-                )
-                message = f"there is no stream {statement.source} to write"
-                self._error("TG-201", message, statement.source_span, hint)
-            return None
-        if sink is None:
+        source = self._sink_source(statement)
+        if source is None or sink is None:
             return None
         return [sink] if self._sink_fits(sink, source) else None
 
+    def _sink_source(self, statement: st.CreateSink) -> Declared | None:
+        """What a sink writes, if it is there."""
+        source = self.catalog.get(statement.source)
+        if source is not None and not isinstance(source, Sink):
+            return source
+        if statement.source.lower() not in self.broken:
+            hint = did_you_mean(statement.source, self.catalog.readable(), "streams and sources")
+            message = f"there is no stream {statement.source} to write"
+            self._error("TG-201", message, statement.source_span, hint)
+        return None
+
     def _sink_fits(self, sink: Sink, source: Declared) -> bool:
-        if not isinstance(source, Stream | SideStream):
-            hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; then write it."
-            if not isinstance(source, Source):
-                hint = f"join a stream with it, and write that: FROM my_stream JOIN {source.name}."
-            message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
-            assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
-            self._error("TG-201", message, sink.statement.source_span, hint)
-            return False
+        own = source.options if isinstance(source, Stream) else None
+        others = [other for other in self.catalog.of(Sink) if other is not sink]
         spec = self.compiler.connectors[sink.connector].sink
         assert spec is not None, "a declared sink has a sink connector"
-        plan = source.plan if isinstance(source, Stream) else None
-        wrong = list(sink_options(sink, spec, plan, self.catalog.of(Sink)))
-        self.errors += wrong
-        if plan is None or wrong:
-            return not wrong
-        mode = self._mode(source.options)
-        found = None if mode is Mode.OFF else sink_changelog(sink, spec, plan)
-        if found is None:
-            return True
-        (self.warnings if mode is Mode.WARN else self.errors).append(found)
-        return mode is Mode.WARN
+        errors, warnings = sink_findings(sink, spec, source, others, self._mode(own))
+        self.errors += errors
+        self.warnings += warnings
+        return not errors
 
     # Other statements
 
     def _drop(self, statement: st.Drop) -> bool:
         declared = self.catalog.get(statement.name)
-        if declared is None:
-            if statement.if_exists or statement.name.lower() in self.broken:
-                return False
-            hint = did_you_mean(statement.name, self.catalog.names(), "names")
-            self._error("TG-201", f"nothing is named {statement.name}", statement.name_span, hint)
+        if declared is None and (statement.if_exists or statement.name.lower() in self.broken):
             return False
-        if declared.kind is not statement.kind:
-            self._error(
-                "TG-201",
-                f"{declared.name} is a {declared.kind.value.lower()}",
-                statement.name_span,
-                f"DROP {declared.kind.value} {declared.name};",
-            )
+        refusal = drop_refusal(statement, declared, self.catalog)
+        if refusal is not None:
+            code, message, hint = refusal
+            self._error(code, message, statement.name_span, hint)
             return False
-        if isinstance(declared, SideStream):
-            self._error(
-                "TG-204",
-                f"{declared.name} goes with {declared.parent}: it holds its {declared.holds.value}",
-                statement.name_span,
-                f"drop {declared.parent}.",
-            )
-            return False
-        readers = self.catalog.dependents(declared.name)
-        if readers:
-            names = ", ".join(f"{item.kind.value.lower()} {item.name}" for item in readers)
-            first = readers[0]
-            self._error(
-                "TG-204",
-                f"{declared.name} cannot be dropped while others depend on it: {names}",
-                statement.name_span,
-                f"DROP {first.kind.value} {first.name}; first.",
-            )
-            return False
-        self.catalog.remove(declared.name)
+        self.catalog.remove(statement.name)
         return True
+
+    def _alter(self, statement: st.AlterStream) -> bool:
+        """The stream with other options is declared in its place."""
+        stream = self._known_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
+        if stream is None:
+            return False
+        declaration, errors = altered(stream, statement, self.origin)
+        self.errors += errors
+        if declaration is None:
+            return False
+        with self._reading(Origin(declaration.text, None)):
+            return self._replace(declaration, stream)
 
     def _set(self, statement: st.Set) -> bool:
         try:
@@ -445,18 +465,25 @@ class _Run:
             return False
         return True
 
-    def _insert(self, statement: st.Insert) -> bool:
+    def _insert(self, statement: st.Insert) -> st.Insert | None:
+        """The statement with its functions written out."""
         self._require(statement.target)
+        for name in functions_called([statement.tree]):
+            self._require(name)
         target = self._known(statement.target, statement.target_span)
         if target is None:
-            return False
+            return None
+        context = self._context(statement.span)
+        tree = with_calls_written_out(statement.tree, context)
+        self.errors += context.errors
         found = list(insert_errors(statement, target, self.origin))
         self.errors += found
-        return not found
+        return replace(statement, tree=tree) if not found and not context.errors else None
 
     def _explain(self, statement: st.Explain) -> bool:
         if statement.query is not None:
-            for name in dict.fromkeys(tables_in(statement.query.tree)):
+            tree = statement.query.tree
+            for name in dict.fromkeys([*tables_in(tree), *functions_called([tree])]):
                 self._require(name)
             plan = self._bind(statement.query, statement.span, None)
             if plan is None or not self._validate(plan, statement, None):
@@ -464,19 +491,10 @@ class _Run:
             self.explained.append((statement, plan))
             return True
         assert statement.stream is not None and statement.stream_span is not None
-        self._require(statement.stream)
-        stream = self._known(statement.stream, statement.stream_span)
-        if stream is None:
-            return False
-        if not isinstance(stream, Stream):
-            self.errors.append(
-                SqlError(
-                    "TG-201",
-                    f"{stream.name} is not a stream with a query",
-                    place=self._place(statement.stream_span),
-                    hint=f"EXPLAIN SELECT * FROM {stream.name};",
-                )
-            )
-            return False
-        self.explained.append((statement, stream.plan))
-        return True
+        stream = self._known_stream(statement.stream, statement.stream_span, "EXPLAIN")
+        if stream is not None:
+            self.explained.append((statement, stream.plan))
+        return stream is not None
+
+
+__all__ = ["Compiled", "Compiler"]

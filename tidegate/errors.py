@@ -22,7 +22,7 @@ TITLES: dict[str, str] = {
     # 2xx: names and options
     "TG-201": "unknown source, stream or table",
     "TG-202": "name already in use",
-    "TG-203": "streams that depend on each other in a cycle",
+    "TG-203": "streams or functions that depend on each other in a cycle",
     "TG-204": "dropped while others depend on it",
     "TG-205": "unknown connector",
     "TG-206": "unknown option",
@@ -46,6 +46,7 @@ TITLES: dict[str, str] = {
     "TG-311": "comparison with NULL",
     "TG-312": "pattern or time zone that does not exist",
     "TG-313": "invalid row pattern",
+    "TG-314": "function called with other arguments than it takes",
     # 4xx: statements that would be silent, wrong or without bound
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",
@@ -78,6 +79,7 @@ TITLES: dict[str, str] = {
     "TG-507": "aggregate that overflows",
     "TG-508": "more state than allowed",
     "TG-509": "system that cannot be reached",
+    "TG-510": "function of your own that failed",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",

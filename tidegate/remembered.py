@@ -20,14 +20,15 @@ _FILE = "_declared.json"
 
 @dataclass(frozen=True)
 class Remembered:
-    """Declarations as SQL, by the file they came from, and the names of those that are not kept."""
+    """Declarations as SQL, by the file they came from, and the names of those that are not kept:
+    they hold a secret, were declared in Python, or depend on such a thing."""
 
     scripts: tuple[tuple[str | None, str], ...] = ()
     secret: tuple[str, ...] = ()
 
 
 def remember(directory: DataDirectory, catalog: Catalog) -> None:
-    """Keep what is declared; what holds a secret is left out, and what depends on it."""
+    """Keep what is declared; what holds a secret or is Python is left out, with its dependents."""
     secret = _secret(catalog)
     items = [item for item in map(catalog.get, catalog.names()) if item is not None]
     kept = [
@@ -48,7 +49,7 @@ def _secret(catalog: Catalog) -> list[str]:
     found = [
         item.name
         for item in map(catalog.get, catalog.names())
-        if item is not None and SECRET in item.statement.text
+        if item is not None and (SECRET in item.statement.text or not item.statement.text)
     ]
     for name in found:
         found += [d.name for d in catalog.dependents(name) if d.name not in found]

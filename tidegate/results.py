@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Column, Declared, SideStream, Sink, Source, Stream
+from tidegate.catalog.objects import Column, Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.checkpoint.checkpoints import Restored
 from tidegate.checkpoint.inspect import COLUMNS, Checkpoint
 from tidegate.observe.html import html_table
@@ -50,7 +50,7 @@ class Result:
 
 
 def listing(catalog: Catalog, what: str) -> Result:
-    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES."""
+    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS."""
     kind = ObjectKind(what.removesuffix("S"))
     rows = [(item.name, _summary(item)) for item in catalog.listed(kind)]
     return Result(what.lower(), ("name", "what"), list(rows))
@@ -64,7 +64,15 @@ def _summary(item: Declared) -> str:
         return f"{item.holds.value} of {item.parent}"
     if isinstance(item, Sink):
         return f"{item.connector}, from {item.source}"
+    if isinstance(item, Function):
+        return f"{item.signature}{_language(item)}"
     return str(getattr(item, "connector", ""))
+
+
+def _language(item: Function) -> str:
+    if item.python is None:
+        return ""
+    return ", Python" if item.python.deterministic else ", Python, not deterministic"
 
 
 def checkpoint_listing(checkpoints: Iterable[Checkpoint]) -> Result:
@@ -82,6 +90,10 @@ def describe(item: Declared) -> Result:
             for f in item.plan.fields
         ]
         return Result(item.name, ("column", "type", "meaning"), rows)
+    if isinstance(item, Function):
+        taken = [(p.name, p.type or "any", "parameter") for p in item.parameters]
+        given = [("", item.returns or "of the expression", f"result{_language(item)}")]
+        return Result(item.name, ("column", "type", "meaning"), [*taken, *given])
     columns: tuple[Column, ...] = getattr(item, "columns", ())
     rows = [(column.name, column.type or "?", _meaning(item, column)) for column in columns]
     return Result(item.name, ("column", "type", "meaning"), rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -40,6 +40,7 @@ from tidegate.errors import (
 from tidegate.inserting import insert_async, insert_parts, is_endless
 from tidegate.looking import Looking, stream_of
 from tidegate.observe.status import StreamStatus
+from tidegate.own_functions import PythonFunctions, python_declaration
 from tidegate.physical.explain import explain
 from tidegate.plan.optimise import plan_to_run
 from tidegate.remembered import Remembered, remember, remembered
@@ -91,6 +92,7 @@ class Session:
         self._master = master
         self._conf = dict(conf or {})
         self._spark: SparkSession | None = None
+        self._functions = PythonFunctions()
         self._pipelines = Supervisor(self.directory, lambda: self.spark, show or print_rows)
         self._looking = Looking(self._pipelines)
 
@@ -116,6 +118,7 @@ class Session:
         try:
             self.stop()
         finally:
+            self._functions.leave(self._spark)
             self._spark = None
             memory.forget_inserts(self.directory.store.uri)
             self.directory.close()
@@ -144,9 +147,39 @@ class Session:
         self._require_open()
         compiled = self._compile(sql, file)
         self._require_shared(compiled)
-        catalog = analysed(lambda: self.spark, compiled)
+        return self._adopt(compiled)
+
+    def function(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        returns: str,
+        arguments: Sequence[str] | None = None,
+        scalar: bool = False,
+        deterministic: bool = True,
+        version: str | None = None,
+    ) -> None:
+        """Let SQL call a function of Python, in the place of one that had its name before.
+
+        It gets a pyarrow array for each argument and returns one with a value for each row; with
+        `scalar`, the values of one row. `arguments` are the types that arguments are cast to.
+        With another version, by default another source text, streams over it are other queries.
+        """
+        self._require_open()
+        code = {"scalar": scalar, "deterministic": deterministic, "version": version}
+        made = python_declaration(name, call, returns, arguments, code)
+        self._functions.names.discard(made.registered)
+        compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._knows_function)
+        self._adopt(self._required(compiler.declare(made)))
+
+    def _adopt(self, compiled: Compiled) -> list[Result]:
+        """Make what was compiled true, or nothing of it."""
+        catalog = analysed(lambda: self._functions.on(self.spark, compiled.catalog), compiled)
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
+            if compiled.replaced:
+                self._pipelines.replace(catalog, compiled.settings)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         before = self.catalog
@@ -164,7 +197,9 @@ class Session:
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
         compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._knows_function)
-        compiled = compiler.compile(sql, file)
+        return self._required(compiler.compile(sql, file))
+
+    def _required(self, compiled: Compiled) -> Compiled:
         errors = (*compiled.errors, *compiled.unrunnable)
         if errors:
             raise ScriptError(errors)
@@ -293,7 +328,8 @@ class Session:
             return Result.of_text(
                 f"nothing inserted into {target.name}: this INSERT was run before"
             )
-        table = rows_of_insert(self.spark, target, statement, script)
+        spark = self._functions.on(self.spark, self.catalog)
+        table = rows_of_insert(spark, target, statement, script)
         self._append(target, table, identity)
         reasons: list[str] = []
         if isinstance(target, Source):

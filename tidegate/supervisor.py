@@ -129,6 +129,29 @@ class Supervisor:
         """Start what does not run yet, and let new streams and sinks join what does."""
         assert self.until_end is not None, "pipelines start with the session"
         planning = Planning(self._spark(), catalog, settings)
+        for name, members in self._members(planning).items():
+            running = self._pipelines.get(name)
+            trigger = min(planning.trigger_us(member.name) for member in members)
+            if running is None:
+                self._start(name, members, planning, trigger)
+            elif _differ(running, members):
+                running.change(members, trigger)
+                self._take_warnings(running)
+
+    def replace(self, catalog: Catalog, settings: Settings) -> None:
+        """Run streams that have taken the place of others; all of them, or none if one is refused.
+
+        What is stored for a stream decides, as it does when a script has changed.
+        """
+        planned = self._members(Planning(self._spark(), catalog, settings))
+        for name, members in planned.items():
+            if name in self._pipelines:
+                self._pipelines[name].check(members)
+        self.restart_without(catalog, settings)
+
+    def _members(self, planning: Planning) -> dict[str, list[Member]]:
+        """By pipeline, the streams that are to run."""
+        catalog = planning.catalog
         wanted: dict[str, list[Member]] = {}
         found = [catalog.get(name) for name in self.wanted(catalog)]
         streams = [item for item in found if isinstance(item, Stream)]
@@ -138,14 +161,7 @@ class Supervisor:
             sinks = self._sinks_of(catalog, declared.name)
             member = planning.member(declared, sinks, declared.name.lower() in read)
             wanted.setdefault(pipeline_of(declared), []).append(member)
-        for name, members in wanted.items():
-            running = self._pipelines.get(name)
-            trigger = min(planning.trigger_us(member.name) for member in members)
-            if running is None:
-                self._start(name, members, planning, trigger)
-            elif _differ(running, members):
-                running.change(members, trigger)
-                self._take_warnings(running)
+        return wanted
 
     def _start(self, name: str, members: list[Member], planning: Planning, trigger_us: int) -> None:
         from tidegate.runtime.pipeline import Pipeline
@@ -364,7 +380,9 @@ class Supervisor:
 def _differ(pipeline: Pipeline, members: list[Member]) -> bool:
     """Whether a pipeline runs other streams or sinks than these."""
     running = {key: member.sinks for key, member in pipeline.members.items()}
-    return running != {member.key: member.sinks for member in members}
+    if running != {member.key: member.sinks for member in members}:
+        return True
+    return not all(pipeline.members[member.key].is_same(member) for member in members)
 
 
 def _forgets(connector: str) -> bool:

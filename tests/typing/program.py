@@ -32,6 +32,7 @@ def declare(db: Session) -> None:
 
 def main() -> None:
     with tidegate.open("data", config={"key_groups": 4}, conf={"spark.ui.enabled": "true"}) as db:
+        db.function("same", lambda x: x, returns="BIGINT", arguments=["BIGINT"], version="1")
         declare(db)
         count: int = db.insert("s", [{"a": 1}, (2,)])
         count += asyncio.run(db.insert("s", readings()))

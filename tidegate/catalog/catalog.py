@@ -7,11 +7,13 @@ from typing import TypeVar
 
 from tidegate.catalog.objects import (
     Declared,
+    Function,
     LookupTable,
     SideStream,
     Sink,
     Source,
     Stream,
+    functions_in,
     tables_in,
 )
 from tidegate.sql.statements import ObjectKind
@@ -73,4 +75,15 @@ class Catalog:
             if targets & {table.lower() for table in tables_in(stream.query.tree)}:
                 readers.append(stream)
         readers += [sink for sink in self.of(Sink) if sink.source.lower() in targets]
+        if isinstance(self.get(name), Function):
+            readers += [d for d in self._objects.values() if name.lower() in functions_in(d)]
         return readers
+
+    def all_dependents(self, name: str) -> list[Declared]:
+        """What reads this object, directly or through others, in the order of declaration."""
+        found = {item.name for item in self.dependents(name)}
+        new = set(found)
+        while new:
+            new = {item.name for other in new for item in self.dependents(other)} - found
+            found |= new
+        return [item for item in self._objects.values() if item.name in found]

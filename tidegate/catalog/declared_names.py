@@ -21,6 +21,18 @@ def side_names(statement: st.Declaration) -> list[str]:
     return []
 
 
+def names_of(script: st.Script) -> dict[str, st.Declaration]:
+    """By name, in lower case: what a script declares, and the streams that come with it."""
+    found: dict[str, st.Declaration] = {}
+    for statement in script.statements:
+        if isinstance(statement, st.Declaration):
+            found.setdefault(statement.name.lower(), statement)
+    for statement in list(found.values()):
+        for name in side_names(statement):
+            found.setdefault(name.lower(), statement)
+    return found
+
+
 def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
     """Names are also folders of the data directory, and must stay inside of it."""
     return [

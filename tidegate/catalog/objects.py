@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from sqlglot import exp
 from tidegate.catalog.options import Options
 from tidegate.errors import without_secrets
 from tidegate.sql import statements as st
+from tidegate.sql.expressions import calls
+from tidegate.sql.python_names import registered_name
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -202,6 +205,76 @@ class Sink(Declared):
     @property
     def kind(self) -> st.ObjectKind:
         return st.ObjectKind.SINK
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a function takes; without a type, whatever it is given."""
+
+    name: str
+    type: str | None
+
+
+@dataclass(frozen=True)
+class PythonCode:
+    """A function of Python: what it does is known by its version."""
+
+    call: Callable[..., Any] = field(compare=False, repr=False)
+    version: str
+    # Whether it takes values, one row at a time, and not arrays.
+    scalar: bool = False
+    deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class Function(Declared):
+    """A function of the user's own: an expression over its parameters, or Python."""
+
+    parameters: tuple[Parameter, ...]
+    returns: str | None
+    # The expression, bound: a parameter is a column of its name, other functions are written out.
+    body: exp.Expr | None = None
+    python: PythonCode | None = None
+
+    @property
+    def kind(self) -> st.ObjectKind:
+        return st.ObjectKind.FUNCTION
+
+    @property
+    def signature(self) -> str:
+        """How it is called, and what it gives."""
+        listed = ", ".join(f"{p.name} {p.type}" if p.type else p.name for p in self.parameters)
+        return f"{self.name}({listed})" + (f" RETURNS {self.returns}" if self.returns else "")
+
+    @property
+    def registered(self) -> str:
+        """The name by which Spark knows a function of Python: another version is another one."""
+        assert self.python is not None, f"{self.name} is an expression"
+        return registered_name(self.name, self.python.version, self.python.deterministic)
+
+    def create_sql(self) -> str:
+        if not self.statement.text:
+            return f"-- {self.signature}: declared in Python, with db.function"
+        return super().create_sql()
+
+
+def functions_in(declared: Declared) -> set[str]:
+    """The names of the functions that a declaration calls as it was written, in lower case."""
+    trees: list[exp.Expr | None] = []
+    statement = declared.statement
+    if isinstance(declared, Stream):
+        trees.append(declared.query.tree)
+    elif isinstance(declared, Source) and isinstance(statement, st.CreateSource):
+        trees += [column.computed for column in statement.columns]
+    elif isinstance(declared, Function) and isinstance(statement, st.CreateFunction):
+        trees.append(statement.body)
+    return set(functions_called(trees))
+
+
+def functions_called(trees: Sequence[exp.Expr | None]) -> list[str]:
+    """The names of all functions in some expressions, in lower case."""
+    found = (name for tree in trees if tree is not None for name, _ in calls(tree))
+    return [name.lower() for name in found]
 
 
 def tables_in(tree: exp.Expr, hidden: frozenset[str] = frozenset()) -> Iterator[str]:

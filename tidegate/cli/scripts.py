@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import LookupTable, SideStream, Sink, Source, Stream
+from tidegate.catalog.objects import Function, LookupTable, SideStream, Sink, Source, Stream
 from tidegate.cli import report
 from tidegate.cli.text import plural
 from tidegate.cli.variables import filled
@@ -101,7 +101,13 @@ def _summary(compiled: Compiled) -> str:
 
 
 def _contents(catalog: Catalog) -> list[str]:
-    kinds = ((Source, "source"), (LookupTable, "lookup table"), (Stream, "stream"), (Sink, "sink"))
+    kinds = (
+        (Source, "source"),
+        (LookupTable, "lookup table"),
+        (Function, "function"),
+        (Stream, "stream"),
+        (Sink, "sink"),
+    )
     counted = [(sum(1 for _ in catalog.of(kind)), noun) for kind, noun in kinds]
     return [plural(number, noun) for number, noun in counted if number] or ["nothing declared"]
 

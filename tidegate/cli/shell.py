@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tidegate
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Declared, Sink
+from tidegate.catalog.objects import Declared, Function, Sink
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
 from tidegate.cli.formats import Format, formatted
@@ -117,7 +117,8 @@ class Shell:
                 self.screen.line(f"declared here before: {names}")
             if found.secret:
                 self.screen.line(
-                    f"not kept, because of secrets: {', '.join(found.secret)}; declare them again"
+                    f"not kept, because of secrets or Python: {', '.join(found.secret)}; declare "
+                    "them again"
                 )
 
     def read(self, lines: Iterable[str]) -> None:
@@ -331,12 +332,18 @@ def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
             item = new.get(name)
             if item is not None and old.get(name) is None:
                 yield f"{item.kind.value.lower()} {item.name} {word}"
+    for item in filter(None, map(after.get, after.names())):
+        known = before.get(item.name)
+        if known is not None and known.statement != item.statement:
+            yield f"{item.kind.value.lower()} {item.name} replaced"
 
 
 def _outline(item: Declared) -> str:
     """What an object is about, in a line."""
     if isinstance(item, Sink):
         return f"{item.connector}, from {item.source}"
+    if isinstance(item, Function):
+        return item.signature
     return ", ".join(columns_of(item))
 
 

@@ -6,6 +6,7 @@ from tidegate.physical.join import describe as describe_join
 from tidegate.physical.registry import kind_of
 from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
+from tidegate.sql.python_names import with_plain_names
 from tidegate.sql.statements import EmitMode
 from tidegate.types import format_duration
 
@@ -21,7 +22,7 @@ def explain(plan: n.Emit, name: str | None = None) -> str:
     ]
     lines = [head, *(f"  {part}" for part in promise), ""]
     lines += _draw(plan, "", "")
-    return "\n".join(lines)
+    return with_plain_names("\n".join(lines))
 
 
 def _key_text(plan: n.Emit) -> str:

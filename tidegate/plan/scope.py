@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.objects import Function
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
+from tidegate.plan.functions import misused, rename_parameter, written_out
 from tidegate.plan.literals import wrong_literal
 from tidegate.plan.nodes import Field, Node, Role
+from tidegate.plan.spellings import by_arrival, with_names, with_unit
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.habits import function_hint
@@ -126,8 +129,9 @@ class Resolver:
             return self._column(node)
         if isinstance(node, exp.Lambda):
             return self._lambda(node)
+        self._check_clauses(node)
         if isinstance(node, exp.Window):
-            node = _by_arrival(node)
+            node = by_arrival(node)
         if isinstance(node, exp.Literal):
             self._check_quotes(node)
         self._check_null(node)
@@ -142,7 +146,21 @@ class Resolver:
             self.context.report(
                 "TG-103", "parameters in SQL are not supported", node, "write the value."
             )
-        return self._resolved_parts(_with_names(_with_unit(node)))
+        function = own_function(node, self.context)
+        if function is not None and isinstance(node, exp.Anonymous):
+            return self._call(node, function)
+        return self._resolved_parts(with_names(with_unit(node)))
+
+    def _call(self, node: exp.Anonymous, function: Function) -> exp.Expr:
+        """What a function of the user's own stands for."""
+        arguments = [self.resolve(part) for part in node.expressions]
+        wrong = misused(node, function, arguments)
+        if wrong is not None:
+            self.context.report(*wrong)
+            node = node.copy()
+            node.meta[UNKNOWN_FUNCTION] = True
+            return node
+        return written_out(node, function, arguments)
 
     def _resolved_parts(self, node: exp.Expr) -> exp.Expr:
         result = node.copy() if not node.args else type(node)()
@@ -174,7 +192,7 @@ class Resolver:
                 new = self.context.fresh(parameter.name)
                 while new.lower() in used:
                     new = self.context.fresh(parameter.name)
-                _rename_parameter(result.this, old, new)
+                rename_parameter(result.this, old, new)
                 parameter.replace(exp.to_identifier(new, quoted=True))
         return result
 
@@ -196,6 +214,19 @@ class Resolver:
                 node,
                 f"for the column write `{node.name}`, for the text '{node.name}'.",
             )
+
+    def _check_clauses(self, node: exp.Expr) -> None:
+        """OVER and FILTER are for aggregates, which functions of the user's own are not."""
+        if isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+            function = own_function(node.this, self.context)
+            if function is not None:
+                self.context.report(
+                    "TG-305",
+                    f"{function.name} is made of one row, and takes neither OVER nor FILTER",
+                    node,
+                    "give it an aggregate to work on: "
+                    f"{function.name}(sum(x) OVER (PARTITION BY k ORDER BY ts)).",
+                )
 
     def _check_null(self, node: exp.Expr) -> None:
         """x = NULL is never true, and neither is x <> NULL."""
@@ -221,14 +252,19 @@ class Resolver:
             self.context.report("TG-312", message, literal, advice)
         if name in ex.spark_functions() or name in ex.OWN_FUNCTIONS or name in ex.UNIT_FUNCTIONS:
             return
-        if not self.context.knows_function(name):
+        if name.lower() in self.context.broken:
+            # Its declaration has an error of its own.
+            node.meta[UNKNOWN_FUNCTION] = True
+        elif not self.context.knows_function(name):
             span = own_span(node)
             start = node.meta.get("start")
             at = Span(start, node.meta["end"] + 1) if start is not None else span
-            known = ex.spark_functions() | ex.OWN_FUNCTIONS
+            own = {item.name.upper() for item in self.context.catalog.of(Function)}
+            known = ex.spark_functions() | ex.OWN_FUNCTIONS | own
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-            hint = "functions are Spark SQL's; a function of your own must be registered on the "
-            hint += "SparkSession you pass in."
+            hint = "functions are Spark SQL's; one of your own is declared: CREATE FUNCTION "
+            hint += f"{name.lower()}(x BIGINT) RETURNS BIGINT RETURN x * 2; or in Python, with "
+            hint += "db.function."
             if near:
                 hint = f"did you mean {near[0].lower()}?"
             hint = function_hint(name) or hint
@@ -285,7 +321,7 @@ class Resolver:
             scope = scope.parent
         alias = self.aliases.get(parts[0].lower())
         if alias is not None:
-            if any(name in ex.RANDOM_FUNCTIONS for name, _ in ex.calls(alias)):
+            if ex.is_random(alias):
                 self.context.report(
                     "TG-103",
                     f"{parts[0]} is random, and would be drawn again where it is used again",
@@ -348,59 +384,11 @@ class Resolver:
         self.context.report("TG-301", f"there is no column {name}", node, hint)
 
 
-def _by_arrival(window: exp.Window) -> exp.Window:
-    """row_number() OVER (… ORDER BY PROCTIME()) is the order in which rows arrive."""
-    order = window.args.get("order")
-    parts = order.expressions if order is not None else []
-    if ex.call_name(window.this) != "ROW_NUMBER" or len(parts) != 1 or parts[0].args.get("desc"):
-        return window
-    if ex.call_name(parts[0].this) != "PROCTIME":
-        return window
-    window = window.copy()
-    window.set("order", None)
-    return window
-
-
-def _with_unit(node: exp.Expr) -> exp.Expr:
-    """timestampadd(HOUR, 1, ts): HOUR is a word, not a column."""
-    if ex.call_name(node) not in ex.UNIT_FUNCTIONS or len(node.expressions) != 3:
-        return node
-    unit = node.expressions[0]
-    if not isinstance(unit, exp.Column) or unit.name.upper() not in ex.UNITS:
-        return node
-    result = node.copy()
-    result.expressions[0].replace(exp.Var(this=unit.name.upper()))
-    return result
-
-
-def _with_names(node: exp.Expr) -> exp.Expr:
-    """struct(a) has a field a, whatever the id of that column is."""
-    if ex.call_name(node) != "STRUCT":
-        return node
-    named = node.copy()
-    parts = [
-        exp.alias_(part, part.name, quoted=True) if isinstance(part, exp.Column) else part
-        for part in node.expressions
-    ]
-    named.set("expressions", parts)
-    return named
-
-
-def _rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
-    """Rename a parameter in the body of its lambda, but not where another one hides it."""
-    if isinstance(tree, exp.Lambda) and old in {part.name.lower() for part in tree.expressions}:
-        return
-    if isinstance(tree, exp.Identifier):
-        if tree.name.lower() == old:
-            tree.set("this", new)
-            tree.set("quoted", True)
-        return
-    if isinstance(tree, exp.Column | exp.DataType):
-        return
-    for child in list(tree.iter_expressions()):
-        is_name = isinstance(child, exp.Identifier) and child.arg_key in ("alias", "expression")
-        if not (is_name and isinstance(tree, exp.Alias | exp.Dot)):
-            _rename_parameter(child, old, new)
+def own_function(node: object, context: Context) -> Function | None:
+    """The function of the user's own that is called here."""
+    name = ex.call_name(node) if isinstance(node, exp.Anonymous) else None
+    found = context.catalog.get(name) if name is not None else None
+    return found if isinstance(found, Function) else None
 
 
 def _holds_query(node: exp.Expr) -> bool:

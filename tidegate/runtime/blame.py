@@ -10,7 +10,9 @@ from sqlglot.errors import SqlglotError
 
 from tidegate.catalog.objects import Origin
 from tidegate.errors import Place, TidegateError
+from tidegate.plan.functions import CALLED
 from tidegate.sql.dialect import DIALECT, own_span
+from tidegate.sql.expressions import call_name
 
 if TYPE_CHECKING:
     from tidegate.spark.culprit import Culprit
@@ -39,9 +41,13 @@ def _place(expression: exp.Expr, origin: Origin | None) -> Place | None:
 def _stands_there(expression: exp.Expr, text: str) -> bool:
     """Whether a text is an expression of a plan as it was written, and not something else."""
     try:
-        return _fits(expression, parse_one(text, dialect=DIALECT))
+        written = parse_one(text, dialect=DIALECT)
     except SqlglotError:
         return False
+    function = expression.meta.get(CALLED)
+    if function is not None:
+        return call_name(written) == str(function).upper()
+    return _fits(expression, written)
 
 
 def _fits(planned: Any, written: Any) -> bool:

@@ -41,6 +41,12 @@ class Member:
     on_change: str = "refuse"
     # The late streams that it reads, and the members whose late rows they are.
     late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    # What the catalog has: another object is another declaration of the same name.
+    declared: object = field(default=None, kw_only=True, compare=False, repr=False)
+
+    def is_same(self, other: Member) -> bool:
+        """Whether both are one declaration of a stream."""
+        return self.key == other.key and self.declared is other.declared
 
     @property
     def key(self) -> str:

@@ -126,6 +126,11 @@ class Pipeline:
         )
         self._thread.start()
 
+    def check(self, members: Sequence[Member]) -> None:
+        """Refuse streams that do not fit what is stored; nothing is changed."""
+        with self._lock:
+            opened(self._manifest, members)
+
     def change(self, members: Sequence[Member], trigger_us: int = 0) -> None:
         """These are the streams and sinks from the next epoch on."""
         with self._lock:
@@ -139,9 +144,11 @@ class Pipeline:
             self.lookups.open([look for member in members for look in member.plan.lookups])
             self._manifest = start.manifest
             self.warnings += [*start.warnings, *self._missed(sinks)]
+            before = self.members
             self.members, self.sinks = members_now, sinks
             for member in members:
-                if member.key not in self.counters:
+                known = before.get(member.key)
+                if member.key not in self.counters or known is None or not known.is_same(member):
                     self.counters[member.key] = self._counters(member)
             self.counters = {k: c for k, c in self.counters.items() if k in members_now}
             self._frames.forget()
@@ -171,7 +178,7 @@ class Pipeline:
         for member in members:
             for sink in member.sinks:
                 known = self.sinks.get(sink.name)
-                if known is not None and known[1] == sink and known[0].key == member.key:
+                if known is not None and known[1] == sink and known[0].is_same(member):
                     found[sink.name] = (member, sink, known[2])
                     continue
                 stream = manifest.streams[member.key].id

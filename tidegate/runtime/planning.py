@@ -67,6 +67,7 @@ class Planning:
             late,
             self._on_change(declared),
             late_inputs=late_inputs(typed.plan),
+            declared=declared,
         )
 
     def _on_change(self, declared: Stream | SideStream) -> str:

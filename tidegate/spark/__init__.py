@@ -7,6 +7,7 @@ stages and operators of one stream of its physical plan, `sources` (with `comput
 what connectors read, `late_rows` of what operators found too late. `order` is what the driver
 tells the tasks of an epoch. In tasks, `leaf` reads, `pack` cuts rows by key group, `step` runs an
 operator, `staging` hands rows to sinks, `fused` does two of these in one, `sides` is what travels
-beside rows, `worker` and `daemon` keep small tasks quick. `failure` and `advice` make one clear
-error of what Spark throws.
+beside rows, `worker` and `daemon` keep small tasks quick. `python_functions` makes functions of the
+user known, which tasks call as `python_call`. `failure` and `advice` make one clear error of what
+Spark throws.
 """

@@ -16,7 +16,15 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Column, LookupTable, SideStream, Source, Stream
+from tidegate.catalog.objects import (
+    Column,
+    Declared,
+    Function,
+    LookupTable,
+    SideStream,
+    Source,
+    Stream,
+)
 from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
 from tidegate.physical import lookup
@@ -26,7 +34,9 @@ from tidegate.physical.stages import all_enriched, all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.spark.failure import describe
+from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.python_names import with_plain_names
 from tidegate.types import Span
 
 
@@ -47,6 +57,22 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
     checked = replace(source, columns=tuple(columns))
     _require_timestamp(checked)
     return checked
+
+
+def analyse_function(spark: SparkSession, function: Function) -> None:
+    """Refuse an expression that does not fit the types of its parameters and its result."""
+    assert function.body is not None, f"{function.name} is an expression"
+    given = [f"CAST(NULL AS {p.type}) AS {quoted(p.name)}" for p in function.parameters]
+    base = f"(SELECT {', '.join(given) or '1 AS one'})"
+    sql = to_sql(function.body)
+    if function.returns is not None:
+        sql = f"CAST({sql} AS {function.returns})"
+    try:
+        _ = spark.sql(f"SELECT {sql} AS c FROM {base}").schema
+    except PySparkException as error:
+        statement = function.statement
+        assert isinstance(statement, st.CreateFunction), "a function was declared by its statement"
+        raise _type_error(error, statement.definition_span, function) from None
 
 
 def _require_timestamp(source: Source) -> None:
@@ -251,13 +277,12 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
         yield node.condition
 
 
-def _place(span: Span | None, declared: Source | Stream | SideStream) -> Place:
+def _place(span: Span | None, declared: Declared) -> Place:
     at = span or declared.statement.name_span
     return Place(declared.origin.text, at.start, at.end, declared.origin.file)
 
 
-def _type_error(
-    error: PySparkException, span: Span | None, declared: Source | Stream | SideStream
-) -> SqlError:
+def _type_error(error: PySparkException, span: Span | None, declared: Declared) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
+    message = with_plain_names(message)
     return SqlError("TG-307", message, place=_place(span, declared))

@@ -35,6 +35,7 @@ from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
 from tidegate.spark.step import StepSpec, stepper
+from tidegate.sql.python_names import calls_for_rows_only
 
 if TYPE_CHECKING:
     from tidegate.connectors.protocols import OpenLookup
@@ -153,7 +154,7 @@ class _Lowering:
             if isinstance(leaf, OperatorPlan | EnrichPlan):
                 self.context.shared.append(frame)
         self._views(leaves, [frame.where(LIVE) for frame in frames])
-        rows = self.context.spark.sql(sql)
+        rows = self.context.spark.sql(calls_for_rows_only(sql, LIVE))
         for frame in frames:
             kept = {name for name in frame.columns if name in _HIDDEN}
             columns = [_passed(item, kept) for item in rows.schema.fields]

@@ -36,14 +36,15 @@ def read_name(cursor: Cursor, what: str) -> tuple[str, Span]:
     return name, span
 
 
-def _head(cursor: Cursor, what: str) -> tuple[bool, str, Span]:
+def read_head(cursor: Cursor, what: str) -> tuple[bool, str, Span]:
+    """IF NOT EXISTS, and the name of what is declared."""
     if_not_exists = cursor.match("IF", "NOT", "EXISTS")
     name, span = read_name(cursor, f"the name of the {what}")
     return if_not_exists, name, span
 
 
 def create_source(cursor: Cursor) -> st.CreateSource:
-    if_not_exists, name, span = _head(cursor, "source")
+    if_not_exists, name, span = read_head(cursor, "source")
     body = _columns(cursor, watermark_allowed=True) if cursor.at_paren() else _Columns()
     options = _with_options(cursor, "CREATE SOURCE")
     cursor.expect_end()
@@ -62,7 +63,7 @@ def create_source(cursor: Cursor) -> st.CreateSource:
 
 
 def create_lookup_table(cursor: Cursor) -> st.CreateLookupTable:
-    if_not_exists, name, span = _head(cursor, "lookup table")
+    if_not_exists, name, span = read_head(cursor, "lookup table")
     body = _columns(cursor, watermark_allowed=False)
     options = _with_options(cursor, "CREATE LOOKUP TABLE")
     cursor.expect_end()
@@ -84,8 +85,18 @@ def create_view(cursor: Cursor) -> st.CreateStream:
     return create_stream(cursor, "MATERIALIZED VIEW")
 
 
-def create_stream(cursor: Cursor, what: str = "STREAM") -> st.CreateStream:
-    if_not_exists, name, span = _head(cursor, what.lower())
+def replace_view(cursor: Cursor) -> st.CreateStream:
+    return create_stream(cursor, "MATERIALIZED VIEW", or_replace=True)
+
+
+def replace_stream(cursor: Cursor) -> st.CreateStream:
+    return create_stream(cursor, or_replace=True)
+
+
+def create_stream(
+    cursor: Cursor, what: str = "STREAM", or_replace: bool = False
+) -> st.CreateStream:
+    if_not_exists, name, span = read_head(cursor, what.lower())
     options = read_options(cursor) if cursor.match("WITH") else ()
     cursor.expect("AS", hint=f"CREATE {what} {name} AS SELECT …;")
     query = parse_query(cursor)
@@ -98,11 +109,12 @@ def create_stream(cursor: Cursor, what: str = "STREAM") -> st.CreateStream:
         if_not_exists,
         query=query,
         materialized=what == "MATERIALIZED VIEW",
+        or_replace=or_replace,
     )
 
 
 def create_sink(cursor: Cursor) -> st.CreateSink:
-    if_not_exists, name, span = _head(cursor, "sink")
+    if_not_exists, name, span = read_head(cursor, "sink")
     cursor.expect("FROM", hint=f"CREATE SINK {name} FROM my_stream WITH (connector = 'console');")
     source, source_span = read_name(cursor, "the stream to write")
     options = _with_options(cursor, "CREATE SINK")
@@ -124,8 +136,8 @@ def _with_options(cursor: Cursor, statement: str) -> tuple[st.Option, ...]:
     return read_options(cursor)
 
 
-def read_options(cursor: Cursor) -> tuple[st.Option, ...]:
-    cursor.expect("(", hint="WITH (name = 'value', …)")
+def read_options(cursor: Cursor, word: str = "WITH") -> tuple[st.Option, ...]:
+    cursor.expect("(", hint=f"{word} (name = 'value', …)")
     options: list[st.Option] = []
     while not cursor.match(")"):
         if options:

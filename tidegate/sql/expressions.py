@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from tidegate.errors import Place, SqlError
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.python_names import is_unstable
 from tidegate.types import Span, parse_duration, unit_micros
 
 
@@ -97,7 +98,12 @@ def is_volatile_call(name: str, node: exp.Expr) -> bool:
     """Whether a call gives another value when the same rows are processed again."""
     if name == "UNIX_TIMESTAMP":
         return not node.expressions
-    return name in VOLATILE_FUNCTIONS
+    return name in VOLATILE_FUNCTIONS or is_unstable(name)
+
+
+def is_random(node: exp.Expr) -> bool:
+    """Whether an expression that is written twice gives two values."""
+    return any(name in RANDOM_FUNCTIONS or is_unstable(name) for name, _ in calls(node))
 
 
 def repeatable(node: exp.Expr) -> bool:

@@ -20,8 +20,11 @@ from tidegate.sql.declarations import (
     create_view,
     read_name,
     read_options,
+    replace_stream,
+    replace_view,
 )
 from tidegate.sql.dialect import DIALECT
+from tidegate.sql.functions import create_function, replace_function
 from tidegate.sql.misspelt import meant_keyword
 from tidegate.sql.query import parse_query, parse_rows
 from tidegate.sql.secrets import masked
@@ -29,9 +32,11 @@ from tidegate.types import Span
 
 _STATEMENTS = (
     "CREATE SOURCE, CREATE STREAM, CREATE MATERIALIZED VIEW, CREATE SINK, CREATE LOOKUP TABLE, "
-    "INSERT, DROP, SHOW, DESCRIBE, EXPLAIN, CHECKPOINT, RESTORE, SET"
+    "CREATE FUNCTION, ALTER STREAM, INSERT, DROP, SHOW, DESCRIBE, EXPLAIN, CHECKPOINT, RESTORE, SET"
 )
-_SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "CHECKPOINTS")
+_SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "FUNCTIONS", "CHECKPOINTS")
+# Statements that keep their text to the letter: hiding part of a query changes it.
+_WITH_QUERIES = ("STREAM", "MATERIALIZED", "FUNCTION", "OR")
 
 
 def parse_script(
@@ -57,12 +62,11 @@ def parse_script(
 
 
 def _holds_query(chunk: list[Token]) -> bool:
-    """Whether a statement must keep its text to the letter: hiding part of a query changes it."""
+    """Whether a statement must keep its text to the letter."""
     words = [token.text.upper() for token in chunk[:2]]
-    return words in (["CREATE", "STREAM"], ["CREATE", "MATERIALIZED"]) or words[0] in {
-        "INSERT",
-        "EXPLAIN",
-    }
+    if words[0] == "CREATE":
+        return words[-1] in _WITH_QUERIES
+    return words[0] in {"INSERT", "EXPLAIN"}
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
@@ -98,8 +102,8 @@ def _declared_names(chunk: list[Token]) -> list[str]:
     There can be several: a semicolon may be what is missing.
     """
     words = [token.text for token in chunk]
-    kinds = {"SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "MATERIALIZED", "VIEW"}
-    skip = {"CREATE", "IF", "NOT", "EXISTS", *kinds}
+    kinds = {"SOURCE", "STREAM", "SINK", "LOOKUP", "TABLE", "MATERIALIZED", "VIEW", "FUNCTION"}
+    skip = {"CREATE", "OR", "REPLACE", "IF", "NOT", "EXISTS", *kinds}
     names: list[str] = []
     for index, word in enumerate(words):
         if word.upper() == "CREATE":
@@ -116,6 +120,12 @@ def _statement(cursor: Cursor) -> st.Statement:
         (("CREATE", "MATERIALIZED", "VIEW"), create_view),
         (("CREATE", "SINK"), create_sink),
         (("CREATE", "LOOKUP", "TABLE"), create_lookup_table),
+        (("CREATE", "FUNCTION"), create_function),
+        (("CREATE", "OR", "REPLACE", "FUNCTION"), replace_function),
+        (("CREATE", "OR", "REPLACE", "STREAM"), replace_stream),
+        (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), replace_view),
+        (("ALTER", "STREAM"), _alter_stream),
+        (("ALTER", "MATERIALIZED", "VIEW"), _alter_stream),
         (("INSERT", "INTO"), _insert),
         (("DROP",), _drop),
         (("SHOW",), _show),
@@ -148,6 +158,14 @@ def _statement(cursor: Cursor) -> st.Statement:
             place=cursor.place(),
             hint="type it in tidegate sql; in Python, iterate over db.subscribe(stream).",
         )
+    if first.upper() == "ALTER":
+        raise SqlError(
+            "TG-102",
+            "only streams can be altered",
+            place=cursor.place(),
+            hint="ALTER STREAM name SET (state_ttl = '1 day'); anything else is dropped and "
+            "created again.",
+        )
     near = meant_keyword(cursor.tokens[0], ("SELECT", *(words[0] for words, _ in dispatch)))
     raise SqlError(
         "TG-102",
@@ -166,11 +184,16 @@ def _unknown_create(cursor: Cursor) -> SqlError:
         "MATERIALIZED": "CREATE MATERIALIZED VIEW name AS SELECT …;",
         "VIEW": "a named query: CREATE STREAM name AS SELECT …; one whose rows can be queried: "
         "CREATE MATERIALIZED VIEW name AS SELECT …;",
-        "OR": "DROP it first; CREATE OR REPLACE is not supported.",
+        "OR": "streams and functions can be replaced: CREATE OR REPLACE STREAM name AS SELECT …; "
+        "anything else is dropped first: DROP SOURCE name;",
+        "TEMPORARY": "CREATE FUNCTION name(…): what is declared lasts as long as the session.",
     }
-    near = None if cursor.done else meant_keyword(cursor.tokens[1], ("SOURCE", "STREAM", "SINK"))
+    known = ("SOURCE", "STREAM", "SINK", "FUNCTION")
+    near = None if cursor.done else meant_keyword(cursor.tokens[1], known)
     hint = (
-        f"did you mean CREATE {near}?" if near else "CREATE SOURCE | STREAM | SINK | LOOKUP TABLE."
+        f"did you mean CREATE {near}?"
+        if near
+        else "CREATE SOURCE | STREAM | SINK | LOOKUP TABLE | FUNCTION."
     )
     return SqlError(
         "TG-102",
@@ -201,8 +224,8 @@ def _drop(cursor: Cursor) -> st.Statement:
             )
     raise cursor.error(
         f"DROP needs what to drop, not {cursor.peek() or 'the end of the statement'}",
-        "DROP SOURCE | STREAM | MATERIALIZED VIEW | SINK | LOOKUP TABLE name; DROP CHECKPOINT "
-        "'name';",
+        "DROP SOURCE | STREAM | MATERIALIZED VIEW | SINK | LOOKUP TABLE | FUNCTION name; DROP "
+        "CHECKPOINT 'name';",
     )
 
 
@@ -227,6 +250,16 @@ def _checkpoint_name(cursor: Cursor, statement: str) -> tuple[str, Span]:
     return token.text, span
 
 
+def _alter_stream(cursor: Cursor) -> st.AlterStream:
+    name, span = read_name(cursor, "a stream")
+    cursor.expect("SET", hint=f"ALTER STREAM {name} SET (state_ttl = '1 day');")
+    options = read_options(cursor, "SET")
+    if not options:
+        raise cursor.error("SET needs an option", f"ALTER STREAM {name} SET (state_ttl = '1 day');")
+    cursor.expect_end()
+    return st.AlterStream(cursor.statement_text, cursor.statement_span, name, span, options)
+
+
 def _show(cursor: Cursor) -> st.Statement:
     if cursor.match("CREATE"):
         name, span = read_name(cursor, "a name")
@@ -238,7 +271,8 @@ def _show(cursor: Cursor) -> st.Statement:
     if what is None:
         raise cursor.error(
             f"SHOW does not know {cursor.peek() or 'what to show'}",
-            "SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | CHECKPOINTS | CREATE name;",
+            "SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS | CHECKPOINTS | CREATE "
+            "name;",
         )
     cursor.expect_end()
     return st.Show(cursor.statement_text, cursor.statement_span, what)

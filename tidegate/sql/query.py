@@ -30,8 +30,9 @@ _EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
 _QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("}
 # Two words that begin a statement: inside another one, a semicolon is missing before them.
 _STATEMENT_STARTS = {
-    "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP"},
-    "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP"},
+    "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION"},
+    "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION"},
+    "ALTER": {"STREAM"},
     "INSERT": {"INTO"},
     "EXPLAIN": {"SELECT", "STREAM"},
 }

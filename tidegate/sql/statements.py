@@ -28,6 +28,7 @@ class ObjectKind(Enum):
     STREAM = "STREAM"
     SINK = "SINK"
     LOOKUP_TABLE = "LOOKUP TABLE"
+    FUNCTION = "FUNCTION"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,28 @@ class CreateStream(Declaration):
 
     query: Query
     materialized: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class ParameterDef:
+    """A parameter of a function."""
+
+    name: str
+    type: str
+    span: Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateFunction(Declaration):
+    """CREATE FUNCTION: an expression of SQL, or `module:function` of Python; one of them is set."""
+
+    parameters: tuple[ParameterDef, ...]
+    returns: str | None
+    body: exp.Expr | None = None
+    python: str | None = None
+    definition_span: Span
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +174,17 @@ class Drop(Statement):
 
 
 @dataclass(frozen=True)
+class AlterStream(Statement):
+    """ALTER STREAM name SET (option = value, …)."""
+
+    name: str
+    name_span: Span
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
 class Show(Statement):
-    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | CHECKPOINTS."""
+    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS | CHECKPOINTS."""
 
     what: str
 

@@ -1,0 +1,14 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE FUNCTION twice(x BIGINT) RETURNS BIGINT RETURN x * 2;
+CREATE FUNCTION four_times(x BIGINT) RETURNS BIGINT RETURN twice(twice(x));
+CREATE STREAM s AS SELECT four_times(price) AS p FROM bids;
+DROP FUNCTION twice;
+DROP FUNCTION four_times;
+DROP STREAM twice;
+CREATE SINK out FROM twice WITH (connector = 'console');
+CREATE STREAM t AS SELECT x FROM twice;
+CREATE OR REPLACE FUNCTION twice(x BIGINT, y BIGINT) RETURNS BIGINT RETURN x * y;

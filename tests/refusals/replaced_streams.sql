@@ -1,0 +1,16 @@
+CREATE SOURCE bids (
+    auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH (connector = 'memory');
+
+CREATE STREAM prices AS SELECT price, channel FROM bids;
+CREATE STREAM high AS SELECT price FROM prices WHERE price > 10;
+CREATE OR REPLACE STREAM prices AS SELECT channel FROM bids;
+CREATE STREAM up AS SELECT price FROM bids;
+CREATE STREAM down AS SELECT price FROM up;
+CREATE OR REPLACE STREAM up AS SELECT price FROM down;
+CREATE OR REPLACE STREAM down AS SELECT price FROM down;
+CREATE STREAM late AS SELECT auction, count(*) AS n FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE) LATE DATA TO late_bids;
+CREATE STREAM reads_late AS SELECT auction FROM late_bids;
+CREATE OR REPLACE STREAM late AS SELECT auction FROM bids;
+CREATE OR REPLACE STREAM bids AS SELECT 1 AS a;

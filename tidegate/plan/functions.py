@@ -1,0 +1,132 @@
+"""Calls of functions of the user's own: what they stand for is written in their place.
+
+An expression of SQL becomes part of the query, so that all that holds for expressions holds for it.
+A function of Python stays a call, by the name under which Spark knows it.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from tidegate.catalog.objects import Function, Parameter
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import DIALECT, own_span
+from tidegate.types import Span
+
+# Marks what a call was written out to; the name of the function.
+CALLED = "called"
+
+Wrong = tuple[str, str, exp.Expr | Span | None, str]
+
+
+def misused(call: exp.Anonymous, function: Function, arguments: list[exp.Expr]) -> Wrong | None:
+    """What is wrong with a call: code, message, place and hint."""
+    taken, given = len(function.parameters), len(arguments)
+    hint = f"it is declared as {function.signature}."
+    odd = (exp.Star, exp.Distinct, exp.Kwarg, exp.PropertyEQ, exp.Alias)
+    for argument in arguments:
+        if isinstance(argument, odd):
+            message = f"{function.name} takes values, one for each parameter"
+            return "TG-314", message, call, hint
+    if taken != given:
+        arguments_ = "1 argument" if taken == 1 else f"{taken} arguments"
+        message = f"{function.name} takes {arguments_}, and {given} {'is' if given == 1 else 'are'}"
+        return "TG-314", f"{message} given", call, hint
+    for parameter, argument in zip(function.parameters, arguments, strict=True):
+        if ex.is_random(argument) and _is_repeated(function, parameter):
+            message = (
+                f"the argument {parameter.name} of {function.name} is random, and would be drawn "
+                "again where it is used again"
+            )
+            return "TG-103", message, call, "compute it in a subquery: FROM (SELECT …, … AS r …)."
+    return None
+
+
+def _is_repeated(function: Function, parameter: Parameter) -> bool:
+    """Whether an expression uses a parameter several times: in a lambda, for every element."""
+    if function.body is None:
+        return False
+    uses = [part for part in function.body.find_all(exp.Column) if _is(part, parameter)]
+    return len(uses) > 1 or any(part.find_ancestor(exp.Lambda) for part in uses)
+
+
+def _is(part: exp.Column, parameter: Parameter) -> bool:
+    return bool(part.name.lower() == parameter.name.lower())
+
+
+def written_out(call: exp.Anonymous, function: Function, arguments: list[exp.Expr]) -> exp.Expr:
+    """The expression that a call stands for; arguments and result have the declared types."""
+    cast = {
+        parameter.name.lower(): _cast(argument, parameter.type)
+        for parameter, argument in zip(function.parameters, arguments, strict=True)
+    }
+    span = own_span(call)
+    if function.body is None:
+        made: exp.Expr = exp.Anonymous(this=function.registered, expressions=list(cast.values()))
+    else:
+        body = _placed(function.body.copy(), span)
+        _keep_apart(body, arguments)
+        whole = exp.Paren(this=body)
+        for part in list(whole.find_all(exp.Column)):
+            part.replace(cast[part.name.lower()].copy())
+        made = whole if function.returns is None else _cast(whole.this, function.returns)
+    if span is not None:
+        made.meta["span"] = (span.start, span.end)
+    made.meta[CALLED] = function.name
+    return made
+
+
+def _cast(tree: exp.Expr, kind: str | None) -> exp.Expr:
+    if kind is None:
+        return tree
+    to = exp.DataType.build(kind, dialect=DIALECT)
+    if type(tree) is exp.Cast and tree.to == to:
+        return tree
+    made = exp.Cast(this=tree, to=to)
+    span = own_span(tree)
+    if span is not None:
+        made.meta["span"] = (span.start, span.end)
+    return made
+
+
+def _placed(body: exp.Expr, span: Span | None) -> exp.Expr:
+    """The body as if it stood where it is called: its own text may be another one."""
+    for part in body.walk():
+        for key in ("start", "end", "line", "col", "span"):
+            part.meta.pop(key, None)
+        if span is not None:
+            part.meta["span"] = (span.start, span.end)
+    return body
+
+
+def _keep_apart(body: exp.Expr, arguments: list[exp.Expr]) -> None:
+    """Parameters of lambdas in the body get other names than what the arguments speak of."""
+    names = {part.name.lower() for tree in arguments for part in tree.find_all(exp.Identifier)}
+    used = names | {part.name.lower() for part in body.find_all(exp.Identifier)}
+    for found in list(body.find_all(exp.Lambda)):
+        for parameter in list(found.expressions):
+            old = new = parameter.name.lower()
+            if old not in names:
+                continue
+            while new in used:
+                new += "_"
+            used.add(new)
+            rename_parameter(found.this, old, new)
+            parameter.replace(exp.to_identifier(new, quoted=True))
+
+
+def rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
+    """Rename a parameter in the body of its lambda, but not where another one hides it."""
+    if isinstance(tree, exp.Lambda) and old in {part.name.lower() for part in tree.expressions}:
+        return
+    if isinstance(tree, exp.Identifier):
+        if tree.name.lower() == old:
+            tree.set("this", new)
+            tree.set("quoted", True)
+        return
+    if isinstance(tree, exp.Column | exp.DataType):
+        return
+    for child in list(tree.iter_expressions()):
+        is_name = isinstance(child, exp.Identifier) and child.arg_key in ("alias", "expression")
+        if not (is_name and isinstance(tree, exp.Alias | exp.Dot)):
+            rename_parameter(child, old, new)

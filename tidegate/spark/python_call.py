@@ -1,0 +1,131 @@
+"""A function of Python as tasks call it: what it gives is checked, and what it throws is told."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import RunError
+
+_SHOWN = 300
+
+
+def checked(
+    name: str, call: Callable[..., Any], scalar: bool, kind: pa.DataType, declared: str
+) -> Callable[..., Any]:
+    """The function over arrays; `declared` is what people call the type of the result."""
+
+    def called(*arrays: Any) -> Any:
+        try:
+            given = [call(*row) for row in _rows(arrays)] if scalar else call(*arrays)
+        except Exception as error:
+            raise _failed(name, call, error) from error
+        if scalar:
+            return _made(name, given, kind, declared)
+        return _fitting(name, given, len(arrays[0]), kind, declared)
+
+    return called
+
+
+def of_rows_only(called: Callable[..., Any], kind: pa.DataType) -> Callable[..., Any]:
+    """The function for the rows that a first array says are there; the others have no value.
+
+    Spark calls Python for every row below it, whatever CASE says.
+    """
+
+    def of_rows(live: Any, *arrays: Any) -> Any:
+        mask = pc.fill_null(live, False)
+        rows = mask.true_count
+        if rows == len(mask):
+            return called(*arrays)
+        if rows == 0:
+            return pa.nulls(len(mask), kind)
+        result = called(*(array.filter(mask) for array in arrays))
+        places = pc.subtract(pc.cumulative_sum(pc.cast(mask, pa.int64())), 1)
+        return result.take(pc.if_else(mask, places, pa.scalar(None, pa.int64())))
+
+    return of_rows
+
+
+def _rows(arrays: tuple[Any, ...]) -> Any:
+    return zip(*(array.to_pylist() for array in arrays), strict=True)
+
+
+def _made(name: str, values: list[Any], kind: pa.DataType, declared: str) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RunError(
+            "TG-510",
+            f"the function {name} gave a value that is no {declared}: {_told(error)}",
+            hint=f"return a value of {declared} or None, or declare another type.",
+        ) from error
+
+
+def _fitting(name: str, given: Any, rows: int, kind: pa.DataType, declared: str) -> pa.Array:
+    """What a function gave, if there is a value of the declared type for each row."""
+    result = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if not isinstance(result, pa.Array):
+        raise RunError(
+            "TG-510",
+            f"the function {name} gave a {type(given).__name__}, not an Arrow array",
+            hint="it gets pyarrow arrays and returns one; a function of single values is declared "
+            "with scalar=True.",
+        )
+    if len(result) != rows:
+        raise RunError(
+            "TG-510",
+            f"the function {name} gave {len(result)} values for {rows} rows",
+            hint="return an array with one value for each row, in their order.",
+        )
+    if result.type == kind:
+        return result
+    if not _is_spelling(result.type, kind):
+        raise RunError(
+            "TG-510",
+            f"the function {name} gave {result.type}, and is declared to give {declared}",
+            hint=f"cast what it returns to {kind}, or declare the type that it gives.",
+        )
+    return result.cast(kind)
+
+
+def _is_spelling(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether one type is another form of the other: of texts, of bytes, of nothing at all."""
+    same = [_is_text, _is_bytes, pa.types.is_nested]
+    return pa.types.is_null(given) or any(is_one(given) and is_one(wanted) for is_one in same)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return str(kind) in ("binary", "large_binary", "binary_view")
+
+
+def _failed(name: str, call: Callable[..., Any], error: Exception) -> RunError:
+    where = _line(call, error)
+    return RunError(
+        "TG-510",
+        f"the function {name} failed: {type(error).__name__}: {_told(error)}{where}",
+        hint="nothing is lost: mend the function and start again. NULL comes as None.",
+    )
+
+
+def _told(error: Exception) -> str:
+    """A message on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _line(call: Callable[..., Any], error: Exception) -> str:
+    """Where it was in the text of the function."""
+    code = getattr(call, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""

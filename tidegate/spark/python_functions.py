@@ -1,0 +1,72 @@
+"""Functions of Python on a session: registered under names of their own, and taken off again."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle as untyped_cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as untyped_functions
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.catalog.objects import Function
+from tidegate.spark.python_call import checked, of_rows_only
+from tidegate.sql.python_names import for_rows_only
+
+cloudpickle: Any = untyped_cloudpickle
+# What Spark says of the types of these is out of date.
+F: Any = untyped_functions
+
+
+def register(spark: SparkSession, function: Function) -> None:
+    """Make a function known to this session, and to those that are cloned from it later."""
+    assert function.python is not None and function.returns is not None, "it is Python"
+    code = function.python
+    schema = StructType.fromDDL(f"c {function.returns}")
+    assert isinstance(schema, StructType), "a column is a struct"
+    kind = to_arrow_schema(schema, timezone="UTC").field(0).type
+    called = checked(function.name, code.call, code.scalar, kind, function.returns)
+    for name, wanted in (
+        (function.registered, called),
+        (for_rows_only(function.registered), of_rows_only(called, kind)),
+    ):
+        with warnings.catch_warnings():
+            # Spark would rather read hints, which functions of any number of arrays do not have.
+            warnings.simplefilter("ignore", UserWarning)
+            made = F.arrow_udf(wanted, schema.fields[0].dataType, F.ArrowUDFType.SCALAR)
+        made = made if code.deterministic else made.asNondeterministic()
+        with _sent_along(code.call):
+            spark.udf.register(name, made)
+
+
+def unregister(spark: SparkSession, names: Iterable[str]) -> None:
+    """Leave nothing behind; a session that has ended has nothing left."""
+    with suppress(PySparkException, Py4JError, AttributeError, ConnectionError):
+        for name in names:
+            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
+            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {for_rows_only(name)}")
+
+
+@contextmanager
+def _sent_along(call: Any) -> Iterator[None]:
+    """Tasks get the module of a function with it, unless it is installed there too."""
+    module = sys.modules.get(getattr(call, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    own = file is not None and not any(file.startswith(path) for path in installed)
+    if module is None or not own or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
