@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka test test-fast test-spark test-real lint format goldens bench clean
+.PHONY: help setup demo demo-kafka test test-fast test-spark test-real lint format goldens bench nexmark-flink clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -57,5 +57,8 @@ goldens: $(READY) ## Write the golden files anew; read the diff
 bench: $(READY) ## Compare with plain PySpark
 	$(BIN)/python benchmarks/stateless.py
 
+nexmark-flink: $(READY) ## Flink in an environment of its own, to compare NEXMark with
+	$(BIN)/python benchmarks/nexmark_flink/setup.py .flink
+
 clean: ## Remove what was built
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .tidegate build *.egg-info
+	rm -rf $(VENV) .flink .mypy_cache .ruff_cache .pytest_cache .tidegate build *.egg-info

@@ -104,13 +104,17 @@ def open_source(context: SourceContext) -> GeneratorSource:
     return GeneratorSource(context)
 
 
-def read_batch(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """The same rows as a batch DataFrame."""
+def read_batch(
+    spark: SparkSession, options: Mapping[str, Any], partitions: int | None = None
+) -> DataFrame:
+    """The same rows as a batch DataFrame; each partition is a stretch of them, in order."""
     spec = _Spec.of(options)
     if spec.rows is None:
         raise ValueError("an unbounded generator is no batch: give it the option rows")
-    starts = spark.range(0, spec.rows, CHUNK_EVENTS, spark.sparkContext.defaultParallelism)
-    chunks = starts.selectExpr("id AS first", f"least(id + {CHUNK_EVENTS}, {spec.rows}) AS stop")
+    partitions = partitions or spark.sparkContext.defaultParallelism
+    chunk = max(1, min(CHUNK_EVENTS, spec.rows // partitions))
+    starts = spark.range(0, spec.rows, chunk, partitions)
+    chunks = starts.selectExpr("id AS first", f"least(id + {chunk}, {spec.rows}) AS stop")
     return _generate(chunks, spec)
 
 

@@ -1,0 +1,3 @@
+SELECT auction, price
+FROM bid
+WHERE mod(auction, 123) = 0;

@@ -1,0 +1,26 @@
+-- NEXMark q16. The same for each channel, and the last minute in which it had a bid.
+
+CREATE SOURCE bid (
+    WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND
+) WITH (connector = 'generator', kind = 'nexmark', table = 'bid');
+
+CREATE STREAM q16 AS
+SELECT
+    channel,
+    date_format(date_time, 'yyyy-MM-dd') AS day,
+    max(date_format(date_time, 'HH:mm')) AS minute,
+    count(*) AS total_bids,
+    count(*) FILTER (WHERE price < 10000) AS rank1_bids,
+    count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bids,
+    count(*) FILTER (WHERE price >= 1000000) AS rank3_bids,
+    count(DISTINCT bidder) AS total_bidders,
+    count(DISTINCT bidder) FILTER (WHERE price < 10000) AS rank1_bidders,
+    count(DISTINCT bidder) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bidders,
+    count(DISTINCT bidder) FILTER (WHERE price >= 1000000) AS rank3_bidders,
+    count(DISTINCT auction) AS total_auctions,
+    count(DISTINCT auction) FILTER (WHERE price < 10000) AS rank1_auctions,
+    count(DISTINCT auction) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_auctions,
+    count(DISTINCT auction) FILTER (WHERE price >= 1000000) AS rank3_auctions
+FROM bid
+GROUP BY channel, date_format(date_time, 'yyyy-MM-dd')
+EMIT CHANGES;
