@@ -265,10 +265,9 @@ def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) ->
         .select(["id", "Name", "day"])
     )
     assert found.to_pylist() == given_rows
-    if not by_key:
-        with pytest.raises(TidegateError, match="Name is '' in a row") as caught:
-            staged(sink, E1, [{"id": 1, "Name": "", "day": day}])
-        assert caught.value.code == "TG-504" and caught.value.hint
+    with pytest.raises(TidegateError, match="Name is '' in a row") as caught:
+        staged(sink, E1, [{"id": 1, "Name": "", "day": day}])
+    assert caught.value.code == "TG-504" and caught.value.hint
 
 
 def refused(path: Path, rows: StreamRows = ROWS, **options: str) -> str:

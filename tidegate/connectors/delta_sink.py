@@ -266,6 +266,7 @@ class DeltaSink:
             files,
             tuple((ours, column.name) for (ours, _), column in pairs),
             tuple(column.name for column in self._columns if column.not_null),
+            tuple(self.table.partition_by),
         )
 
     def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:

@@ -26,6 +26,8 @@ class DeltaStagerFactory:
     # Columns of the stream with those of the table, and those of these that are never NULL.
     columns: tuple[tuple[str, str], ...]
     not_null: tuple[str, ...]
+    # Those by which the table is partitioned: the log would read '' of them as NULL.
+    not_empty: tuple[str, ...]
 
     def open(self, stamp: str, task: int) -> DeltaStager:
         return DeltaStager(self, self.files.open(stamp, task))
@@ -51,13 +53,14 @@ class DeltaStager:
         for name in self.how.not_null:
             if table.column(name).null_count:
                 raise self._unfit(f"a row has no {name}, which the table needs in every row")
+        for name in self.how.not_empty:
+            if pc.any(pc.equal(table.column(name).cast(pa.string()), "")).as_py():
+                raise self._unfit(f"{name} is '' in a row, and the table is partitioned by it")
 
     def _with_texts(self, table: pa.Table) -> pa.Table:
-        """Files are sorted by values as the log writes them, where '' would be read as NULL."""
+        """Files are sorted by values as the log writes them."""
         for name in self.how.files.partition:
             texts = table.column(name).cast(pa.string())
-            if pc.any(pc.equal(texts, "")).as_py():
-                raise self._unfit(f"{name} is '' in a row, and the table is partitioned by it")
             table = table.set_column(table.column_names.index(name), name, texts)
         return table
 
