@@ -36,7 +36,7 @@ test-fast: $(READY) ## The tests that need neither Spark nor another system
 	$(BIN)/python -m pytest -m 'not spark and not real' -n auto
 
 test-spark: $(READY) ## The tests on a local Spark, two at a time
-	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile --no-loadscope-reorder
 
 test-real: $(READY) ## With a real broker, database, cluster and object store, which it starts
 	$(BIN)/python -m pytest -m real
