@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka test test-fast test-spark test-real lint format goldens bench nexmark-flink clean
+.PHONY: help setup demo demo-kafka test test-fast test-browser test-spark test-real lint format goldens screenshots bench nexmark-flink clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,10 +30,14 @@ demo: $(READY) ## Run a real pipeline and watch its windows close
 demo-kafka: $(READY) ## Kafka to PostgreSQL, with a broker and a database of its own
 	@$(BIN)/python -m examples.kafka_to_postgres
 
-test: lint test-fast test-spark test-real ## Everything: lint, types, layers, all tests
+test: lint test-fast test-browser test-spark test-real ## Everything: lint, types, layers, all tests
 
 test-fast: $(READY) ## The tests that need neither Spark nor another system
-	$(BIN)/python -m pytest -m 'not spark and not real' -n auto
+	$(BIN)/python -m pytest -m 'not spark and not real and not browser' -n auto
+
+test-browser: $(READY) ## The console in a Chromium, where there is one
+	@if command -v chromium || command -v chromium-browser; then $(BIN)/python -m pytest -m browser; \
+		else echo "no Chromium was found (apt install chromium): the console was not tested in a browser"; fi
 
 test-spark: $(READY) ## The tests on a local Spark, two at a time
 	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile --no-loadscope-reorder
@@ -52,7 +56,10 @@ format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 goldens: $(READY) ## Write the golden files anew; read the diff
-	$(BIN)/python -m pytest -m 'not spark and not real' --regenerate
+	$(BIN)/python -m pytest -m 'not spark and not real and not browser' --regenerate
+
+screenshots: $(READY) ## The pictures of the console in docs/images
+	$(BIN)/python -m docs.screenshots
 
 bench: $(READY) ## Compare with plain PySpark
 	$(BIN)/python benchmarks/stateless.py

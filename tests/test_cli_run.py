@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import signal
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,11 +27,12 @@ from typer.testing import CliRunner, Result
 import tidegate
 from tests.compiling import compile_text
 from tidegate.catalog.catalog import Catalog
-from tidegate.cli import live, plain
+from tidegate.cli import live, plain, report, watching
 from tidegate.cli.doing import notes
 from tidegate.cli.main import app
 from tidegate.errors import DataDirectoryError, RunError, ScriptError, SqlError
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
+from tidegate.observe.timeline import Timeline
 from tidegate.results import Result as StatementResult
 
 SQL = """
@@ -83,6 +89,9 @@ class FakeSession:
     def stop(self) -> None:
         self._say("stop")
 
+    def timelines(self) -> list[Timeline]:
+        return []
+
     def status(self) -> tuple[StreamStatus, ...]:
         self.on_status()
         return (self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0],)
@@ -107,6 +116,70 @@ def _signals_as_before() -> Any:
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["run", *arguments])
+
+
+class TestWatching:
+    def test_metrics_are_served_while_it_runs(self, session: FakeSession) -> None:
+        seen: list[str] = []
+
+        def look() -> None:
+            session.on_status = lambda: None
+            with urllib.request.urlopen(f"http://127.0.0.1:{free}/metrics") as answer:
+                seen.append(answer.read().decode())
+
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = taken.getsockname()[1]
+        session.on_status = look
+        result = run("demo.sql", "--until-end", "--metrics", str(free))
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.startswith(f"metrics: http://127.0.0.1:{free}/metrics\n")
+        assert 'tidegate_rows_in_total{stream="dear"}' in seen[0]
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{free}/metrics")
+
+    def test_the_console_is_served_while_it_runs(self, session: FakeSession) -> None:
+        pytest.importorskip("starlette")
+        result = run("demo.sql", "--until-end", "--console", "--listen", "0")
+        assert (result.exit_code, result.stderr) == (0, "")
+        first = result.stdout.splitlines()[0]
+        assert re.fullmatch(r"console: http://127\.0\.0\.1:\d+/#token=[\w-]{32}", first)
+
+    def test_a_console_that_is_not_installed(
+        self, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watching, "find_spec", lambda name: None)
+        result = run("demo.sql", "--console")
+        assert (result.exit_code, session.said) == (2, [])
+        assert result.stderr.splitlines() == [
+            "error: the console is not installed",
+            "Hint: pip install 'tidegate[console]'",
+        ]
+
+    def test_listen_is_about_the_console(self, session: FakeSession) -> None:
+        result = run("demo.sql", "--listen", "8571")
+        assert result.exit_code == 2 and "Hint: --console --listen 8571" in result.stderr
+
+    def test_an_address_that_is_none(self, session: FakeSession) -> None:
+        result = run("demo.sql", "--metrics", "here")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines() == [
+            "error: --metrics here: that is not a HOST:PORT",
+            "Hint: --metrics 9464",
+        ]
+        assert session.said == []
+
+    def test_a_log_of_json(self, session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(report.STYLE, "json", False)
+        session.warnings = [RunError("TG-614", "parked")]
+        result = run("demo.sql", "--until-end", "--log-format", "json")
+        events = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [e["event"] for e in events if e["event"] != "message"] == [
+            "rows",
+            "progress",
+            "progress",
+            "end",
+        ]
+        assert json.loads(result.stderr)["code"] == "TG-614"
 
 
 class TestRun:

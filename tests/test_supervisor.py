@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.compiling import compile_with_sources
 from tidegate.catalog.settings import Settings
+from tidegate.checkpoint.checkpoints import Wanted
 from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
+from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.timeline import Timeline
 from tidegate.runtime.directory import DataDirectory
 from tidegate.supervisor import Supervisor
 
@@ -25,11 +29,13 @@ LATE = (
 class Running:
     """A pipeline that is stopped once, and may fail at it."""
 
-    def status(self) -> list[Any]:
-        return []
+    def status(self) -> list[StreamStatus]:
+        state = State.STOPPED if self.stopped else State.RUNNING
+        return [StreamStatus("s", state, rows_in=5)]
 
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
+        self.timeline = Timeline("main")
         self.stopped = 0
         self.forgotten: list[str] = []
 
@@ -55,6 +61,27 @@ def test_a_pipeline_that_fails_to_stop_does_not_keep_the_others_running(tmp_path
         supervisor.stop()
     assert [item.stopped for item in running.values()] == [1, 1, 1]
     assert not supervisor.running
+
+
+def test_streams_that_stop_to_go_back_have_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = supervising(tmp_path, main=Running())
+    supervisor.until_end = False
+    seen: list[tuple[StreamStatus, ...]] = []
+    allowed = SimpleNamespace(check=lambda wanted: None, restore=lambda wanted: [])
+
+    def looking(settings: Settings) -> Any:
+        seen.append(supervisor.status())
+        return allowed
+
+    monkeypatch.setattr(supervisor, "checkpoints", looking)
+    monkeypatch.setattr(supervisor, "start", lambda *_: seen.append(supervisor.status()))
+    supervisor.restore(cast(Any, None), Settings.of(None), Wanted(1))
+    states = [(status.state, status.rows_in) for statuses in seen for status in statuses]
+    assert states == [(State.RUNNING, 5), (State.STARTING, 5), (State.STARTING, 5)]
+    assert [status.state for status in supervisor.status()] == [State.STOPPED]
+    assert [timeline.pipeline for timeline in supervisor.timelines()] == ["main"]
 
 
 def test_a_sink_of_late_rows_belongs_to_the_stream_that_finds_them(tmp_path: Path) -> None:

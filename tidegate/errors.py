@@ -80,6 +80,7 @@ TITLES: dict[str, str] = {
     "TG-508": "more state than allowed",
     "TG-509": "system that cannot be reached",
     "TG-510": "function of your own that failed",
+    "TG-511": "address that cannot be served on",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",

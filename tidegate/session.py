@@ -15,14 +15,7 @@ from tidegate.catalog.checkpoints import (
     unsafe_checkpoint_name,
 )
 from tidegate.catalog.inserts import script_identity
-from tidegate.catalog.objects import (
-    Declared,
-    LookupTable,
-    Origin,
-    Sink,
-    Source,
-    Stream,
-)
+from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Restored, Wanted
 from tidegate.checkpoint.inspect import Checkpoint
@@ -30,16 +23,11 @@ from tidegate.checkpoint.names import Name
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors import memory
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import (
-    Place,
-    RunError,
-    ScriptError,
-    TidegateError,
-    did_you_mean,
-)
+from tidegate.errors import Place, RunError, ScriptError, TidegateError, did_you_mean
 from tidegate.inserting import insert_async, insert_parts, is_endless
 from tidegate.looking import Looking, stream_of
 from tidegate.observe.status import StreamStatus
+from tidegate.observe.timeline import Timeline
 from tidegate.own_functions import PythonFunctions, python_declaration
 from tidegate.physical.explain import explain
 from tidegate.plan.optimise import plan_to_run
@@ -489,6 +477,10 @@ class Session:
     def status(self) -> tuple[StreamStatus, ...]:
         """Where every running stream is; after a stop, where it was."""
         return self._pipelines.status()
+
+    def timelines(self) -> list[Timeline]:
+        """Of each pipeline the last epochs, and how long their steps took."""
+        return self._pipelines.timelines()
 
     def explain(self, stream: str, logical: bool = False) -> str:
         """The plan of a stream as a tree; `logical` shows it before it is optimised."""

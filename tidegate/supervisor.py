@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
@@ -17,7 +18,8 @@ from tidegate.connectors import memory, view
 from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
 from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
-from tidegate.observe.status import StreamStatus
+from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.timeline import Timeline
 from tidegate.physical.refusals import require_end
 from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.plan.late import late_inputs
@@ -48,6 +50,7 @@ class Supervisor:
         self._ended: set[str] = set()
         # How the streams were when they were stopped.
         self._last: tuple[StreamStatus, ...] = ()
+        self._past: list[Timeline] = []
         # Streams that stop to go back to a checkpoint have not ended.
         self._restoring = False
         # What starting on old data means; whoever shows warnings takes them from here.
@@ -231,7 +234,8 @@ class Supervisor:
                 failures.append(error)
             self._ended.add(name)
         if self._pipelines:
-            self._last = self.status()
+            self._last = _statuses(self._pipelines.values())
+        self._past = self.timelines()
         self._pipelines.clear()
         self.until_end = None
         if failures:
@@ -272,7 +276,7 @@ class Supervisor:
             running = self._pipelines.get(name)
             store, most = self.directory.pipeline(name), settings["max_retained"]
             found[name] = Manifests(store, most) if running is None else running.manifests
-        return Checkpoints(found, _forgets)
+        return Checkpoints(found, forgets)
 
     def restore(self, catalog: Catalog, settings: Settings, wanted: Wanted) -> list[Restored]:
         """Go back to a checkpoint; what runs is stopped for it, and started again."""
@@ -280,6 +284,7 @@ class Supervisor:
         until_end, available_now = self.until_end, self.available_now
         if until_end is None:
             return self.checkpoints(settings).restore(wanted)
+        self._last = self.status()
         self._restoring = True
         try:
             self.stop()
@@ -297,9 +302,15 @@ class Supervisor:
 
     def status(self) -> tuple[StreamStatus, ...]:
         """How the streams are; after a stop, how they were."""
-        if not self._pipelines:
-            return self._last
-        return tuple(item for pipeline in self._pipelines.values() for item in pipeline.status())
+        pipelines = list(self._pipelines.values())
+        if self._restoring or not pipelines:
+            # Whoever waits for the end of streams must not take a restore for it.
+            return tuple(map(_starting, self._last)) if self._restoring else self._last
+        return _statuses(pipelines)
+
+    def timelines(self) -> list[Timeline]:
+        """Those of the pipelines that run, or of those that ran last."""
+        return [pipeline.timeline for pipeline in list(self._pipelines.values())] or self._past
 
     # Subscribers and consoles
 
@@ -385,7 +396,15 @@ def _differ(pipeline: Pipeline, members: list[Member]) -> bool:
     return not all(pipeline.members[member.key].is_same(member) for member in members)
 
 
-def _forgets(connector: str) -> bool:
+def _statuses(pipelines: Iterable[Pipeline]) -> tuple[StreamStatus, ...]:
+    return tuple(item for pipeline in pipelines for item in pipeline.status())
+
+
+def _starting(status: StreamStatus) -> StreamStatus:
+    return replace(status, state=State.STARTING, error=None)
+
+
+def forgets(connector: str) -> bool:
     """Whether sinks of a connector can forget rows; one that is unknown cannot."""
     if connector == view.CONNECTOR:
         return True

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 from tidegate.cli import text
+from tidegate.observe.values import json_value
+
+
+class LogFormat(StrEnum):
+    """How a run tells what it does."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class Format(StrEnum):
@@ -37,23 +42,7 @@ def formatted(kind: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 def json_row(row: dict[str, Any]) -> str:
     """A row as one line of JSON; what JSON has no word for is a text."""
-    return json.dumps({name: _json(value) for name, value in row.items()}, ensure_ascii=False)
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(name): _json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    return value
+    return json.dumps({name: json_value(value) for name, value in row.items()}, ensure_ascii=False)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -67,7 +56,7 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _csv_cell(value: Any) -> Any:
     """NULL is empty; what is nested is JSON."""
-    plain = _json(value)
+    plain = json_value(value)
     if isinstance(plain, dict | list):
         return json.dumps(plain, ensure_ascii=False)
     if isinstance(plain, bool):

@@ -65,6 +65,10 @@ def show_exception(error: Exception) -> int:
         report.show_error(error)
         return USER_ERROR
     first = next(iter(str(error).strip().splitlines()), "no message")
+    if report.STYLE.json:
+        message = f"{type(error).__name__}: {first}"
+        print(report.json_line("error", "internal error", message=message), file=sys.stderr)
+        return INTERNAL_ERROR
     print(
         f"internal error: {type(error).__name__}: {first}, run with --debug for details",
         file=sys.stderr,

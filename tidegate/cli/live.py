@@ -180,7 +180,7 @@ def _watermark(status: StreamStatus) -> Text:
 
 
 def _lag(status: StreamStatus) -> Text:
-    return _optional(text.duration(lag) if (lag := text.live_lag(status)) is not None else None)
+    return _optional(text.duration(lag) if (lag := status.live_lag_seconds) is not None else None)
 
 
 def _took(status: StreamStatus) -> Text:
@@ -204,7 +204,7 @@ _COLUMNS = (
     _Column("rows out", lambda s: Text(text.count(s.rows_out))),
     _Column("rows/s", lambda s: Text(text.rate(s.rows_in_per_second))),
     _Column("watermark", _watermark, lambda s: s.watermark is None),
-    _Column("lag", _lag, lambda s: text.live_lag(s) is None),
+    _Column("lag", _lag, lambda s: s.live_lag_seconds is None),
     _Column("late", lambda s: _alarming(s.late_rows), lambda s: not s.late_rows),
     _Column("dead letters", lambda s: _alarming(s.dead_letters), lambda s: not s.dead_letters),
     _Column("state size", lambda s: Text(text.size(s.state_bytes)), lambda s: not s.state_bytes),

@@ -13,7 +13,7 @@ import typer
 
 import tidegate
 from tidegate.cli import nexmark
-from tidegate.cli.formats import Format
+from tidegate.cli.formats import Format, LogFormat
 from tidegate.cli.guard import OPTIONS, guarded
 
 app = typer.Typer(
@@ -50,6 +50,14 @@ Conf = Annotated[
 ]
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.")]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="Where the console listens; 127.0.0.1:8571 by default, 0 for any free port.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
 
 
@@ -134,6 +142,21 @@ def run(
             help="What happens to streams whose query changed since their last epoch.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Serve /metrics for Prometheus, /health and /ready; to this machine by default.",
+        ),
+    ] = None,
+    console: Annotated[
+        bool, typer.Option("--console", help="Show everything in the browser (extra: console).")
+    ] = False,
+    listen: Listen = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="json: one object a line, for machines.")
+    ] = LogFormat.TEXT,
     var: Variables = None,
     master: Master = None,
     conf: Conf = None,
@@ -143,15 +166,21 @@ def run(
 
     The next run goes on where this one stopped.
     """
+    from tidegate.cli import report, scripts, watching
     from tidegate.cli import run as command
-    from tidegate.cli import scripts
     from tidegate.cli.variables import spark_conf, variables
 
+    report.STYLE.json = log_format is LogFormat.JSON
+    served = watching.Watching(
+        watching.address("--metrics", metrics, "9464"),
+        watching.console_address(console, listen),
+        log_format,
+    )
     script = scripts.read(file, variables(var or []))
     ending = command.Ending(until_end, available_now)
     config = {"on_change": on_change.value} if on_change is not None else {}
     where = command.Where(data, master, config, spark_conf(conf or []))
-    return command.run(script, ending=ending, where=where, fresh=fresh)
+    return command.run(script, ending=ending, where=where, fresh=fresh, watching=served)
 
 
 @app.command()
@@ -217,6 +246,16 @@ def inspect(
     from tidegate.cli import checkpoints as command
 
     return command.inspect(directory, epoch, pipeline, as_json)
+
+
+@app.command()
+@guarded
+def console(directory: Directory, listen: Listen = None, debug: Debug = False) -> int:
+    """Look at a data directory in the browser, also while another process is using it."""
+    from tidegate.cli import console as command
+    from tidegate.cli.watching import address
+
+    return command.console(directory, address("--listen", listen, "127.0.0.1:8571"))
 
 
 @app.command()

@@ -89,7 +89,7 @@ def _extras(status: StreamStatus) -> list[str]:
     """What is worth a word only if there is any of it."""
     parts = []
     if status.watermark is not None:
-        lag = text.live_lag(status)
+        lag = status.live_lag_seconds
         behind = f" ({text.duration(lag)} behind)" if lag is not None else ""
         parts.append(f"watermark {text.moment(status.watermark)}{behind}")
     if status.late_rows:

@@ -1,11 +1,14 @@
-"""Errors and warnings on stderr: coloured for a person, exactly `render()` for everything else."""
+"""Errors and warnings on stderr: coloured for a person, else exactly `render()`, or JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tidegate.errors import ScriptError, TidegateError
 
@@ -25,6 +28,16 @@ class InputProblem(Exception):
         return f"{severity}: {self}{hint}"
 
 
+@dataclass
+class _Style:
+    """How problems are written, for the whole command."""
+
+    json: bool = False
+
+
+STYLE = _Style()
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person looks at this stream, on a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -37,9 +50,27 @@ def show(
 ) -> None:
     """Write errors or warnings to stderr, an empty line between two."""
     for index, problem in enumerate(problems):
+        if STYLE.json:
+            print(json_line(severity, **_as_data(problem)), file=sys.stderr, flush=True)
+            continue
         if index or after_others:
             print(file=sys.stderr)
         _write(problem.render(severity), severity)
+
+
+def json_line(level: str, event: str, **content: Any) -> str:
+    """One event of a log, as JSON on a line."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, "level": level, "event": event, **content}, default=str)
+
+
+def _as_data(problem: TidegateError | InputProblem) -> dict[str, Any]:
+    if isinstance(problem, InputProblem):
+        return {"event": "problem", "message": str(problem), "hint": problem.hint}
+    place = problem.place
+    where = {"file": place.file, "line": place.line, "column": place.column} if place else None
+    found = {"event": "problem", "code": problem.code, "message": problem.message}
+    return {**found, "hint": problem.hint, "place": where}
 
 
 def show_error(error: TidegateError | InputProblem) -> None:

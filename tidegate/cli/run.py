@@ -11,8 +11,10 @@ import tidegate
 from tidegate.cli import data as data_directory
 from tidegate.cli import report, scripts
 from tidegate.cli.doing import written
+from tidegate.cli.formats import LogFormat
 from tidegate.cli.interrupts import Interrupts
 from tidegate.cli.screen import Screen, open_screen, show_results
+from tidegate.cli.watching import Watching, watched
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
 
@@ -41,7 +43,14 @@ class Where:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(script: scripts.ScriptFile, *, ending: Ending, where: Where, fresh: bool) -> int:
+def run(
+    script: scripts.ScriptFile,
+    *,
+    ending: Ending,
+    where: Where,
+    fresh: bool,
+    watching: Watching,
+) -> int:
     """Run a script until it ends or the user has seen enough."""
     # Errors are found before Spark starts, and before anything is removed.
     scripts.require_valid(script, resolve_environment=True)
@@ -51,10 +60,13 @@ def run(script: scripts.ScriptFile, *, ending: Ending, where: Where, fresh: bool
     interrupts = Interrupts()
     interrupts.install()
     ends = ending.until_end or ending.available_now
-    screen = open_screen(interrupts.note, ends)
-    with tidegate.open(
-        directory, master=where.master, config=where.config, conf=where.conf, show=screen.rows
-    ) as session:
+    screen = _screen(interrupts, ends, watching.log)
+    with (
+        tidegate.open(
+            directory, master=where.master, config=where.config, conf=where.conf, show=screen.rows
+        ) as session,
+        watched(session, watching, screen, script.name or script.stem),
+    ):
         try:
             _start(session, script, screen, interrupts, ending)
             _watch(session, screen, interrupts)
@@ -68,6 +80,14 @@ def run(script: scripts.ScriptFile, *, ending: Ending, where: Where, fresh: bool
         for line in written(session.catalog, statuses, directory):
             screen.line(line)
     return 0
+
+
+def _screen(interrupts: Interrupts, ends: bool, log: LogFormat) -> Screen:
+    if log is LogFormat.JSON:
+        from tidegate.cli.json_log import JsonLog
+
+        return JsonLog()
+    return open_screen(interrupts.note, ends)
 
 
 def _start(

@@ -8,10 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.observe.status import StreamStatus
+    pass
 
-# Nobody waits a day for rows that are on their way.
-_OLD_SECONDS = 86_400
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -88,12 +86,6 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s"
-
-
-def live_lag(status: StreamStatus) -> float | None:
-    """How far the watermark is behind the clock; of old data that says nothing."""
-    lag = status.watermark_lag_seconds
-    return lag if lag is not None and lag < _OLD_SECONDS else None
 
 
 def plural(number: int, noun: str) -> str:

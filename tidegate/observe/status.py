@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+# Nobody waits a day for rows that are on their way.
+_OLD_SECONDS = 86_400
+
 
 class State(Enum):
     """Where a pipeline is in its life."""
@@ -59,3 +62,9 @@ class StreamStatus:
     @property
     def open_windows(self) -> int:
         return sum(operator.open_windows for operator in self.operators)
+
+    @property
+    def live_lag_seconds(self) -> float | None:
+        """How far the watermark is behind the clock; of old data that says nothing."""
+        lag = self.watermark_lag_seconds
+        return lag if lag is not None and lag < _OLD_SECONDS else None

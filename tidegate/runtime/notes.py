@@ -47,6 +47,11 @@ class Notes:
     def stream(self, name: str) -> StreamNotes:
         return self.streams.setdefault(name.lower(), StreamNotes())
 
+    def rows(self) -> tuple[int, int]:
+        """The rows that went into all streams and came out of them."""
+        told = self.streams.values()
+        return sum(item.rows_in for item in told), sum(item.rows_out for item in told)
+
     def _add(self, note: dict[str, Any]) -> None:
         if "operator" in note:
             self._add_operator(note)

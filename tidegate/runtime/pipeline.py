@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.forget import without_stream
@@ -22,7 +21,9 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.pace import Pace
 from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource
 from tidegate.errors import RunError, TidegateError
+from tidegate.observe.spans import span_listener
 from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.timeline import Timeline
 from tidegate.plan import nodes as n
 from tidegate.runtime.blame import with_culprit
 from tidegate.runtime.context import PipelineContext
@@ -47,9 +48,6 @@ from tidegate.runtime.steps import Step, reached
 from tidegate.spark.failure import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
 from tidegate.spark.order import Order, OrderPlace
-
-if TYPE_CHECKING:
-    pass
 
 # How long the loop sleeps when nothing is new, unless somebody wakes it.
 _POLL_SECONDS = 0.02
@@ -77,6 +75,7 @@ class Pipeline:
         self.lookups = Lookups(context.store, context.open_lookup)
         self.sinks: dict[str, tuple[Member, Sink, OpenSink]] = {}
         self.pace = Pace(context.settings["target_epoch"] / 1_000_000)
+        self.timeline = Timeline(name, span_listener())
         self.failure: TidegateError | None = None
         self.warnings: list[TidegateError] = []
         # Whether it ends with its input, everything closed; or when nothing is new, all open.
@@ -223,9 +222,9 @@ class Pipeline:
         """One epoch, or a little sleep if nothing is new; False when all has ended."""
         with self._lock:
             asked = self._asked
-            began = time.monotonic()
+            self.timeline.begin()
             epoch = self._patiently(self._cut)
-            self._looked_s = time.monotonic() - began
+            self._looked_s = self.timeline.lap("cut")
             reached(Step.CUT)
             if epoch is not None:
                 self._run(epoch)
@@ -304,6 +303,7 @@ class Pipeline:
         order = order_of(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
         order = replace(order, lookups=self.lookups.as_of(self.context.spark))
         notes = self._noted(epoch, order)
+        self.timeline.lap("run")
         reached(Step.RAN)
         sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
         members = self.members.values()
@@ -312,8 +312,10 @@ class Pipeline:
         self._patiently(lambda: self.manifests.create(manifest, again=next(tries) > 0))
         self._patiently(self.context.require_held)
         self._manifest = manifest
+        self.timeline.lap("decide")
         reached(Step.DECIDED)
         self._commit(manifest)
+        self.timeline.lap("commit")
         reached(Step.COMMITTED)
         self._after(epoch, manifest, notes, time.monotonic() - began)
 
@@ -411,6 +413,7 @@ class Pipeline:
         for member in self.members.values():
             told, cuts = notes.stream(member.name), epoch.cuts_of(member.key)
             self.counters[member.key].add(manifest, told, seconds, cuts)
+        self.timeline.end(manifest.epoch, *notes.rows())
         full = [cut.size for cut in epoch.cuts.values() if cut.more and cut.size]
         if full:
             self.pace.learn(max(full), seconds)

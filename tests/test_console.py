@@ -1,0 +1,474 @@
+"""The console: its graph, what it sees, what it answers, and whom it turns away. No Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from starlette.testclient import TestClient
+
+from tests.compiling import compile_text
+from tests.consoles import STATUS, Fake
+from tests.pipelines import House, Looped
+from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
+from tidegate.console.app import STATIC, build_app, ticks
+from tidegate.console.guard import TOKEN_HEADER
+from tidegate.console.running import RunningSession
+from tidegate.console.server import ConsoleServer
+from tidegate.console.stored import StoredDirectory
+from tidegate.console.watch import Watch
+from tidegate.errors import DataDirectoryError, RunError
+from tidegate.observe.address import Address
+from tidegate.observe.status import State
+from tidegate.observe.timeline import EpochTimes
+from tidegate.remembered import remember
+from tidegate.runtime.directory import DataDirectory
+
+HERE = Address("127.0.0.1", 8571)
+TOKEN = "a-token"
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def watch(fake: Fake) -> Watch:
+    return Watch(fake, clock=lambda: 100.0)
+
+
+@pytest.fixture
+def client(watch: Watch) -> TestClient:
+    return TestClient(build_app(watch, HERE, TOKEN), base_url="http://127.0.0.1:8571")
+
+
+def allowed(client: TestClient, path: str, content: Any) -> Any:
+    return client.post(path, json=content, headers={TOKEN_HEADER: TOKEN})
+
+
+class TestWatch:
+    def test_it_remembers_samples_and_epochs_once(self, fake: Fake, watch: Watch) -> None:
+        watch.tick()
+        fake.times.append(EpochTimes("main", 4, 51.0))
+        watch.tick()
+        seen = watch.since(-1)
+        assert [epoch["epoch"] for epoch in seen["epochs"]] == [3, 4]
+        assert seen["epochs"][0]["seconds"] == 1.5
+        assert [sample["number"] for sample in seen["samples"]] == [1, 2]
+        assert seen["samples"][0]["streams"]["bids"]["in"] == 5.0
+        assert [epoch["epoch"] for epoch in watch.since(1)["epochs"]] == [4]
+
+    def test_the_lag_of_old_data_says_nothing(self, fake: Fake, watch: Watch) -> None:
+        for lag in (5.0, 300_000_000.0):
+            fake.now = (replace(STATUS, watermark_lag_seconds=lag),)
+            watch.tick()
+        assert [sample["streams"]["bids"]["lag"] for sample in watch.samples] == [5.0, None]
+
+    def test_states_and_errors_are_events(self, fake: Fake, watch: Watch) -> None:
+        for state, error in [
+            (State.RUNNING, None),
+            (State.RUNNING, "the sink out: away"),
+            (State.RUNNING, "the sink out: away"),
+            (State.RUNNING, None),
+            (State.FAILED, "division by zero"),
+        ]:
+            fake.now = (replace(STATUS, state=state, error=error),)
+            watch.tick()
+        assert [(event["level"], event["text"]) for event in watch.events] == [
+            ("info", "running"),
+            ("error", "the sink out: away"),
+            ("info", "goes on"),
+            ("error", "division by zero"),
+        ]
+
+    def test_what_cannot_be_read_is_said_once(self, fake: Fake, watch: Watch) -> None:
+        fake.error = RunError("TG-608", "the disk is away")
+        watch.tick()
+        watch.tick()
+        fake.error = None
+        watch.tick()
+        assert [event["text"] for event in watch.events] == ["the disk is away", "running"]
+        assert watch.since(0)["events"], "who follows is told"
+
+    def test_it_is_bounded(self, fake: Fake, watch: Watch) -> None:
+        for number in range(700):
+            fake.times = [EpochTimes("main", number, 0.0)]
+            fake.now = (replace(STATUS, error=str(number)),)
+            watch.tick()
+        assert (len(watch.samples), len(watch.epochs), len(watch.events)) == (600, 512, 200)
+
+    def test_news_are_sent_as_they_come(self, watch: Watch) -> None:
+        async def follow() -> list[str]:
+            watch.tick()
+            stream = ticks(watch, -1)
+            found = [await anext(stream)]
+            watch.tick()
+            found.append(await anext(stream))
+            watch.close()
+            return found + [rest async for rest in stream]
+
+        first, second = asyncio.run(follow())
+        assert first.startswith("data: ") and first.endswith("\n\n")
+        assert len(json.loads(first[6:])["epochs"]) == 1
+        assert json.loads(second[6:])["epochs"] == [], "they were sent before"
+
+
+class TestAnswers:
+    def test_the_page_and_its_files(self, client: TestClient) -> None:
+        page = client.get("/")
+        assert page.status_code == 200 and "<title>Tidegate</title>" in page.text
+        for name in [path.name for path in STATIC.iterdir()]:
+            assert client.get(f"/static/{name}").status_code == 200
+            text = (STATIC / name).read_text("utf-8")
+            links = text.replace("http://www.w3.org/2000/svg", "")
+            assert "http://" not in links and "https://" not in links, "nothing from elsewhere"
+        assert client.get("/static/../app.py").status_code == 404
+
+    def test_state(self, client: TestClient, watch: Watch) -> None:
+        watch.tick()
+        state = client.get("/api/state").json()
+        assert (state["title"], state["live"], state["number"]) == ("shop.sql", True, 1)
+        (stream,) = state["streams"]
+        assert (stream["name"], stream["state"], stream["rows_in"]) == ("bids", "running", 10)
+        assert stream["operators"][0]["bytes"] == 7
+
+    def test_graph(self, client: TestClient, fake: Fake) -> None:
+        fake.catalog = compile_text(
+            "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory');"
+            "CREATE STREAM t AS SELECT a FROM s;"
+        ).catalog
+        graph = client.get("/api/graph").json()
+        assert [(n["id"], n["layer"], n["row"]) for n in graph["nodes"]] == [
+            ("source:s", 0, 0),
+            ("stream:t", 1, 0),
+        ]
+        assert graph["edges"] == [
+            {"source": "source:s", "target": "stream:t", "path": [[0, 0], [1, 0]]}
+        ]
+
+    def test_an_object(self, client: TestClient, fake: Fake) -> None:
+        assert client.get("/api/objects/bids").json()["plan"] == "the plan"
+        fake.error = RunError("TG-201", "nothing is named bidz", hint="did you mean bids?")
+        answer = client.get("/api/objects/bidz")
+        assert (answer.status_code, answer.json()) == (
+            409,
+            {"code": "TG-201", "error": "nothing is named bidz", "hint": "did you mean bids?"},
+        )
+
+    def test_metrics_and_health(self, client: TestClient, fake: Fake) -> None:
+        assert 'tidegate_rows_in_total{stream="bids"} 10' in client.get("/metrics").text
+        assert client.get("/health").status_code == client.get("/ready").status_code == 200
+        fake.now = (replace(STATUS, state=State.FAILED, error="gone"),)
+        assert client.get("/health").json() == {
+            "status": "failing",
+            "problems": ["bids is failed: gone"],
+        }
+
+    def test_a_directory_of_another_process_has_no_health(self) -> None:
+        app = build_app(Watch(Fake(live=False)), HERE, TOKEN)
+        client = TestClient(app, base_url="http://localhost")
+        for path in ("/metrics", "/health", "/ready"):
+            assert client.get(path).status_code == 404
+
+    def test_a_peek(self, client: TestClient, fake: Fake) -> None:
+        answer = allowed(client, "/api/peek", {"stream": "bids", "rows": 5})
+        assert answer.json() == {"columns": ["a", "b"], "rows": [[1, "eA=="], [None, None]]}
+        assert fake.said == [("peek", "bids", 5)]
+
+    def test_a_checkpoint(self, client: TestClient, fake: Fake, watch: Watch) -> None:
+        assert allowed(client, "/api/checkpoints", {}).json() == {"name": "checkpoint-1"}
+        assert fake.said == [("keep", None)]
+        assert [event["text"] for event in watch.events] == ["checkpoint 'checkpoint-1' was made"]
+
+    def test_a_restore(self, client: TestClient, fake: Fake, watch: Watch) -> None:
+        content = {"checkpoint": 7, "pipeline": "main", "keep_sinks": True}
+        answer = allowed(client, "/api/restore", content)
+        assert answer.json() == {"warnings": ["rows are there twice"]}
+        assert fake.said == [("restore", Wanted(7, True, "main"))]
+        assert [event["level"] for event in watch.events] == ["info", "warning"]
+
+    def test_a_restore_that_is_refused(self, client: TestClient, fake: Fake) -> None:
+        fake.error = RunError("TG-610", "sinks have rows", hint="keep them")
+        answer = allowed(client, "/api/restore", {"checkpoint": "before"})
+        assert (answer.status_code, answer.json()["code"]) == (409, "TG-610")
+        assert fake.said == [("restore", Wanted("before"))]
+
+    @pytest.mark.parametrize(
+        ("path", "content"),
+        [
+            ("/api/peek", {}),
+            ("/api/peek", {"stream": 1}),
+            ("/api/peek", {"stream": "bids", "rows": 0}),
+            ("/api/peek", {"stream": "bids", "rows": 501}),
+            ("/api/peek", {"stream": "bids", "rows": True}),
+            ("/api/peek", []),
+            ("/api/checkpoints", {"name": 1}),
+            ("/api/restore", {}),
+            ("/api/restore", {"checkpoint": True}),
+            ("/api/restore", {"checkpoint": 1, "pipeline": 2}),
+        ],
+    )
+    def test_nonsense_is_refused(
+        self, client: TestClient, fake: Fake, path: str, content: Any
+    ) -> None:
+        assert allowed(client, path, content).status_code == 400
+        assert fake.said == []
+
+    def test_what_is_no_json_is_refused(self, client: TestClient) -> None:
+        answer = client.post("/api/peek", content="{", headers={TOKEN_HEADER: TOKEN})
+        assert (answer.status_code, answer.json()) == (400, {"error": "the request is no JSON"})
+        assert client.get("/api/events?since=x").status_code == 400
+
+
+CHANGES = ["/api/peek", "/api/checkpoints", "/api/restore"]
+
+
+class TestGuard:
+    @pytest.mark.parametrize("path", CHANGES)
+    @pytest.mark.parametrize("token", [None, "", "a-toke", "a-token2", "A-TOKEN", "é"])
+    def test_what_changes_something_needs_the_token(
+        self, client: TestClient, fake: Fake, path: str, token: str | None
+    ) -> None:
+        headers = {} if token is None else {TOKEN_HEADER: token.encode()}
+        answer = client.post(path, json={"stream": "bids", "checkpoint": 1}, headers=headers)
+        assert (answer.status_code, fake.said) == (403, [])
+
+    @pytest.mark.parametrize("path", CHANGES)
+    def test_nothing_is_changed_by_reading(self, client: TestClient, fake: Fake, path: str) -> None:
+        client.get(f"{path}?token={TOKEN}&stream=bids&checkpoint=1")
+        assert fake.said == []
+
+    def test_a_token_elsewhere_does_not_count(self, client: TestClient, fake: Fake) -> None:
+        client.cookies.set("token", TOKEN)
+        answer = client.post(f"/api/restore?token={TOKEN}", json={"checkpoint": 1, "token": TOKEN})
+        assert (answer.status_code, fake.said) == (403, [])
+
+    @pytest.mark.parametrize("path", ["/", "/api/state", "/metrics", "/static/style.css"])
+    def test_a_name_of_somebody_else_is_not_answered(self, client: TestClient, path: str) -> None:
+        assert client.get(path, headers={"Host": "evil.example:8571"}).status_code == 403
+        assert client.get(path, headers={"Host": "localhost:9999"}).status_code == 200
+
+    @pytest.mark.parametrize(
+        "origin", ["http://evil.example", "http://127.0.0.1:9999", "null", "https://localhost:8571"]
+    )
+    def test_a_page_of_somebody_else_is_not_answered(
+        self, client: TestClient, fake: Fake, origin: str
+    ) -> None:
+        assert client.get("/api/state", headers={"Origin": origin}).status_code == 403
+        headers = {"Origin": origin, TOKEN_HEADER: TOKEN}
+        assert (
+            client.post("/api/restore", json={"checkpoint": 1}, headers=headers).status_code == 403
+        )
+        assert fake.said == []
+
+    def test_our_own_page_is(self, client: TestClient, fake: Fake) -> None:
+        headers = {"Origin": "http://127.0.0.1:8571", TOKEN_HEADER: TOKEN}
+        answer = client.post("/api/restore", json={"checkpoint": 1}, headers=headers)
+        assert answer.status_code == 200
+
+    def test_other_pages_get_no_leave_from_a_browser(self, client: TestClient) -> None:
+        answer = client.options("/api/restore", headers={"Origin": "http://evil.example"})
+        assert answer.status_code == 403
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+    @pytest.mark.parametrize("path", ["/", "/api/state", "/nothing", "/api/restore"])
+    def test_headers(self, client: TestClient, path: str) -> None:
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+    def test_the_page_needs_no_more_than_it_is_allowed(self) -> None:
+        page = (STATIC / "index.html").read_text("utf-8")
+        assert "<style" not in page and " style=" not in page and "onclick" not in page
+        for script in STATIC.glob("*.js"):
+            text = script.read_text("utf-8")
+            for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval("):
+                assert word not in text, f"{script.name}: rows are text, never markup"
+
+
+class TestServer:
+    def test_it_serves_and_follows_until_it_is_closed(self) -> None:
+        server = ConsoleServer(Fake(), Address("127.0.0.1", 0))
+        try:
+            assert server.url == f"http://127.0.0.1:{server.address.port}/#token={server.token}"
+            connection = http.client.HTTPConnection("127.0.0.1", server.address.port, timeout=30)
+            connection.request("GET", "/api/events")
+            answer = connection.getresponse()
+            assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
+            line = answer.readline().decode()
+            assert json.loads(line.removeprefix("data: "))["streams"][0]["name"] == "bids"
+            with pytest.raises(RunError, match="TG-511"):
+                ConsoleServer(Fake(), server.address)
+        finally:
+            server.close()
+        assert not server._thread.is_alive()
+
+    def test_tokens_are_not_guessed(self) -> None:
+        first, second = (ConsoleServer(Fake(), Address("127.0.0.1", 0)) for _ in range(2))
+        first.close()
+        second.close()
+        assert first.token != second.token and len(first.token) == 32
+
+
+class Playing:
+    """As much of a session as the console asks for, on a pipeline without Spark."""
+
+    def __init__(self, house: House, pipeline: Looped) -> None:
+        self.catalog = house.catalog
+        self.pipeline = pipeline
+        self.warnings: list[Any] = []
+        self.status = lambda: tuple(pipeline.status())
+        self.timelines = lambda: [pipeline.timeline]
+        self._checkpoints = Checkpoints({"main": pipeline.manifests}, lambda connector: False)
+        self.checkpoints = self._checkpoints.listed
+
+    def checkpoint(self, name: str | None) -> str:
+        return self._checkpoints.keep(name)["main"].name
+
+    def restore(self, checkpoint: str | int, sinks: str | None, pipeline: str | None) -> None:
+        done = self._checkpoints.restore(Wanted(checkpoint, sinks == "keep", pipeline))
+        self.warnings = [warning for item in done for warning in item.warnings]
+
+
+class TestARunningSession:
+    @pytest.fixture
+    def client(self, tmp_path: Path) -> TestClient:
+        house = House(tmp_path)
+        house.insert(1, 2, 3)
+        session = Playing(house, house.run())
+        shown = RunningSession(cast(Any, session), "house.sql")
+        watch = Watch(shown)
+        watch.tick()
+        return TestClient(build_app(watch, HERE, TOKEN), base_url="http://localhost:8571")
+
+    def test_it_is_shown(self, client: TestClient) -> None:
+        state = client.get("/api/state").json()
+        assert [(s["name"], s["state"], s["rows_in"]) for s in state["streams"]] == [
+            ("t0", "finished", 6),
+            ("t1", "finished", 6),
+        ]
+        assert [(e["epoch"], e["rows_in"]) for e in state["epochs"]] == [(0, 4), (1, 4), (2, 4)]
+        steps = [step["step"] for step in state["epochs"][0]["steps"]]
+        assert steps == ["cut", "run", "decide", "commit"]
+        assert 'tidegate_epoch_seconds_count{pipeline="main"} 3' in client.get("/metrics").text
+        assert "source:s" in [node["id"] for node in client.get("/api/graph").json()["nodes"]]
+
+    def test_checkpoints_are_made_and_restored(self, client: TestClient) -> None:
+        assert allowed(client, "/api/checkpoints", {"name": "good"}).status_code == 200
+        listed = client.get("/api/checkpoints").json()
+        assert [(c["name"], c["epoch"]) for c in listed] == [("good", 2), (None, 1), (None, 0)]
+        refused = allowed(client, "/api/restore", {"checkpoint": 1, "pipeline": "main"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TG-610")
+        content = {"checkpoint": 1, "pipeline": "main", "keep_sinks": True}
+        done = allowed(client, "/api/restore", content)
+        assert done.status_code == 200 and "twice" in done.json()["warnings"][0]
+        assert client.get("/api/checkpoints").json()[0]["generation"] == 1
+
+    def test_an_unknown_name(self, client: TestClient) -> None:
+        assert client.get("/api/objects/kept").json()["hint"] == "did you mean kept1?"
+        sink = client.get("/api/objects/kept0").json()
+        assert sink["plan"] is None and sink["sql"].startswith("CREATE SINK kept0")
+
+
+class TestAStoredDirectory:
+    @pytest.fixture
+    def house(self, tmp_path: Path) -> House:
+        house = House(tmp_path)
+        directory = DataDirectory(tmp_path / "data")
+        directory.open()
+        house.store = directory.pipeline("main")
+        house.insert(1, 2)
+        house.run()
+        remember(directory, house.catalog)
+        directory.close()
+        return house
+
+    @pytest.fixture
+    def shown(self, house: House) -> StoredDirectory:
+        return StoredDirectory(str(house.folder / "data"))
+
+    @pytest.fixture
+    def held(self, house: House) -> Iterator[DataDirectory]:
+        directory = DataDirectory(house.folder / "data")
+        directory.open()
+        yield directory
+        directory.close()
+
+    def test_it_is_shown_while_another_holds_it(
+        self, shown: StoredDirectory, held: DataDirectory
+    ) -> None:
+        watch = Watch(shown)
+        watch.tick()
+        client = TestClient(build_app(watch, HERE, TOKEN), base_url="http://localhost")
+        state = client.get("/api/state").json()
+        assert state["live"] is False
+        assert [(s["name"], s["rows_in"], s["epoch"]) for s in state["streams"]] == [
+            ("t0", 4, 1),
+            ("t1", 4, 1),
+        ]
+        nodes = {node["id"] for node in client.get("/api/graph").json()["nodes"]}
+        assert {"source:s", "stream:t0", "sink:kept1"} <= nodes
+        described = client.get("/api/objects/T0").json()
+        assert described["sql"] == "CREATE STREAM t0 AS SELECT a FROM s;"
+        assert described["plan"].startswith("stream t0")
+        assert [c["epoch"] for c in client.get("/api/checkpoints").json()] == [1, 0]
+
+    def test_what_comes_is_seen(self, house: House, shown: StoredDirectory) -> None:
+        shown.statuses()
+        house.insert(3)
+        house.run(until_end=True)
+        (status, _) = shown.statuses()
+        assert (status.rows_in, status.epoch) == (6, 2)
+        assert [(epoch.epoch, epoch.rows_in) for epoch in shown.epochs()] == [(1, 0), (2, 4)]
+
+    def test_nothing_is_changed_while_another_holds_it(
+        self, shown: StoredDirectory, held: DataDirectory
+    ) -> None:
+        with pytest.raises(DataDirectoryError, match="TG-602"):
+            shown.restore(Wanted(0, keep=True))
+        with pytest.raises(DataDirectoryError, match="TG-602"):
+            shown.keep("x")
+
+    def test_it_goes_back(self, house: House, shown: StoredDirectory) -> None:
+        assert shown.keep("good") == "good"
+        warnings = shown.restore(Wanted(0, keep=True))
+        assert "twice" in warnings[0]
+        assert shown.checkpoints()[0].generation == 1
+        assert [status.rows_in for status in shown.statuses()] == [2, 2]
+
+    def test_declarations_that_are_not_known(self, house: House, shown: StoredDirectory) -> None:
+        (house.folder / "data" / "_declared.json").unlink()
+        assert "operator:t0:0" in shown.graph().nodes, "epochs tell it"
+        with pytest.raises(RunError, match="TG-201"):
+            shown.described("t0")
+
+    def test_only_rows_that_are_kept_can_be_seen(self, shown: StoredDirectory) -> None:
+        with pytest.raises(RunError, match="TG-802"):
+            shown.peek("t0", 5)
+
+
+def test_secrets_are_not_shown() -> None:
+    catalog = compile_text(
+        "CREATE SOURCE s (a BIGINT) WITH (connector = 'postgres', database = 'd', table = 't', "
+        "password = 'hunter2');"
+        "CREATE STREAM t AS SELECT a FROM s;"
+    ).catalog
+    session = SimpleNamespace(catalog=catalog, explain=lambda name: "plan")
+    shown = RunningSession(cast(Any, session), "x")
+    client = TestClient(build_app(Watch(shown), HERE, TOKEN), base_url="http://localhost")
+    text = client.get("/api/objects/s").text + client.get("/api/graph").text
+    assert "hunter2" not in text and "***" in text
