@@ -191,8 +191,8 @@ class _Consumer:
             for message in self.consumer.consume(min(left, _CONSUMED), _POLL_SECONDS):
                 place = (message.topic(), message.partition())
                 part = open_parts.get(place)
-                if message.error() is not None:
-                    self._require_end(message, part)
+                if message.error() is not None and not self._is_end(message, part):
+                    continue
                 if part is None:
                     continue
                 heard = time.monotonic()
@@ -212,8 +212,11 @@ class _Consumer:
 
         self.consumer.incremental_unassign([TopicPartition(*place)])
 
-    def _require_end(self, message: Any, part: list[int] | None) -> None:
-        """What is no record says that there are no more of them, or that something is wrong."""
+    def _is_end(self, message: Any, part: list[int] | None) -> bool:
+        """Whether what is no record says that there are no more of them.
+
+        What may pass by itself is no answer: the records are still to come.
+        """
         from confluent_kafka import KafkaError
 
         error = message.error()
@@ -224,8 +227,9 @@ class _Consumer:
             )
         if is_login(error):
             raise self.connection.login_refused(error)
-        if error.code() != KafkaError._PARTITION_EOF and error.fatal():
+        if error.fatal():
             raise self.connection.away(error)
+        return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
 _consumers: dict[int, tuple[Connection, _Consumer]] = {}
