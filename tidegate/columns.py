@@ -21,6 +21,9 @@ NOW = "_tg_now"
 # operators for which the order of rows counts read them.
 ARRIVAL_FILE, ARRIVAL_ROW = "_tg_file", "_tg_row"
 ARRIVAL = (ARRIVAL_FILE, ARRIVAL_ROW)
+# The first byte of a dead letter of a stream among what passes in SIDE, and what it tells.
+LETTER = "D"
+LETTER_COLUMNS = ("stream", "expression", "record")
 # The text of a record that a reader could not read. Where somebody keeps dead letters, also why,
 # the column to blame, and of every record its file and its line (or row) there.
 BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"

@@ -45,13 +45,14 @@ from tidegate.errors import (
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.computed import bound_computed
+from tidegate.plan.failed import side_streams
 from tidegate.plan.function_bodies import declared_function, with_calls_written_out
-from tidegate.plan.late import late_side
 from tidegate.plan.rules import forget_deletes, rewrite
 from tidegate.plan.scope import Context
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
+from tidegate.validate.checks.failing_rows import failing_rows
 from tidegate.validate.checks.late_readers import late_readers
 from tidegate.validate.sinks import sink_findings
 from tidegate.validate.validator import Mode, validate
@@ -378,9 +379,9 @@ class _Run:
         if plan is None or not self._validate(plan, statement, options):
             return None
         stream = Stream(statement.name, options, statement, self.origin, statement.query, plan)
-        wrong = list(late_readers(stream, self.catalog))
+        wrong = [*late_readers(stream, self.catalog), *failing_rows(stream, self.catalog)]
         self.errors += wrong
-        return None if wrong else [stream, *late_side(stream)]
+        return None if wrong else [stream, *side_streams(stream)]
 
     def _mode(self, options: Options | None) -> Mode:
         own = options["validator"] if options is not None else None

@@ -69,6 +69,7 @@ TITLES: dict[str, str] = {
     "TG-419": "late rows that a stream cannot read",
     "TG-420": "row pattern without a bound",
     "TG-421": "MATCH_RECOGNIZE that a stream cannot run",
+    "TG-422": "rows that fail, treated in two ways",
     # 5xx: running
     "TG-501": "not built yet",
     "TG-502": "Java missing or too old",

@@ -79,7 +79,7 @@ class Supervisor:
     def _owner(self, catalog: Catalog, stream: str) -> str:
         """The stream whose pipeline hands out these rows: late rows come from their parent's."""
         declared = catalog.get(stream)
-        if isinstance(declared, SideStream) and declared.is_late:
+        if isinstance(declared, SideStream) and declared.of_stream:
             return declared.parent
         return stream
 

@@ -27,7 +27,7 @@ from tidegate.catalog.objects import (
     Watermark,
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
-from tidegate.columns import OP
+from tidegate.columns import LETTER_COLUMNS, OP
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
 from tidegate.names import unsafe
 from tidegate.sql import statements as st
@@ -63,6 +63,20 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
         choices=("refuse", "continue", "restart"),
     ),
     OptionSpec(
+        "on_error",
+        OptionType.TEXT,
+        "what happens to a row on which an expression fails: the pipeline stops there, or the row "
+        "is a dead letter and the stream goes on",
+        default="stop",
+        choices=("stop", "dead_letter"),
+    ),
+    OptionSpec(
+        "dead_letters",
+        OptionType.TEXT,
+        "with on_error = 'dead_letter': the stream that such rows go to; they are counted in any "
+        "case",
+    ),
+    OptionSpec(
         "pipeline",
         OptionType.TEXT,
         "the pipeline it runs in, main if left out; streams of one pipeline share their epochs",
@@ -78,6 +92,8 @@ DEAD_LETTER_COLUMNS = (
     Column("file", "STRING"),
     Column("line", "BIGINT"),
 )
+# What a dead letter of a stream tells: the expression that failed, and the row as JSON.
+FAILED_COLUMNS = tuple(Column(name, "STRING") for name in LETTER_COLUMNS)
 # What a late stream tells besides the row: which operator, window and watermark made it late.
 LATE_COLUMNS = (
     Column("late_operator", "STRING"),

@@ -12,13 +12,14 @@ from tidegate.types import Span
 
 
 def side_names(statement: st.Declaration) -> list[str]:
-    """The streams a declaration brings along: dead letters of a source, late rows of a stream."""
-    if isinstance(statement, st.CreateSource):
-        return [item.value for item in statement.options if item.name.lower() == "dead_letters"]
+    """The streams a declaration brings along: dead letters, late rows of a stream."""
+    if not isinstance(statement, st.CreateSource | st.CreateStream):
+        return []
+    found = [item.value for item in statement.options if item.name.lower() == "dead_letters"]
     if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
         late_to = statement.query.emit.late_to
-        return [late_to] if late_to is not None else []
-    return []
+        found += [late_to] if late_to is not None else []
+    return found
 
 
 def names_of(script: st.Script) -> dict[str, st.Declaration]:
@@ -48,14 +49,15 @@ def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
 
 
 def _name_place(item: Declared) -> Place:
-    span = _side_span(item.statement) if isinstance(item, SideStream) else item.statement.name_span
+    span = _side_span(item) if isinstance(item, SideStream) else item.statement.name_span
     return Place(item.origin.text, span.start, span.end, item.origin.file)
 
 
-def _side_span(statement: st.Declaration) -> Span:
+def _side_span(item: SideStream) -> Span:
     """Where the name of dead letters or late rows stands."""
+    statement = item.statement
     emit = statement.query.emit if isinstance(statement, st.CreateStream) else None
-    if emit is not None and emit.late_to_span is not None:
+    if item.is_late and emit is not None and emit.late_to_span is not None:
         return emit.late_to_span
     spans = [item.value_span for item in statement.options if item.name.lower() == "dead_letters"]
     return spans[0] if spans else statement.name_span

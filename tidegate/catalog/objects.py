@@ -159,6 +159,11 @@ class Stream(Declared):
         return str(given).lower() if given else DEFAULT_PIPELINE
 
     @property
+    def on_error(self) -> str:
+        """What happens to a row on which an expression fails."""
+        return str(self.options["on_error"])
+
+    @property
     def materialized(self) -> bool:
         """Whether its rows are kept to be queried."""
         return isinstance(self.statement, st.CreateStream) and self.statement.materialized
@@ -169,11 +174,12 @@ class SideKind(Enum):
 
     DEAD_LETTERS = "dead letters"
     LATE_ROWS = "late rows"
+    FAILED_ROWS = "rows that failed"
 
 
 @dataclass(frozen=True)
 class SideStream(Declared):
-    """A stream that another declaration brings along: dead letters of a source, late rows."""
+    """A stream that another declaration brings along: dead letters, late rows."""
 
     columns: tuple[Column, ...]
     parent: str
@@ -186,6 +192,11 @@ class SideStream(Declared):
     @property
     def is_late(self) -> bool:
         return self.holds is SideKind.LATE_ROWS
+
+    @property
+    def of_stream(self) -> bool:
+        """Whether a stream gives it out, and not a source."""
+        return self.holds is not SideKind.DEAD_LETTERS
 
     @property
     def kind(self) -> st.ObjectKind:

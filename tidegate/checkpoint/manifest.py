@@ -55,6 +55,8 @@ class StreamState:
     rows_in: int = 0
     rows_out: int = 0
     dead_letters: int = 0
+    # Those of them that are rows on which an expression failed.
+    failed: int = 0
     # What the rows of its materialised view mean; None if it is not materialised.
     view: str | None = None
 

@@ -46,9 +46,10 @@ def written(catalog: Catalog, statuses: Sequence[StreamStatus], data: str) -> It
     for sink in catalog.of(Sink):
         source = catalog.get(sink.source)
         given = rows.get(sink.source.lower())
-        if isinstance(source, SideStream) and source.is_late:
+        if isinstance(source, SideStream) and source.of_stream:
             parent = next((s for s in statuses if s.name.lower() == source.parent.lower()), None)
-            given = parent.late_rows if parent is not None else None
+            if parent is not None:
+                given = parent.late_rows if source.is_late else parent.dead_letters
         where = _place(sink, data)
         if given is not None and where is not None:
             yield f"{sink.name}: {plural(given, 'row')} of {sink.source} {where}"

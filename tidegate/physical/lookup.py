@@ -88,7 +88,7 @@ def refusals(node: n.Join) -> Iterator[Refusal]:
             "FROM my_stream AS s JOIN customers AS c ON s.customer_id = c.id",
         )
         return
-    if any(calls_user_function(piece) for piece in _rest(node)):
+    if any(calls_user_function(piece) for piece in rest(node)):
         yield Refusal(
             "functions of your own in the condition of a lookup join, beside its keys, cannot run "
             "yet",
@@ -118,8 +118,8 @@ def enrich_sql(node: n.Join, types: Types, writer: TickedWriter) -> EnrichSql:
 
 def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
     """The rows that were found and for which the rest of the condition holds."""
-    rest = ex.conjunction(_rest(node))
-    if rest is None:
+    other = ex.conjunction(rest(node))
+    if other is None:
         return FOUND
 
     def swap(part: exp.Expr) -> exp.Expr:
@@ -129,11 +129,11 @@ def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
             return exp.column(f"f{places[part.name]}", table=_ONE)
         return exp.column(passed[quoted(part.name)])
 
-    condition = to_sql(rest.copy().transform(swap))
+    condition = to_sql(other.copy().transform(swap))
     return when_live(f"filter({FOUND}, {_ONE} -> {condition})")
 
 
-def _rest(node: n.Join) -> list[exp.Expr]:
+def rest(node: n.Join) -> list[exp.Expr]:
     """What is left of the condition beside the keys that the table is asked by."""
     asked = {id(pair) for pair in node.asked}
     left: list[exp.Expr] = [

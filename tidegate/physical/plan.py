@@ -14,6 +14,7 @@ from tidegate.operators.contract import Operator
 from tidegate.operators.limits import Limits
 from tidegate.operators.vectors import VectorStage
 from tidegate.physical.fingerprint import canonical
+from tidegate.physical.guard import Guard
 from tidegate.physical.kind import Built, Request
 from tidegate.physical.late import in_late_stream, is_judge, require_fitting
 from tidegate.physical.lookup import Wanted, enrich_sql, require_known_types, table_of, wanted
@@ -173,24 +174,40 @@ class PhysicalPlan:
     late: pa.Schema | None
     # The last stage for tasks that need no SQL.
     vectors: VectorStage | None = None
+    # Whether rows on which an expression fails are dead letters.
+    guarded: bool = False
 
 
 def plan_physical(
-    stream: str, typed: TypedPlan, limits: Limits, keeps_late: bool = False
+    stream: str,
+    typed: TypedPlan,
+    limits: Limits,
+    keeps_late: bool = False,
+    guarded: bool = False,
 ) -> PhysicalPlan:
-    """Plan a stream whose types are known; `keeps_late`: somebody wants its late rows."""
+    """Plan a stream whose types are known.
+
+    `keeps_late`: somebody wants its late rows; `guarded`: a row that fails does not stop it.
+    """
     late = late_stream(typed.plan) if keeps_late else None
     if late is not None:
         require_fitting(late, typed.plan)
-    return _Planner(stream, typed, limits, late).plan()
+    guard = Guard(stream, typed.types) if guarded else None
+    return _Planner(stream, typed, limits, late, guard).plan()
 
 
 class _Planner:
     """Numbers scans and operators while it goes down."""
 
     def __init__(
-        self, stream: str, typed: TypedPlan, limits: Limits, late_of: LateStream | None
+        self,
+        stream: str,
+        typed: TypedPlan,
+        limits: Limits,
+        late_of: LateStream | None,
+        guard: Guard | None,
     ) -> None:
+        self.guard = guard
         self.stream = stream
         self.root = typed.plan
         self.types: Types = typed.types
@@ -210,7 +227,7 @@ class _Planner:
         views = _views(leaves)
         only = _only_leaf(leaves)
         samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in row_leaves(leaves))
-        writer = LastWriter(views.get, self.clocked, samples)
+        writer = LastWriter(views.get, self.clocked, samples, self.guard)
         sql = output_sql(self.root, views.get, writer, (ORIGIN, MARK, LIVE, SIDE))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
         assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
@@ -225,6 +242,7 @@ class _Planner:
             self.clock,
             self.late,
             last_stage(self.root, only, self.types) if only is not None else None,
+            self.guard is not None,
         )
 
     def _leaves(self, stage: Stage, arrival: bool) -> tuple[LeafPlan, ...]:
@@ -241,7 +259,7 @@ class _Planner:
         node = leaf.node
         table = table_of(node).table
         leaves = self._leaves(leaf.input, arrival)
-        writer = TickedWriter(_views(leaves).get, arrival, self.clocked)
+        writer = TickedWriter(_views(leaves).get, arrival, self.clocked, self.guard)
         try:
             asked = wanted(node, self.types)
             require_known_types(asked.columns, table.name)
@@ -255,7 +273,7 @@ class _Planner:
             node,
             table,
             asked,
-            sql.below_sql(writer.child(node.left)),
+            sql.below_sql(writer.guarded(node.left, [key for _, key in sql.keys])),
             leaves,
             view,
             sql.above_sql(view),
@@ -318,11 +336,11 @@ class _Planner:
         origins = _origins(leaves)
         if _is_mark(stage, port.time_id):
             port = port.with_pane(MARK)
-        writer = TickedWriter(_views(leaves).get, port.arrival, self.clocked)
+        writer = TickedWriter(_views(leaves).get, port.arrival, self.clocked, self.guard)
         hidden = [MARK, LIVE, SIDE]
         several = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
         hidden += [ORIGIN] if several or len(origins) > 1 else []
-        below = writer.child(port.node)
+        below = writer.guarded(port.node, [made for _, made in port.stage])
         sql = f"SELECT {', '.join([*hidden, *port.select()])} FROM {below}"
         scans = [leaf for leaf in row_leaves(leaves) if isinstance(leaf, ScanPlan)]
         delays = {scan.index: scan.delay_us for scan in scans}

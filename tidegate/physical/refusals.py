@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.catalog.objects import Stream
+from tidegate.catalog.objects import SideKind, Stream
 from tidegate.errors import Place, RunError, not_built
 from tidegate.physical import lookup
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stages import Stage, all_enriched, all_stateful, plan_stages
+from tidegate.physical.stages import Stage, all_enriched, all_scans, all_stateful, plan_stages
 from tidegate.physical.ticked_sql import GENERATORS
+from tidegate.physical.user_functions import reads_user_functions
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
@@ -55,6 +56,7 @@ def refused(stream: Stream, plan: n.Emit, node: n.Node, refusal: Refusal) -> Run
 
 def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
     yield from _asked_twice(stage)
+    yield from _failed_readers(stage)
     for enriched in all_enriched(stage):
         for refusal in lookup.refusals(enriched.node):
             yield enriched.node, refusal
@@ -64,9 +66,12 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
             yield leaf.node, refusal
         for below in leaf.inputs:
             yield from _of_stage(below.node)
-    if stream.query.emit is not None and stream.query.emit.late_to is not None:
-        yield from _of_stage(stage.node)
+    guarded = stream.on_error == "dead_letter"
+    if guarded:
+        yield from _unguarded(stage)
     emit = stream.query.emit
+    if guarded or (emit is not None and emit.late_to is not None):
+        yield from _of_stage(stage.node)
     if emit is None or emit.mode is not EmitMode.EVERY:
         return
     for leaf in stage.stateful:
@@ -77,6 +82,39 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
                     f"EMIT EVERY over the operator {leaf.name} cannot run yet",
                     "use EMIT ON UPDATE, which gives out what changed in each epoch.",
                     emit.span,
+                ),
+            )
+
+
+def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+    """What fails in ways that cannot be told row by row."""
+    for node in n.walk(stage.node):
+        what = None
+        if isinstance(node, n.Match):
+            what = "MATCH_RECOGNIZE"
+        elif reads_user_functions(node):
+            what = "functions of your own"
+        elif isinstance(node, n.Join) and isinstance(node.right, n.LookupScan):
+            what = "a lookup with a condition beside its keys" if lookup.rest(node) else None
+        if what is not None:
+            yield (
+                node,
+                Refusal(
+                    f"{what} in a stream with on_error = 'dead_letter' cannot run yet",
+                    "leave on_error out, and use TRY_CAST and NULLIF where values may fail.",
+                ),
+            )
+
+
+def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+    for scan in all_scans(stage):
+        if isinstance(scan, n.SideScan) and scan.side.holds is SideKind.FAILED_ROWS:
+            yield (
+                scan,
+                Refusal(
+                    f"a stream that reads {scan.side.name}, the dead letters of the stream "
+                    f"{scan.side.parent}, cannot run yet",
+                    f"put a sink on it: CREATE SINK letters FROM {scan.side.name} WITH (…).",
                 ),
             )
 

@@ -179,6 +179,10 @@ class SqlWriter:
         """The rows of a node for which a condition on _op holds."""
         return f"SELECT * FROM {self.child(node)} WHERE {condition}"
 
+    def _filters(self, node: n.Node) -> bool:
+        """Whether an old row may pass and its new one not."""
+        return filters_changes(node)
+
     def _setoperation(self, node: n.SetOperation) -> str:
         """Members line up by position; an appended row of a mixed union is an insert."""
         with_op = carries_op(node)
@@ -199,7 +203,7 @@ class SqlWriter:
         """EMIT CHANGES marks appended rows as inserts."""
         inner = node.input
         changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
-        if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
+        if carries_op(inner) and gives_upserts(node) and not self._filters(node):
             return self._only(inner, f"{OP} <> '-U'")
         if not changes or carries_op(inner):
             return self.write(inner)

@@ -31,14 +31,12 @@ class Readable:
     sink: str
     connector: str
     shape: Shape
+    # What its rows are, if it is not a stream that runs by itself.
+    holds: str | None = None
 
     @property
     def is_view(self) -> bool:
         return self.connector == view.CONNECTOR
-
-    @property
-    def is_late(self) -> bool:
-        return self.name.lower() != self.stream
 
 
 def readable(catalog: Catalog, sinks: Iterable[Sink]) -> dict[str, Readable]:
@@ -67,11 +65,12 @@ def _readable(catalog: Catalog, sink: Sink) -> Readable | None:
     elif isinstance(stream, SideStream):
         columns = tuple((column.name, column.type or "VOID") for column in stream.columns)
         shape = Shape(ChangelogKind.APPEND, (), columns)
-        owner = stream.parent if stream.is_late else stream.name
+        owner = stream.parent if stream.of_stream else stream.name
     else:
         return None
     pipeline = pipeline_of(catalog.get(owner))
-    return Readable(stream.name, pipeline, owner.lower(), sink.name, sink.connector, shape)
+    holds = stream.holds.value if isinstance(stream, SideStream) else None
+    return Readable(stream.name, pipeline, owner.lower(), sink.name, sink.connector, shape, holds)
 
 
 # For other processes

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.catalog.objects import SideKind
 from tidegate.checkpoint.manifest import Damaged, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import memory
@@ -190,7 +191,9 @@ def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
 
 def _require_all(manifest: Manifest, item: Readable, given: int) -> None:
     """A table without some of its rows would be wrong and look right."""
-    if item.is_late:
+    if item.holds == SideKind.FAILED_ROWS.value:
+        wanted = manifest.streams[item.stream].failed
+    elif item.holds == SideKind.LATE_ROWS.value:
         own = (o for o in manifest.operators.values() if o.stream == item.stream)
         wanted = sum(int(operator.report.get("late_rows") or 0) for operator in own)
     else:

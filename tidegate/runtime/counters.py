@@ -55,7 +55,7 @@ class Counters:
             self.epoch = manifest.epoch
             self.rows_in += notes.rows_in
             self.rows_out += notes.rows_out
-            self.dead_letters += notes.bad
+            self.dead_letters += notes.bad + notes.failed
             self.rate_in.add(notes.rows_in, seconds)
             self.rate_out.add(notes.rows_out, seconds)
             self.epoch_seconds = seconds

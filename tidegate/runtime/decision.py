@@ -57,7 +57,8 @@ def _stream(
         ended=stream.ended or (ends and bool(member.plan.operators)),
         rows_in=stream.rows_in + told.rows_in,
         rows_out=stream.rows_out + told.rows_out,
-        dead_letters=stream.dead_letters + told.bad,
+        dead_letters=stream.dead_letters + told.bad + told.failed,
+        failed=stream.failed + told.failed,
     )
 
 

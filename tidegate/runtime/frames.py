@@ -128,7 +128,7 @@ class Job:
 
 def _framed(member: Member, members: Sequence[Member], job: Job) -> FramedStream:
     sinks = tuple(
-        FramedSink(sink.name, opened, member.is_late(sink))
+        FramedSink(sink.name, opened, member.takes(sink))
         for owner, sink, opened in job.sinks.values()
         if owner.key == member.key
     )

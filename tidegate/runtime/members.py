@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidegate.catalog.connector import Columns
-from tidegate.catalog.declare import LATE_COLUMNS
-from tidegate.catalog.objects import SideStream, Sink
+from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
+from tidegate.catalog.objects import SideKind, SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
 from tidegate.connectors import view
@@ -43,6 +43,8 @@ class Member:
     late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     # What the catalog has: another object is another declaration of the same name.
     declared: object = field(default=None, kw_only=True, compare=False, repr=False)
+    # Its dead letters, where they have a name.
+    failed: SideStream | None = field(default=None, kw_only=True)
 
     def is_same(self, other: Member) -> bool:
         """Whether both are one declaration of a stream."""
@@ -72,9 +74,9 @@ class Member:
 
     def rows_of(self, sink: Sink) -> StreamRows:
         """What the rows look like that a sink gets."""
-        if self.is_late(sink):
-            assert self.late is not None, "somebody asked for late rows"
-            return StreamRows(tuple((c.name, str(c.type)) for c in self.late.columns))
+        side = self.side(sink)
+        if side is not None:
+            return StreamRows(tuple((c.name, str(c.type)) for c in side.columns))
         node = self.plan.node
         columns = tuple((item.name, str(item.type)) for item in node.fields)
         nullable = frozenset(item.name for item in node.fields if item.nullable)
@@ -89,14 +91,25 @@ class Member:
         views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
         return next((str(sink.options["meaning"]) for sink in views), None)
 
-    def is_late(self, sink: Sink) -> bool:
-        """Whether a sink takes the rows that came too late for this stream."""
-        return sink.source.lower() != self.key
+    def side(self, sink: Sink) -> SideStream | None:
+        """The stream beside this one whose rows a sink takes; None if it takes those of this."""
+        if sink.source.lower() == self.key:
+            return None
+        sides = (side for side in (self.late, self.failed) if side is not None)
+        return next(side for side in sides if side.name.lower() == sink.source.lower())
+
+    def takes(self, sink: Sink) -> SideKind | None:
+        """What a sink takes, if it is not the rows of this stream."""
+        side = self.side(sink)
+        return side.holds if side is not None else None
 
     def columns(self, sink: Sink) -> Columns:
         """What a sink is given, with Spark's names of the types."""
         plan = self.typed.plan
-        if self.is_late(sink):
+        takes = self.takes(sink)
+        if takes is SideKind.FAILED_ROWS:
+            return tuple((item.name, str(item.type)) for item in FAILED_COLUMNS)
+        if takes is SideKind.LATE_ROWS:
             late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
             return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
         own = tuple((item.name, str(item.type)) for item in plan.fields)

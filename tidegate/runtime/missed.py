@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.catalog.objects import Sink
+from tidegate.catalog.objects import SideKind, Sink
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.errors import RunError
 from tidegate.runtime.late_inputs import late_rows_of
@@ -11,8 +11,11 @@ from tidegate.runtime.members import Member
 
 def rows_so_far(manifest: Manifest, member: Member, sink: Sink) -> int:
     """How many rows its stream has given out for a sink, whether that was there or not."""
-    if not member.is_late(sink):
+    takes = member.takes(sink)
+    if takes is None:
         return manifest.streams[member.key].rows_out
+    if takes is SideKind.FAILED_ROWS:
+        return manifest.streams[member.key].failed
     return late_rows_of(member.key, manifest.operators.values())
 
 

@@ -20,6 +20,8 @@ class StreamNotes:
     rows_in: int = 0
     rows_out: int = 0
     bad: int = 0
+    # Rows on which an expression failed.
+    failed: int = 0
     marks: dict[str, int] = field(default_factory=dict)
 
 
@@ -65,6 +67,7 @@ class Notes:
             stream.rows_in += note.get("rows", 0)
             stream.rows_out += note.get("out", 0)
             stream.bad += note.get("bad", 0)
+            stream.failed += note.get("failed", 0)
             for origin, mark in note.get("marks", {}).items():
                 stream.marks[origin] = max(mark, stream.marks.get(origin, mark))
 

@@ -11,6 +11,7 @@ from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
     Origin,
+    SideKind,
     SideStream,
     Sink,
     Source,
@@ -50,12 +51,13 @@ class Planning:
 
         `is_read`: another stream reads its late rows.
         """
-        late = next((s for s in self.catalog.of(SideStream) if _is_late_of(s, declared)), None)
+        late = self._side(declared, SideKind.LATE_ROWS)
         typed = self._typed(declared)
         limits = Limits(self.settings["max_groups"], self.settings["max_state_bytes"])
-        late_sinks = any(sink.source.lower() != declared.name.lower() for sink in sinks)
-        keeps_late = is_read or late_sinks
-        plan = plan_physical(declared.name, typed, limits, keeps_late)
+        takers = {sink.source.lower() for sink in sinks}
+        keeps_late = is_read or (late is not None and late.name.lower() in takers)
+        guarded = isinstance(declared, Stream) and declared.on_error == "dead_letter"
+        plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
         scans = (scan for scan in plan.scans if scan.late_of is None)
         sources = dict(self._source_state(scan) for scan in scans)
         return Member(
@@ -68,7 +70,13 @@ class Planning:
             self._on_change(declared),
             late_inputs=late_inputs(typed.plan),
             declared=declared,
+            failed=self._side(declared, SideKind.FAILED_ROWS),
         )
+
+    def _side(self, stream: Declared, holds: SideKind) -> SideStream | None:
+        """The stream of the late rows or of the dead letters of a stream."""
+        sides = (side for side in self.catalog.of(SideStream) if side.holds is holds)
+        return next((side for side in sides if side.parent.lower() == stream.name.lower()), None)
 
     def _on_change(self, declared: Stream | SideStream) -> str:
         given = declared.options["on_change"] if isinstance(declared, Stream) else None
@@ -107,7 +115,3 @@ class Planning:
         declared = self.catalog.get(stream)
         given = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
         return int(given if given is not None else self.settings["trigger_interval"])
-
-
-def _is_late_of(side: SideStream, stream: Declared) -> bool:
-    return side.is_late and side.parent.lower() == stream.name.lower()

@@ -97,7 +97,10 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     hint = "nothing is lost: after the cause is mended, start again and the epoch is repeated."
     better = advice(error)
     if better is not None:
-        hint = f"{better}. Nothing is lost: change the query and start again."
+        hint = (
+            f"{better}; with on_error = 'dead_letter' the stream goes on without such rows. "
+            "Nothing is lost: change the query and start again."
+        )
     return RunError("TG-503", f"the stream {stream} stopped: {describe(error)}", hint=hint)
 
 

@@ -14,13 +14,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlglot import exp
 
-from tidegate.catalog.objects import Source
+from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.physical.direct_scans import source_vectors
 from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.plan import nodes as n
 from tidegate.spark.direct import DirectScan, scan_and_stage
+from tidegate.spark.failed_rows import FAILED_OWN, FAILED_SCHEMA, IS_FAILED, with_failed
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.fused import step_and_stage
 from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
@@ -38,11 +39,11 @@ _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
 
 @dataclass(frozen=True)
 class FramedSink:
-    """A sink that is open; `late`: it takes the rows that came too late."""
+    """A sink that is open, and which rows of the stream it takes."""
 
     name: str
     sink: OpenSink
-    late: bool = False
+    takes: SideKind | None = None
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,16 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
 def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     plan = stream.plan
     lowering = lowering_context(context, stream)
-    plain = not any(sink.late or sink.sink.columns([]) is not None for sink in stream.sinks)
+    plain = not any(sink.takes or sink.sink.columns([]) is not None for sink in stream.sinks)
     lowered = lower(plan, lowering, may_fuse=plain and not stream.readers)
     if lowered.frame is None:
         return _fused(lowered, stream, lowering)
-    frame = _mended(plan.node, lowered.frame)
-    main = [sink for sink in stream.sinks if not sink.late]
+    frame = _mended(plan, lowered.frame)
+    main = [sink for sink in stream.sinks if sink.takes is None]
     names = [name for name in frame.columns if name not in _HIDDEN]
     frame, staged = _with_columns(frame, main, names, _arrow(frame, names), LIVE)
     frame, staged = _with_plain_names(frame, staged)
-    late = [sink for sink in stream.sinks if sink.late]
+    late = [sink for sink in stream.sinks if sink.takes is SideKind.LATE_ROWS]
     if late or stream.readers:
         assert plan.late is not None, "somebody asked for late rows"
         rows = with_late(frame, plan.late, stream.late_names, stream.readers, context.place)
@@ -166,8 +167,13 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
             context.late[stream.name.lower()] = rows
         frame, others = _with_columns(rows.frame, late, rows.own, rows.schema, IS_LATE)
         staged += others
+    failed = [sink for sink in stream.sinks if sink.takes is SideKind.FAILED_ROWS]
+    if failed:
+        frame = with_failed(frame)
+        frame, others = _with_columns(frame, failed, FAILED_OWN, FAILED_SCHEMA, IS_FAILED)
+        staged += others
     scans = any(isinstance(leaf, ScanPlan) for leaf in row_leaves(plan.leaves))
-    spec = StagingSpec(stream.name, tuple(staged), scans, IS_LATE if late else None)
+    spec = StagingSpec(stream.name, tuple(staged), scans)
     return frame.mapInArrow(staging(spec, context.place), NOTES_SCHEMA)
 
 
@@ -208,7 +214,8 @@ def _with_columns(
             extra += [f"CASE WHEN {live} THEN {sql} END AS {name}" for (sql, _), name in pairs]
         names = tuple(name for _, name in (wanted or given))
         factory = item.sink.stager(schema)
-        staged.append(StagedSink(item.name, factory, tuple(taken), names, item.late))
+        chosen = live if item.takes else None
+        staged.append(StagedSink(item.name, factory, tuple(taken), names, chosen))
     return (frame.selectExpr("*", *extra) if extra else frame), staged
 
 
@@ -280,9 +287,11 @@ def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> Dire
     )
 
 
-def _mended(node: n.Emit, frame: DataFrame) -> DataFrame:
+def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
     """Behind a filter an old row may come without its new one: then its key is gone."""
-    if not (gives_upserts(node) and carries_op(node) and filters_changes(node)):
+    node = plan.node
+    filters = plan.guarded or filters_changes(node)
+    if not (gives_upserts(node) and carries_op(node) and filters):
         return frame
     key = node.key or ()
     names = [quoted(node.field(column).name) for column in key] or ["1"]

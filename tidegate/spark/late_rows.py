@@ -59,12 +59,12 @@ def with_late(
             sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
             own = dict(zip(batch.schema.names, batch.columns, strict=True))
             own[IS_LATE] = pa.repeat(pa.scalar(False), batch.num_rows)
-            yield _filled(own, batch.num_rows, whole)
+            yield filled(own, batch.num_rows, whole)
             for data in sides.late:
                 for rows in table_from_bytes(data, late).to_batches():
                     count += rows.num_rows
                     given = dict(zip((f.name for f in fields), rows.columns, strict=True))
-                    yield _filled(given | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
+                    yield filled(given | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
         if count and readers:
             yield _told(readers, count, whole)
 
@@ -101,10 +101,10 @@ def _told(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBa
     notes = [note_bytes({"stream": reader, "rows": count}) for reader in readers]
     off = pa.repeat(pa.scalar(False), len(notes))
     given = {SIDE: pa.array(notes, pa.binary()), LIVE: off, IS_LATE: off}
-    return _filled(given, len(notes), whole)
+    return filled(given, len(notes), whole)
 
 
-def _filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
+def filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
     """A batch with what is given, and NULL in all other columns."""
     columns = [given.get(field.name, pa.nulls(count, field.type)) for field in whole]
     return pa.record_batch(columns, schema=whole)

@@ -1,4 +1,4 @@
-"""What passes by rows on its side: notes for the driver, rows that came too late, and ticks.
+"""What passes by rows on its side: notes for the driver, late rows, dead letters, and ticks.
 
 It travels in a column of its own, as bytes whose first one says what it is. Ticks of an operator go
 to the operator above it, everything else through all stages up to the sinks of the stream.
@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.columns import LETTER
 from tidegate.operators.clock import Tick, decode_ticks, encode_ticks
 
-_NOTE, _LATE, _TICKS = b"N", b"L", b"T"
+_NOTE, _LATE, _TICKS, _LETTER = b"N", b"L", b"T", LETTER.encode()
 
 Note = dict[str, Any]
 
@@ -37,6 +38,8 @@ class Sides:
 
     notes: list[bytes] = field(default_factory=list)
     late: list[bytes] = field(default_factory=list)
+    # Dead letters: rows on which an expression failed, as JSON.
+    failed: list[bytes] = field(default_factory=list)
     ticks: list[Tick] = field(default_factory=list)
     size: int = 0
 
@@ -49,8 +52,9 @@ class Sides:
             if kind == _TICKS:
                 self.ticks += decode_ticks(content)
             else:
-                (self.notes if kind == _NOTE else self.late).append(content)
+                {_NOTE: self.notes, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
 
     def passing(self) -> list[bytes]:
         """What goes on to the sinks, as it came."""
-        return [*(_NOTE + note for note in self.notes), *(_LATE + rows for rows in self.late)]
+        kinds = ((_NOTE, self.notes), (_LATE, self.late), (_LETTER, self.failed))
+        return [kind + content for kind, contents in kinds for content in contents]

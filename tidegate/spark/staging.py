@@ -29,7 +29,8 @@ class StagedSink:
     factory: StagerFactory
     columns: tuple[str, ...]
     names: tuple[str, ...]
-    late: bool = False
+    # The column that says which rows are its (late ones, dead letters); None: those of the stream.
+    chosen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,6 @@ class StagingSpec:
     sinks: tuple[StagedSink, ...]
     # Whether the last stage reads sources itself, so that their time is known here only.
     scans: bool
-    # The column that tells late rows from others, where somebody takes them.
-    late: str | None = None
 
 
 def staging(spec: StagingSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
@@ -69,6 +68,7 @@ class Staging:
         self.spec = spec
         self.stagers = [(sink, sink.factory.open(order.stamp, task)) for sink in spec.sinks]
         self.sides = Sides()
+        self.chosen = {sink.chosen for sink in spec.sinks if sink.chosen is not None}
         self.rows = self.bad = 0
         self.marks: dict[int, int] = {}
 
@@ -76,20 +76,20 @@ class Staging:
         self.sides.add(table.column(SIDE))
         if self.spec.scans:
             self._hear(table)
-        if self.spec.late is not None:
-            late = table.filter(table.column(self.spec.late))
-            if late.num_rows:
-                self._stage(late, late=True)
+        for chosen in self.chosen:
+            rows = table.filter(table.column(chosen))
+            if rows.num_rows:
+                self._stage(rows, chosen)
         live = table.column(LIVE)
         if pc.all(live, skip_nulls=False).as_py() is not True:
             table = table.filter(live)
         if table.num_rows:
             self.rows += table.num_rows
-            self._stage(table, late=False)
+            self._stage(table, None)
 
-    def _stage(self, table: pa.Table, late: bool) -> None:
+    def _stage(self, table: pa.Table, chosen: str | None) -> None:
         for sink, stager in self.stagers:
-            if sink.late == late:
+            if sink.chosen == chosen:
                 taken = table.select(list(sink.columns))
                 stager.add(taken.rename_columns(list(sink.names)))
 
@@ -120,6 +120,8 @@ class Staging:
         own: dict[str, Any] = {"stream": self.spec.stream, "out": self.rows}
         if self.bad:
             own["bad"] = self.bad
+        if self.sides.failed:
+            own["failed"] = len(self.sides.failed)
         if self.marks:
             own["marks"] = {_place_name(number): mark for number, mark in self.marks.items()}
         return [note_bytes(note) for note in [*notes, own]]
