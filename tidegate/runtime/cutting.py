@@ -58,6 +58,14 @@ class Epoch:
         return [cut for (owner, _), cut in self.cuts.items() if owner == stream]
 
     @property
+    def alike(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """Streams, each with a source, by the range that they read."""
+        groups: dict[int, list[tuple[str, str]]] = {}
+        for place, cut in self.cuts.items():
+            groups.setdefault(id(cut), []).append(place)
+        return tuple(tuple(group) for group in groups.values())
+
+    @property
     def native(self) -> dict[tuple[str, str], Cut]:
         """What Spark's own readers read."""
         return {key: cut for key, cut in self.cuts.items() if cut.native is not None}

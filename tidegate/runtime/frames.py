@@ -25,13 +25,15 @@ from tidegate.spark.frame import (
     stored_columns,
 )
 from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.shared_scans import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Whether epochs are large, how many tasks they have, and what Spark itself can read of them, with
-# whether tasks can read it too: a frame whose tasks read would leave out what they cannot.
-_Kind = tuple[bool, int, frozenset[tuple[tuple[str, str], bool]]]
+# whether tasks can read it too: a frame whose tasks read would leave out what they cannot; and who
+# reads the same.
+_Kind = tuple[bool, int, frozenset[tuple[Place, bool]], tuple[tuple[Place, ...], ...]]
 # Spark must make fewer than one group of so many rows, or it is better that it does not.
 _LEAST_SHRINK = 4
 
@@ -64,7 +66,7 @@ class Frames:
     def kept(self, epoch: Epoch, tasks: int, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
         native = frozenset((read, bool(cut.shares)) for read, cut in epoch.native.items())
-        key = (epoch.large, tasks, native)
+        key = (epoch.large, tasks, native, epoch.alike if epoch.large else ())
         if key not in self.built:
             frame = build()
             if frame.once:
@@ -104,6 +106,7 @@ class Frames:
             job.order.now_us,
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
             self.vectors,
+            alike=epoch.alike if epoch.large else (),
         )
 
     def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:

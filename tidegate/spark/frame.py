@@ -28,6 +28,7 @@ from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
 from tidegate.spark.leaf import Leaf
 from tidegate.spark.lowering import Lowered, LoweringContext, lower
 from tidegate.spark.order import OrderPlace
+from tidegate.spark.shared_scans import Place, SharedScan, shared_scans, without_notes
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
 
@@ -85,6 +86,11 @@ class FrameContext:
     shared: list[DataFrame] = field(default_factory=list)
     # What Spark's own readers read in this frame, by stream and source.
     read_natively: set[tuple[str, str]] = field(default_factory=set)
+    # Streams whose ranges of a source are the same, where it is worth reading them once.
+    alike: Sequence[Sequence[Place]] = ()
+    shared_scans: dict[Place, SharedScan] = field(default_factory=dict)
+    # What was read for several scans, by the first of them and the source.
+    decoded: dict[Place, DataFrame] = field(default_factory=dict)
     # By stream: late rows that others read.
     late: dict[str, LateRows] = field(default_factory=dict)
 
@@ -102,6 +108,9 @@ class PipelineFrame:
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
     """One frame for all streams; running it is an epoch, and its rows are notes."""
+    scans = [(stream.name, scan) for stream in streams for scan in stream.plan.scans]
+    found = shared_scans(scans, context.alike, context.asked, context.sources)
+    context.shared_scans.update(found)
     frames = [_stream_frame(context, stream) for stream in streams]
     notes = frames[0]
     for frame in frames[1:]:
@@ -238,30 +247,49 @@ def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFr
     if scan.late_of is not None:
         return late_scan(scan, context.late[scan.late_of])
     source, read = context.asked(scan)
-    opened = context.sources[source.name.lower()]
-    share = f"{stream.name}/{source.name}".lower()
-    cut = context.native.get((stream.name.lower(), source.name.lower()))
-    if cut is not None:
-        context.read_natively.add((stream.name.lower(), source.name.lower()))
-        raw = opened.native_frame(context.spark, read, cut)
-        raw = raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
+    shared = context.shared_scans.get((stream.name.lower(), source.name.lower()))
+    if shared is None:
+        own = SharedScan(stream.name, read, (stream.name,))
+        frame = source_frame(source, _raw(context, own, scan, source))
     else:
-        raw = opened.frame(
-            context.spark,
-            read,
-            Leaf(
-                context.spark,
-                share,
-                stream.name,
-                context.place,
-                context.tasks,
-                scan.index if scan.partitioned else None,
-            ),
-        )
-    frame = source_frame(source, raw)
+        frame = _decoded_once(context, shared, scan, source)
     if isinstance(scan.node, n.SideScan):
         return dead_letters(scan, source, frame)
     return scanned(scan, source, frame)
+
+
+def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source) -> DataFrame:
+    """The records of a source, as one scan or several alike read them."""
+    opened = context.sources[source.name.lower()]
+    place = (one.leader.lower(), source.name.lower())
+    cut = context.native.get(place)
+    if cut is not None:
+        context.read_natively.add(place)
+        raw = opened.native_frame(context.spark, one.read, cut)
+        return raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
+    leaf = Leaf(
+        context.spark,
+        "/".join(place),
+        one.streams,
+        context.place,
+        context.tasks,
+        scan.index if scan.partitioned else None,
+    )
+    return opened.frame(context.spark, one.read, leaf)
+
+
+def _decoded_once(
+    context: FrameContext, shared: SharedScan, scan: ScanPlan, source: Source
+) -> DataFrame:
+    """What several scans read, kept while the job runs."""
+    place = (shared.leader.lower(), source.name.lower())
+    known = context.decoded.get(place)
+    if known is not None:
+        return without_notes(known)
+    frame = source_frame(source, _raw(context, shared, scan, source))
+    context.shared.append(frame)
+    context.decoded[place] = frame
+    return frame
 
 
 def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DirectScan | None:

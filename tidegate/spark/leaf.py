@@ -29,7 +29,8 @@ class Leaf:
 
     spark: SparkSession
     share: str
-    stream: str
+    # Those whose scans read here: each is told how many records there were.
+    streams: tuple[str, ...]
     place: OrderPlace
     tasks: int
     # The origin of the time of this scan, if its partitions have watermarks of their own.
@@ -49,10 +50,10 @@ class Leaf:
         schema = pa.schema([field.with_nullable(True) for field in known])
         # Spark parses the names of columns that go to Python, and a name may hold anything.
         plain = frame.toDF(*[f"c{place}" for place, _ in enumerate(schema)])
-        return plain.mapInArrow(_counting(self.stream, schema), from_arrow_schema(schema))
+        return plain.mapInArrow(_counting(self.streams, schema), from_arrow_schema(schema))
 
 
-def _counting(stream: str, schema: pa.Schema) -> Callable[[Batches], Batches]:
+def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
@@ -63,14 +64,16 @@ def _counting(stream: str, schema: pa.Schema) -> Callable[[Batches], Batches]:
         if rows:
             context = TaskContext.get()
             task = context.partitionId() if context is not None else 0
-            yield _note_row(note_bytes({"stream": stream, "task": task, "rows": rows}), schema)
+            for scan, stream in enumerate(streams):
+                note = {"stream": stream, "scan": scan, "task": task, "rows": rows}
+                yield _note_row(note_bytes(note), schema)
 
     return count
 
 
 def _reading(reader: ShareReader, leaf: Leaf, schema: pa.Schema) -> Callable[[Batches], Batches]:
     # What goes to tasks must not hold the session.
-    source, stream, place, origin = leaf.share, leaf.stream, leaf.place, leaf.origin
+    source, streams, place, origin = leaf.share, leaf.streams, leaf.place, leaf.origin
 
     def read(batches: Batches) -> Batches:
         order = place.read()
@@ -84,10 +87,10 @@ def _reading(reader: ShareReader, leaf: Leaf, schema: pa.Schema) -> Callable[[Ba
                 for batch, count in reader.read(share):
                     records += count
                     yield _with_hidden(batch, order.now_us, schema)
-            if records:
-                # Where rows are grouped, equal notes would become one: the task tells them apart.
-                note = {"stream": stream, "source": source, "task": task, "rows": records}
-                yield _note_row(note_bytes(note), schema)
+            # Where rows are grouped, equal notes would become one: scan and task tell them apart.
+            for scan, stream in enumerate(streams if records else ()):
+                about = {"stream": stream, "source": source, "scan": scan}
+                yield _note_row(note_bytes({**about, "task": task, "rows": records}), schema)
         keep_what_is_loaded()
 
     return read

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tidegate.columns import LETTER
 from tidegate.operators.clock import Tick, decode_ticks, encode_ticks
 
-_NOTE, _LATE, _TICKS, _LETTER = b"N", b"L", b"T", LETTER.encode()
+TICKS = b"T"
+_NOTE, _LATE, _LETTER = b"N", b"L", LETTER.encode()
 
 Note = dict[str, Any]
 
@@ -29,7 +30,7 @@ def late_bytes(rows: bytes) -> bytes:
 
 
 def tick_bytes(*ticks: Tick) -> bytes:
-    return _TICKS + encode_ticks(ticks)
+    return TICKS + encode_ticks(ticks)
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Sides:
         self.size += column.nbytes
         for item in column.drop_null().to_pylist():
             kind, content = item[:1], item[1:]
-            if kind == _TICKS:
+            if kind == TICKS:
                 self.ticks += decode_ticks(content)
             else:
                 {_NOTE: self.notes, _LATE: self.late, _LETTER: self.failed}[kind].append(content)

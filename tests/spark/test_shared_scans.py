@@ -1,0 +1,100 @@
+"""Streams that read the same range of a source: its records are decoded once, for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.spark.helpers import rows_of
+from tidegate.runtime import cutting
+from tidegate.spark import frame as frames
+
+pytestmark = pytest.mark.spark
+
+SOURCE = """
+CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, twice AS id * 2,
+    WATERMARK FOR at AS at - INTERVAL '10' SECONDS)
+    WITH (connector = 'files', path = '{given}', format = 'json', dead_letters = 'bad',
+          files_per_epoch = 2);
+"""
+STREAMS = """
+CREATE STREAM sums AS SELECT window_start, kind, sum(twice) AS total FROM s
+    GROUP BY kind, TUMBLE(at, INTERVAL '1' MINUTE);
+CREATE STREAM plain AS SELECT id, upper(kind) AS kind FROM s WHERE id % 2 = 0;
+CREATE STREAM pairs AS SELECT a.id, b.id AS other FROM s AS a JOIN s AS b
+    ON a.id = b.id - 1 AND b.at BETWEEN a.at AND a.at + INTERVAL '1' SECOND;
+"""
+ADDED = "CREATE STREAM later AS SELECT id FROM s;"
+
+
+def _write(given: Path, first: int, count: int) -> None:
+    given.mkdir(exist_ok=True)
+    for number in range(first, first + count):
+        rows = [
+            {"id": i, "kind": "ab"[i % 2], "at": f"2026-01-01T00:{i // 60:02}:{i % 60:02}Z"}
+            for i in range(number * 40, number * 40 + 40)
+        ]
+        lines = [json.dumps(row) for row in rows] + ['{"id": null}', "broken"]
+        (given / f"{number:03}.json").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every epoch is large; which streams have shared what was decoded."""
+    monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
+    seen: list[str] = []
+    once = frames._decoded_once
+
+    def watched(context: Any, shared: Any, *rest: Any) -> Any:
+        seen.append(",".join(shared.streams))
+        return once(context, shared, *rest)
+
+    monkeypatch.setattr(frames, "_decoded_once", watched)
+    return seen
+
+
+def _run(path: Path, spark: Any, script: str, names: list[str], until_end: bool) -> dict[str, Any]:
+    with tidegate.open(path / "data", spark=spark) as db:
+        db.execute(script.format(given=path / "in"))
+        taken = {name: db.subscribe(name) for name in names}
+        db.start(until_end=until_end, available_now=not until_end)
+        db.wait()
+        found: dict[str, Any] = {name: rows_of(s.take_all()) for name, s in taken.items()}
+        found["in"] = {s.name: s.rows_in for s in db.status()}
+        found["dead"] = {s.name: s.dead_letters for s in db.status()}
+        return found
+
+
+def test_streams_that_read_alike_decode_once(
+    spark: Any, tmp_path: Path, decoded: list[str]
+) -> None:
+    names = ["sums", "plain", "pairs", "bad"]
+    _write(tmp_path / "in", 0, 3)
+    first = _run(tmp_path, spark, SOURCE + STREAMS, names, until_end=False)
+    assert set(decoded) == {"sums,plain,pairs,pairs,bad"}
+    # A stream that comes later reads what the others have read already, and then the same.
+    _write(tmp_path / "in", 3, 3)
+    second = _run(tmp_path, spark, SOURCE + STREAMS + ADDED, [*names, "later"], until_end=True)
+
+    ids = range(240)
+    assert Counter(row["id"] for row in second["plain"]) == Counter(i for i in ids if i % 2 == 0)
+    pairs = Counter((row["id"], row["other"]) for row in second["pairs"])
+    assert pairs == Counter((i, i + 1) for i in ids[:-1])
+    sums: Counter[tuple[int, str]] = Counter()
+    for i in ids:
+        sums[i // 60, "ab"[i % 2]] += 2 * i
+    found = {(r["window_start"].minute, r["kind"]): r["total"] for r in second["sums"]}
+    assert found == dict(sums)
+    assert len(second["bad"]) == 12
+    assert {(row["column_name"], row["line"]) for row in second["bad"]} >= {("id", 41)}
+    assert sorted(row["id"] for row in second["later"]) == list(ids)
+
+    # A join of a source with itself reads it twice.
+    assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252, "bad": 126}
+    assert second["in"]["later"] == 252
+    assert first["dead"]["sums"] == 6
