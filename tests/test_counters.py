@@ -50,7 +50,7 @@ def test_the_notes_of_all_tasks_add_up() -> None:
         {"sink": "out", "tokens": []},
         {"sink": "out", "tokens": ["b"]},
     )
-    assert notes.stream("s") == StreamNotes(5, 4, 1, {"0": 7, "1": 9})
+    assert notes.stream("s") == StreamNotes(5, 4, 1, marks={"0": 7, "1": 9})
     assert notes.tokens == {"out": ["a", "b"]}
 
 

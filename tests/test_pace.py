@@ -42,11 +42,11 @@ def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
     source = house.catalog.get("s")
     assert source is not None
     source.options._values["inserts_per_epoch"] = 1_000
-    values = [random.Random(place).getrandbits(60) for place in range(40_000)]
+    values = [random.Random(place).getrandbits(60) for place in range(8_000)]
     for _ in range(30):
         house.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
     pipeline = house.pipeline()
-    pipeline.pace.bytes = 1 << 20
+    pipeline.pace.bytes = 200 << 10
     pipeline.start(house.members, until_end=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)

@@ -249,9 +249,9 @@ def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: 
     sinks = (
         StagedSink("one", one, ("a", "b"), ("x", "y")),
         StagedSink("two", two, ("b",), ("b",)),
-        StagedSink("late", late, ("l",), ("l",), late=True),
+        StagedSink("late", late, ("l",), ("l",), chosen="is_late"),
     )
-    spec = StagingSpec("s", sinks, scans=True, late="is_late")
+    spec = StagingSpec("s", sinks, scans=True)
     batch = pa.record_batch(
         {
             "a": pa.array([1, 2, None, None, None]),
