@@ -121,6 +121,8 @@ def test_rewritten_queries_agree_on_late_rows(spark: Any, data: Path, name: str)
 CHANGES = {
     "busy": "SELECT k, v FROM l WHERE k IN (SELECT k FROM r GROUP BY k HAVING count(*) > 9)",
     "full_join": f"SELECT {SIDES} FROM l FULL JOIN r ON l.k = r.k AND l.v < r.v",
+    "top_rows": "SELECT v FROM l ORDER BY v DESC LIMIT 5",
+    "top_sums": "SELECT k, sum(v) AS s FROM l WHERE v > 0 GROUP BY k ORDER BY s DESC, k LIMIT 2",
 }
 
 

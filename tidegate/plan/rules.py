@@ -19,7 +19,11 @@ Rule = Callable[[n.Node], n.Node]
 
 def rewrite(node: n.Node) -> n.Node:
     """Apply every rule to every node, inputs first."""
-    inputs = tuple(rewrite(child) for child in node.inputs)
+    return _rewritten(top_n_of_changes(node))
+
+
+def _rewritten(node: n.Node) -> n.Node:
+    inputs = tuple(_rewritten(child) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
     for rule in RULES:
@@ -197,6 +201,33 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
         order=sort.order if sort is not None else (),
         limit=limit.count if limit is not None else None,
         windowed=True,
+        span=node.span,
+    )
+
+
+def top_n_of_changes(node: n.Node, changes: bool = False) -> n.Node:
+    """ORDER BY … LIMIT n with EMIT CHANGES is the top n of all rows so far.
+
+    `changes`: the query that a node stands in gives out changes.
+    """
+    if isinstance(node, n.Emit):
+        modes = (EmitMode.CHANGES, EmitMode.UPDATE)
+        changes = node.clause is not None and node.clause.mode in modes
+    inputs = tuple(top_n_of_changes(child, changes) for child in node.inputs)
+    if inputs != node.inputs:
+        node = node.with_inputs(*inputs)
+    if not changes or not isinstance(node, n.Limit) or not isinstance(node.input, n.Sort):
+        return node
+    rows = node.input.input
+    counted = isinstance(node.count, exp.Literal) and node.count.is_int
+    if not counted or node.offset is not None or rows.bounded or _one_window(rows.fields):
+        return node
+    return n.TopN(
+        node.fields,
+        input=rows,
+        partition=(),
+        order=node.input.order,
+        limit=node.count,
         span=node.span,
     )
 

@@ -16,6 +16,6 @@ def limit_unbounded(subject: Subject) -> Iterable[Finding]:
                 "LIMIT on a stream would keep whichever rows happen to come first and then "
                 "stay silent",
                 node,
-                "remove LIMIT, or rank: QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) "
-                "<= 10 with EMIT CHANGES, or put it inside a window.",
+                "end the statement with EMIT CHANGES to have the first rows in an order as it "
+                "changes: ORDER BY … LIMIT 10 EMIT CHANGES; or put it inside a window.",
             )
