@@ -23,7 +23,7 @@ def sort_unbounded(subject: Subject) -> Iterable[Finding]:
                 "ORDER BY must see the last row before it can emit the first, and a stream has "
                 "no last row",
                 node,
-                "remove ORDER BY, or keep the first rows: ORDER BY … LIMIT 10 EMIT CHANGES; or sort "
-                "inside windows: SELECT …, window_end FROM "
+                "remove ORDER BY, or keep the first rows: ORDER BY … LIMIT 10 EMIT CHANGES; or "
+                "sort inside windows: SELECT …, window_end FROM "
                 f"TUMBLE({table_name(node)}, {time_column(node)}, {example_interval()}) ORDER BY …",
             )
