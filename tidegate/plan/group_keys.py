@@ -93,6 +93,11 @@ class KeyBinder:
         made = {tree.name for tree in windows}
         below = node.input if isinstance(node, n.Window) and made else node
         for place, tree in enumerate(order):
+            if tree in windows:
+                message = f"{tree.alias_or_name} is in every set already, with the window"
+                hint = "leave it out of the sets: GROUP BY TUMBLE(…), GROUPING SETS ((a), (b))."
+                self.context.report("TG-306", message, group, hint)
+                return self._bound(node, [*windows, *(t for t in order if t not in windows)])
             if referenced(tree) & made and any(place not in chosen for chosen in sets):
                 message = "a column of the window must be in every set of GROUP BY"
                 hint = "put it in front: GROUP BY window_end, ROLLUP(…)."
