@@ -106,6 +106,7 @@ class Frames:
             job.order.now_us,
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
             self.vectors,
+            large=epoch.large,
             alike=epoch.alike if epoch.large else (),
         )
 

@@ -86,6 +86,8 @@ class FrameContext:
     shared: list[DataFrame] = field(default_factory=list)
     # What Spark's own readers read in this frame, by stream and source.
     read_natively: set[tuple[str, str]] = field(default_factory=set)
+    # Whether epochs are large.
+    large: bool = False
     # Streams whose ranges of a source are the same, where it is worth reading them once.
     alike: Sequence[Sequence[Place]] = ()
     shared_scans: dict[Place, SharedScan] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class PipelineFrame:
     # Whether it reads what only this epoch has.
     once: bool = False
     tasks: int = 1
+    # Whether it is for epochs in which generated code is worth its compilation.
+    large: bool = False
 
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
@@ -115,7 +119,8 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     notes = frames[0]
     for frame in frames[1:]:
         notes = notes.union(frame)
-    return PipelineFrame(notes, context.shared, bool(context.read_natively), context.tasks)
+    once = bool(context.read_natively)
+    return PipelineFrame(notes, context.shared, once, context.tasks, context.large)
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
@@ -123,6 +128,7 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
     spark.sparkContext.setJobDescription(description)
     # Where Spark shuffles of its own accord, into as many parts as there are tasks, not 200.
     spark.conf.set("spark.sql.shuffle.partitions", str(frame.tasks))
+    spark.conf.set("spark.sql.codegen.wholeStage", str(frame.large).lower())
     try:
         for shared in frame.shared:
             shared.persist()
