@@ -217,6 +217,8 @@ class Resolver:
 
     def _check_clauses(self, node: exp.Expr) -> None:
         """OVER and FILTER are for aggregates, which functions of the user's own are not."""
+        if isinstance(node, exp.Tuple) and not node.expressions:
+            self.context.report("TG-101", "() holds no value", node, "write a value in it.")
         if isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
             function = own_function(node.this, self.context)
             if function is not None:

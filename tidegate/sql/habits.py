@@ -164,6 +164,54 @@ _PHRASES: dict[tuple[str, str], str] = {
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
 }
 
+# Words that begin statements of other systems, and what is done here instead.
+_STATEMENTS: dict[str, str] = {
+    "LIST": "SHOW TABLES; or SHOW STREAMS;",
+    "PRINT": "TAIL name; in the shell, db.subscribe(name) in Python.",
+    "DELETE": "rows are retracted by the source itself: changelog = true, or a PRIMARY KEY.",
+    "UPDATE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "UPSERT": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "MERGE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "TRUNCATE": "DROP SOURCE name; forgets its rows; then create it again.",
+    "USE": "a data directory has one catalog: tidegate sql --data DIR opens another one.",
+    "TERMINATE": "DROP STREAM name; stops a stream and forgets it.",
+    "REFRESH": "materialized views are kept up to date by themselves: SELECT … FROM name;",
+}
+# What other systems show.
+_SHOWN: dict[str, str] = {
+    "VIEWS": "SHOW MATERIALIZED VIEWS;",
+    "JOBS": "SHOW STATUS;",
+    "QUERIES": "SHOW STATUS;",
+    "PIPELINES": "SHOW STATUS;",
+    "COLUMNS": "DESCRIBE name;",
+    "ALL": "SHOW TABLES; or SHOW SETTINGS;",
+    "VARIABLES": "SHOW SETTINGS;",
+    "DATABASES": "a data directory has one catalog: SHOW TABLES;",
+    "SCHEMAS": "a data directory has one catalog: SHOW TABLES;",
+    "CATALOGS": "a data directory has one catalog: SHOW TABLES;",
+    "TOPICS": "SHOW SOURCES; and SHOW SINKS;",
+    "CONNECTORS": "SHOW SOURCES; and SHOW SINKS;",
+}
+_DROPPED: dict[str, str] = {
+    "TABLE": "DROP SOURCE name; or DROP LOOKUP TABLE name; SHOW TABLES; says what it is.",
+    "VIEW": "DROP STREAM name; or DROP MATERIALIZED VIEW name;",
+}
+
+
+def statement_hint(word: str) -> str | None:
+    """What to do instead of a statement that other systems have."""
+    return _STATEMENTS.get(word.upper())
+
+
+def show_hint(word: str) -> str | None:
+    """What shows here what other systems show under this name."""
+    return _SHOWN.get(word.upper())
+
+
+def drop_hint(word: str) -> str | None:
+    """How the kind of object is called here that somebody wants to drop."""
+    return _DROPPED.get(word.upper())
+
 
 def function_hint(name: str) -> str | None:
     """How Spark SQL, or this language, writes a function of another system."""
