@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import refused
+from tests.compiling import compile_with_sources, refused
 from tests.test_stage_sql import stage_sql
 
 
@@ -34,6 +34,14 @@ def test_where_sees_the_columns_of_lateral_views() -> None:
     )
     assert "LATERAL VIEW POSEXPLODE(`tags`) generated AS `p`, `t`) WHERE" in sql
     assert "`pos`, `col`" in stage_sql("SELECT pos, col FROM bids LATERAL VIEW posexplode(tags) v")
+
+
+@pytest.mark.parametrize("name", ["lag", "lead", "nth_value"])
+def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
+    query = f"CREATE STREAM s AS SELECT {name}() OVER (ORDER BY ts) AS x FROM bids;"
+    (error,) = compile_with_sources(query).unrunnable
+    assert error.code == "TG-501" and "has no argument" in error.message
+    assert error.hint is not None and f"{name}(x" in error.hint
 
 
 @pytest.mark.parametrize(

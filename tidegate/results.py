@@ -90,8 +90,10 @@ def _is_view(item: Declared) -> bool:
 
 def status_listing(statuses: Iterable[StreamStatus]) -> Result:
     """SHOW STATUS: where every stream that runs is."""
-    columns = ("name", "state", "epoch", "rows_in", "rows_out", "late_rows", "dead_letters")
-    columns += ("watermark", "state_bytes", "error")
+    columns = (
+        *("name", "state", "epoch", "rows_in", "rows_out", "late_rows", "dead_letters"),
+        *("watermark", "state_bytes", "error"),
+    )
     rows = [tuple(_plain(getattr(status, column)) for column in columns) for status in statuses]
     return Result("status", columns, rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -34,6 +34,8 @@ class Counters:
     dead_letters: int = 0
     lost: int = 0
     behind: int | None = None
+    # By source how much was read since the start, and how much was left after that.
+    read: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorState, ...] = ()
@@ -48,7 +50,11 @@ class Counters:
             self._take_operators(manifest)
 
     def add(
-        self, manifest: Manifest, notes: StreamNotes, seconds: float, cuts: Sequence[Cut] = ()
+        self,
+        manifest: Manifest,
+        notes: StreamNotes,
+        seconds: float,
+        cuts: Mapping[str, Cut] | None = None,
     ) -> None:
         """One epoch that was decided, and what its sources told."""
         with self.lock:
@@ -61,9 +67,20 @@ class Counters:
             self.epoch_seconds = seconds
             self.marks_us = dict(manifest.streams[self.name.lower()].marks)
             self._take_operators(manifest)
-            self.lost += sum(cut.lost for cut in cuts)
-            behind = [cut.behind for cut in cuts if cut.behind is not None]
-            self.behind = sum(behind) if behind else self.behind
+            self._take_cuts(cuts or {})
+
+    def _take_cuts(self, cuts: Mapping[str, Cut]) -> None:
+        self.lost += sum(cut.lost for cut in cuts.values())
+        behind = [cut.behind for cut in cuts.values() if cut.behind is not None]
+        self.behind = sum(behind) if behind else self.behind
+        for source, cut in cuts.items():
+            if cut.progress is not None:
+                read, left = cut.progress
+                self.read[source] = (self.read.get(source, (0, 0))[0] + read, left)
+
+    def progress(self) -> float | None:
+        """How much of what is there was read, of the source that is least far."""
+        return min((read / (read + left or 1) for read, left in self.read.values()), default=None)
 
     def _take_operators(self, manifest: Manifest) -> None:
         own = [o for o in manifest.operators.values() if o.stream == self.name.lower()]
@@ -107,6 +124,7 @@ class Counters:
                 self.lost,
                 self.behind,
                 self.epoch_seconds,
+                self.progress(),
             )
 
 
