@@ -28,6 +28,12 @@ def test_a_union_in_parentheses_finds_its_types_first() -> None:
     assert "UNION ALL SELECT `v_2` AS `k_2` FROM (SELECT `v_1` AS `v_2`" in sql
 
 
+def test_explode_in_select_is_a_lateral_view() -> None:
+    assert stage_sql("SELECT auction, explode(tags) AS t FROM bids") == stage_sql(
+        "SELECT auction, t FROM bids LATERAL VIEW explode(tags) v AS t"
+    )
+
+
 def test_where_sees_the_columns_of_lateral_views() -> None:
     sql = stage_sql(
         "SELECT t FROM bids LATERAL VIEW posexplode(tags) v AS p, t WHERE t <> '' AND p > 0"
@@ -49,6 +55,10 @@ def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
     [
         ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT of a field"),
         ("SELECT uuid() AS u, u AS v FROM bids", "u is random"),
+        ("SELECT posexplode(tags) AS t FROM bids", "must be a column of its own"),
+        ("SELECT explode(tags) AS t, explode(tags) AS u FROM bids", "must be a column of its own"),
+        ("SELECT upper(explode(tags)) AS t FROM bids", "must be a column of its own"),
+        ("SELECT explode(tags) AS t, sum(price) OVER (ORDER BY ts) AS p FROM bids", "without OVER"),
         ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
     ],
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.generators import with_generators_below
 from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import Item, select_items
@@ -72,6 +73,7 @@ class SelectBinder:
         node = self._filter(node, ex.conjuncts(having))
         node, items, qualify, order = self._over(node, items, qualify, order)
         node = self._filter(node, ex.conjuncts(qualify), self.tree.args.get("qualify"))
+        node, items, order = with_generators_below(self.context, node, items, order)
         return self._finish(node, items, order)
 
     def _with_fields(self, node: n.Node) -> n.Node:
