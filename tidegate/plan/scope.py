@@ -381,6 +381,8 @@ class Resolver:
             hint = "_op travels with the rows of a changelog by itself; it is not selected."
         elif parts[0].lower() in {"window_start", "window_end", "window_time"}:
             hint = "put the rows into windows: GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)."
+            if any(item.window is not None for item in self.scope.fields):
+                hint = f"select {parts[0].lower()} too in what is read here, where the windows are."
         else:
             hint = did_you_mean(parts[0], known, "columns")
         self.context.report("TG-301", f"there is no column {name}", node, hint)
