@@ -423,6 +423,12 @@ WINDOWED = replace(
         ([RUNNING], False, []),
         ([replace(RUNNING, epoch=None)], False, ["waiting for the first rows"]),
         (
+            [replace(RUNNING, epoch=None, working_seconds=7.9)],
+            False,
+            ["working on the first epoch, which takes longest: 7 s"],
+        ),
+        ([replace(WINDOWED, working_seconds=61.0)], False, ["working on an epoch: 61 s"]),
+        (
             [RUNNING, replace(WINDOWED, name="w")],
             False,
             [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -37,6 +39,8 @@ class Counters:
     # By source how much was read since the start, and how much was left after that.
     read: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
+    # When the epoch began that runs now, by the clock that never goes back.
+    working_since: float | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorState, ...] = ()
     last_watermark: datetime | None = None
@@ -105,6 +109,7 @@ class Counters:
         with self.lock:
             operators = tuple(_status(operator) for operator in self.operators)
             watermark = self.watermark(operators)
+            since = self.working_since
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
             return StreamStatus(
                 self.name,
@@ -125,7 +130,21 @@ class Counters:
                 self.behind,
                 self.epoch_seconds,
                 self.progress(),
+                None if since is None else time.monotonic() - since,
             )
+
+
+@contextmanager
+def at_work(counters: Iterable[Counters]) -> Iterator[None]:
+    """While an epoch runs, streams say for how long it does."""
+    told, now = list(counters), time.monotonic()
+    for item in told:
+        item.working_since = now
+    try:
+        yield
+    finally:
+        for item in told:
+            item.working_since = None
 
 
 def _status(operator: OperatorState) -> OperatorStatus:
