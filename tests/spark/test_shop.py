@@ -17,7 +17,8 @@ import pytest
 
 import tidegate
 
-pytestmark = [pytest.mark.spark, pytest.mark.browser]
+# It starts a Spark of its own, and is run with the tests of the console.
+pytestmark = pytest.mark.browser
 
 ROOT = Path(tidegate.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
