@@ -160,7 +160,9 @@ _WORDS: dict[str, str] = {
     "GRACE": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
 }
 # ksqlDB's session windows share their word with ours, so it takes two words to know them.
+_WITH_BY = ("GROUP", "ORDER", "PARTITION")
 _PHRASES: dict[tuple[str, str], str] = {
+    ("SELECT", "TOP"): "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3, at the end.",
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
 }
 
@@ -174,6 +176,9 @@ _STATEMENTS: dict[str, str] = {
     "MERGE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
     "TRUNCATE": "DROP SOURCE name; forgets its rows; then create it again.",
     "USE": "a data directory has one catalog: tidegate sql --data DIR opens another one.",
+    "START": "tidegate run FILE; in the shell \\start, in Python db.start().",
+    "RUN": "tidegate run FILE; in the shell \\start, in Python db.start().",
+    "STOP": "in the shell \\stop, in Python db.stop(); DROP STREAM name; forgets a stream.",
     "TERMINATE": "DROP STREAM name; stops a stream and forgets it.",
     "REFRESH": "materialized views are kept up to date by themselves: SELECT … FROM name;",
 }
@@ -224,6 +229,8 @@ def function_hint(name: str) -> str | None:
 def word_hint(words: Iterable[str]) -> str | None:
     """A hint for a query that could not be read, by the words in it."""
     shouted = [word.upper() for word in words]
-    pairs = set(itertools.pairwise(shouted))
+    pairs = list(itertools.pairwise(shouted))
     phrase = next((hint for pair, hint in _PHRASES.items() if pair in pairs), None)
-    return phrase or next((hint for word, hint in _WORDS.items() if word in shouted), None)
+    lost = next((one for one, two in pairs if one in _WITH_BY and two not in ("BY", "(")), None)
+    by = f"write {lost} BY." if lost is not None else None
+    return phrase or by or next((hint for word, hint in _WORDS.items() if word in shouted), None)

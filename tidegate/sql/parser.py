@@ -300,7 +300,7 @@ def _describe(cursor: Cursor) -> st.Describe:
 
 def _explain(cursor: Cursor) -> st.Explain:
     logical = cursor.match("LOGICAL")
-    if cursor.match("STREAM"):
+    if cursor.match("STREAM") or len(cursor.tokens) - cursor.index == 1:
         name, span = read_name(cursor, "a stream")
         cursor.expect_end()
         return st.Explain(
