@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +49,28 @@ class Finding:
 
 def candidates(dice: random.Random) -> Iterator[str]:
     """Scripts that `check` accepts, each with a word or two changed, over sources in memory."""
-    pool = [TOKEN.findall(part) for text in corpus(None) for part in single_streams(text)]
+    scripts = corpus(None)
     while True:
-        tokens = list(dice.choice(pool))
+        found = single_streams(dice.choice(scripts))
+        if not found:
+            continue
+        tokens = TOKEN.findall(dice.choice(found))
         for _ in range(dice.choice([1, 1, 2, 3])):
-            tokens = dice.choice([kin, kin, wrap])(tokens, dice, pool) or [" "]
+            tokens = dice.choice([kin, kin, wrap])(tokens, dice, []) or [" "]
         text = "".join(tokens)
         compiled = compile_text(text)
         if runs_here(compiled) and not compiled.unrunnable:
             yield text
 
 
-def single_streams(text: str) -> Iterator[str]:
+@cache
+def single_streams(text: str) -> list[str]:
     """Each stream of a script with the sources, if it needs no more: that runs quickly."""
     statements = compile_text(text).statements
     streams = [item for item in statements if isinstance(item, st.CreateStream)]
     rest = [item for item in statements if not isinstance(item, st.CreateStream | st.CreateSink)]
-    for stream in streams:
-        script = "".join(f"{item.text};\n" for item in (*rest, stream))
-        if runs_here(compile_text(script)):
-            yield script
+    alone = ("".join(f"{item.text};\n" for item in (*rest, stream)) for stream in streams)
+    return [script for script in alone if runs_here(compile_text(script))]
 
 
 def runs_here(compiled: Compiled) -> bool:
