@@ -38,9 +38,9 @@ EXPECTED = {
     "clicks": "SELECT id, user_id, page, os, ts FROM clicks",
     "views": "SELECT date_trunc('minute', ts) AS window_start, page, count(*) AS views, "
     "count(DISTINCT user_id) AS visitors FROM clicks GROUP BY ALL",
-    "top_pages": "SELECT time_bucket(INTERVAL '5 minutes', ts) AS window_start, page, "
-    "count(*) AS views FROM clicks GROUP BY ALL QUALIFY row_number() OVER "
-    "(PARTITION BY window_start ORDER BY count(*) DESC, page) <= 3",
+    "top_pages": "FROM (SELECT time_bucket(INTERVAL '5 minutes', ts) AS window_start, page, "
+    "count(*) AS views FROM clicks GROUP BY ALL) QUALIFY row_number() OVER "
+    "(PARTITION BY window_start ORDER BY views DESC, page) <= 3",
     "visits": "SELECT user_id, min(ts) AS window_start, count(*) AS clicks FROM (SELECT *, "
     "sum(begins) OVER (PARTITION BY user_id ORDER BY ts ROWS UNBOUNDED PRECEDING) AS visit FROM "
     "(SELECT *, CASE WHEN ts <= lag(ts) OVER (PARTITION BY user_id ORDER BY ts) + "
