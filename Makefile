@@ -22,6 +22,8 @@ setup: $(READY) ## Create .venv with everything in it
 demo: $(READY) ## Run a real pipeline and watch its windows close
 	@$(BIN)/tidegate run examples/demo.sql --until-end --fresh
 	@printf '%s\n' '' 'What to try next:' \
+		'  $(BIN)/python examples/shop/rows.py            clicks and orders of a shop, and eight streams over them' \
+		'  $(BIN)/tidegate run examples/shop/shop.sql --console   in the browser; Ctrl-C stops it' \
 		'  $(BIN)/tidegate explain examples/demo.sql      what each step keeps, and for how long' \
 		'  $(BIN)/tidegate init my_project                a small project with a view and a test' \
 		'  $(BIN)/tidegate sql                            talk to it: help shows how' \

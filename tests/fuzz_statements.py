@@ -141,7 +141,7 @@ def _replace(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> l
     return changed
 
 
-def _kin(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
+def kin(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
     """A word by one of its kind, or a name by another name of the script."""
     kinds = {word.upper(): kin for kin in KIN for word in kin if word}
     known = [place for place, token in enumerate(tokens) if token.upper().strip("'") in kinds]
@@ -169,7 +169,7 @@ def _odd(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[
     return [*tokens[:place], dice.choice(ODD), *tokens[place + dice.choice([0, 1]) :]]
 
 
-def _wrap(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
+def wrap(tokens: list[str], dice: random.Random, pool: list[list[str]]) -> list[str]:
     place = dice.randrange(len(tokens))
     before, after = dice.choice(
         [
@@ -206,11 +206,11 @@ def _statements(tokens: list[str], dice: random.Random, pool: list[list[str]]) -
 
 
 MUTATIONS: list[Callable[[list[str], random.Random, list[list[str]]], list[str]]] = [
-    _kin,
-    _kin,
-    _kin,
-    _kin,
-    _kin,
+    kin,
+    kin,
+    kin,
+    kin,
+    kin,
     _cut,
     _double,
     _swap,
@@ -219,8 +219,8 @@ MUTATIONS: list[Callable[[list[str], random.Random, list[list[str]]], list[str]]
     _graft,
     _graft,
     _odd,
-    _wrap,
-    _wrap,
+    wrap,
+    wrap,
     _statements,
 ]
 

@@ -356,6 +356,10 @@ class TestPlainScreen:
             screen.progress([StreamStatus("s", State.RUNNING, epoch)])
         assert len(capsys.readouterr().out.splitlines()) == 2
 
+    def test_how_much_is_read(self) -> None:
+        assert "62 % of the input read" in plain.progress_line(replace(RUNNING, progress=0.62))
+        assert "input" not in plain.progress_line(replace(RUNNING, progress=1.0))
+
     def test_everything_worth_a_word(self) -> None:
         status = StreamStatus(
             "s", State.STOPPED, 3, 1, 2, 0, 0, datetime(2024, 1, 1), 61.0, 1, 2, 3_000
@@ -394,6 +398,14 @@ class TestLiveScreen:
         for column in ("rows out", "watermark", "lag", "late", "dead letters", "state size"):
             assert column in written.getvalue()
 
+    def test_input_that_ends_has_a_bar(self) -> None:
+        screen, written = self.screen(140)
+        screen.end([replace(RUNNING, progress=0.999)])
+        assert "input" not in written.getvalue(), "it goes on for ever"
+        screen.ends = True
+        screen.end([replace(RUNNING, progress=0.999)])
+        assert "input" in written.getvalue() and "█████████░  99 %" in written.getvalue()
+
     def test_what_it_waits_for_stands_below(self) -> None:
         screen, written = self.screen(100)
         screen.end([replace(RUNNING, rows_in_per_second=0.0)])
@@ -410,6 +422,12 @@ WINDOWED = replace(
     [
         ([RUNNING], False, []),
         ([replace(RUNNING, epoch=None)], False, ["waiting for the first rows"]),
+        (
+            [replace(RUNNING, epoch=None, working_seconds=7.9)],
+            False,
+            ["working on the first epoch, which takes longest: 7 s"],
+        ),
+        ([replace(WINDOWED, working_seconds=61.0)], False, ["working on an epoch: 61 s"]),
         (
             [RUNNING, replace(WINDOWED, name="w")],
             False,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
+from tidegate.connectors.protocols import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import State
 from tidegate.operators.clock import END_US
-from tidegate.runtime.counters import Counters, moment
+from tidegate.runtime.counters import Counters, at_work, moment
 from tidegate.runtime.notes import Notes, StreamNotes
 
 SECOND = 1_000_000
@@ -81,6 +83,28 @@ def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
     status = counters.status()
     assert (status.epoch, status.rows_in, status.rows_out, status.dead_letters) == (1, 12, 11, 1)
     assert status.epoch_seconds == 0.25
+
+
+def test_streams_say_how_long_their_epoch_has_been_running() -> None:
+    counters = [Counters("s"), Counters("t")]
+    assert counters[0].status().working_seconds is None
+    with suppress(RuntimeError), at_work(counters):
+        assert all((item.status().working_seconds or -1) >= 0 for item in counters)
+        raise RuntimeError("the job failed")
+    assert [item.status().working_seconds for item in counters] == [None, None]
+
+
+def test_the_source_that_is_least_far_says_how_much_is_read() -> None:
+    counters = Counters("S", state=State.RUNNING)
+    counters.add(manifest(0), StreamNotes(), 1, {"a": Cut({}, []), "b": Cut({}, [])})
+    assert counters.status().progress is None, "nobody can tell"
+    cuts = {"a": Cut({}, [], progress=(10, 30)), "b": Cut({}, [], progress=(5, 5))}
+    counters.add(manifest(1), StreamNotes(), 1, cuts)
+    assert counters.status().progress == 0.25
+    counters.add(manifest(2), StreamNotes(), 1, {"a": Cut({}, [], progress=(30, 0))})
+    assert counters.status().progress == 0.5
+    counters.add(manifest(3), StreamNotes(), 1, {"b": Cut({}, [], progress=(5, 0))})
+    assert counters.status().progress == 1
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:

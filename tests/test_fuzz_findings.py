@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import refused
+from tests.compiling import compile_with_sources, refused
 from tests.test_stage_sql import stage_sql
 
 
@@ -28,6 +28,12 @@ def test_a_union_in_parentheses_finds_its_types_first() -> None:
     assert "UNION ALL SELECT `v_2` AS `k_2` FROM (SELECT `v_1` AS `v_2`" in sql
 
 
+def test_explode_in_select_is_a_lateral_view() -> None:
+    assert stage_sql("SELECT auction, explode(tags) AS t FROM bids") == stage_sql(
+        "SELECT auction, t FROM bids LATERAL VIEW explode(tags) v AS t"
+    )
+
+
 def test_where_sees_the_columns_of_lateral_views() -> None:
     sql = stage_sql(
         "SELECT t FROM bids LATERAL VIEW posexplode(tags) v AS p, t WHERE t <> '' AND p > 0"
@@ -36,11 +42,23 @@ def test_where_sees_the_columns_of_lateral_views() -> None:
     assert "`pos`, `col`" in stage_sql("SELECT pos, col FROM bids LATERAL VIEW posexplode(tags) v")
 
 
+@pytest.mark.parametrize("name", ["lag", "lead", "nth_value"])
+def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
+    query = f"CREATE STREAM s AS SELECT {name}() OVER (ORDER BY ts) AS x FROM bids;"
+    (error,) = compile_with_sources(query).unrunnable
+    assert error.code == "TG-501" and "has no argument" in error.message
+    assert error.hint is not None and f"{name}(x" in error.hint
+
+
 @pytest.mark.parametrize(
     ("query", "needle"),
     [
         ("SELECT * EXCEPT (info.a) FROM bids", "* EXCEPT of a field"),
         ("SELECT uuid() AS u, u AS v FROM bids", "u is random"),
+        ("SELECT posexplode(tags) AS t FROM bids", "must be a column of its own"),
+        ("SELECT explode(tags) AS t, explode(tags) AS u FROM bids", "must be a column of its own"),
+        ("SELECT upper(explode(tags)) AS t FROM bids", "must be a column of its own"),
+        ("SELECT explode(tags) AS t, sum(price) OVER (ORDER BY ts) AS p FROM bids", "without OVER"),
         ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
     ],
 )

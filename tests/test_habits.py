@@ -127,6 +127,33 @@ def test_names_of_options_may_be_quoted() -> None:
     assert compiled.settings["validator"] == "warn"
 
 
+def test_a_key_that_flink_does_not_enforce_is_a_key() -> None:
+    compiled = compile_text(
+        "CREATE SOURCE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH (connector = 'memory');"
+    )
+    source = compiled.catalog.get("t")
+    assert isinstance(source, Source) and source.primary_key == ("id",)
+
+
+def test_explain_takes_a_name() -> None:
+    script = (
+        "CREATE SOURCE t (id BIGINT) WITH (connector = 'memory');"
+        "CREATE STREAM s AS SELECT id FROM t;"
+    )
+    named, plain = (compile_text(script + f"EXPLAIN {what};") for what in ("STREAM s", "s"))
+    assert not plain.errors
+    assert explain(plain.explained[0][1], "s") == explain(named.explained[0][1], "s")
+
+
+def test_emit_may_be_a_name() -> None:
+    compiled = compile_text(
+        "CREATE SOURCE t (emit BIGINT) WITH (connector = 'memory');"
+        "CREATE STREAM a AS SELECT emit FROM t WHERE 0 < emit;"
+        "CREATE STREAM b AS SELECT emit AS emit FROM t AS emit;"
+    )
+    assert not compiled.errors
+
+
 def test_a_secret_with_a_quoted_name_is_hidden() -> None:
     compiled = compile_text(
         "CREATE SOURCE t (id BIGINT) WITH ('connector' = 'kafak', 'password' = 'hunter2');"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, Function, SideStream, Sink, Source, Stream
+from tidegate.catalog.settings import SETTINGS, Settings
 from tidegate.checkpoint.checkpoints import Restored
 from tidegate.checkpoint.inspect import COLUMNS, Checkpoint
 from tidegate.observe.html import html_table
+from tidegate.observe.status import State, StreamStatus
 from tidegate.sql.statements import ObjectKind
 
 
@@ -49,11 +51,61 @@ class Result:
         return html_table(list(self.columns), self.to_pylist(), self.title)
 
 
+class Showable(Protocol):
+    """What a session knows that SHOW shows."""
+
+    catalog: Catalog
+    settings: Settings
+
+    def status(self) -> Iterable[StreamStatus]: ...
+    def checkpoints(self) -> Iterable[Checkpoint]: ...
+
+
+def shown(session: Showable, what: str) -> Result:
+    """SHOW what."""
+    if what == "CHECKPOINTS":
+        return checkpoint_listing(session.checkpoints())
+    if what == "STATUS":
+        return status_listing(session.status())
+    if what == "SETTINGS":
+        return setting_listing(session.settings)
+    return listing(session.catalog, what)
+
+
 def listing(catalog: Catalog, what: str) -> Result:
-    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS."""
-    kind = ObjectKind(what.removesuffix("S"))
-    rows = [(item.name, _summary(item)) for item in catalog.listed(kind)]
-    return Result(what.lower(), ("name", "what"), list(rows))
+    """SHOW SOURCES | STREAMS | MATERIALIZED VIEWS | SINKS | LOOKUP TABLES | FUNCTIONS | TABLES."""
+    if what == "TABLES":
+        readable = filter(None, map(catalog.get, catalog.readable()))
+        rows = [(item.name, item.kind.value.lower(), _summary(item)) for item in readable]
+        return Result("tables", ("name", "kind", "what"), list(rows))
+    views = what == "MATERIALIZED VIEWS"
+    kind = ObjectKind.STREAM if views else ObjectKind(what.removesuffix("S"))
+    listed = [item for item in catalog.listed(kind) if not views or _is_view(item)]
+    return Result(what.lower(), ("name", "what"), [(item.name, _summary(item)) for item in listed])
+
+
+def _is_view(item: Declared) -> bool:
+    return isinstance(item, Stream) and item.materialized
+
+
+def status_listing(statuses: Iterable[StreamStatus]) -> Result:
+    """SHOW STATUS: where every stream that runs is."""
+    columns = (
+        *("name", "state", "epoch", "rows_in", "rows_out", "late_rows", "dead_letters"),
+        *("watermark", "state_bytes", "error"),
+    )
+    rows = [tuple(_plain(getattr(status, column)) for column in columns) for status in statuses]
+    return Result("status", columns, rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, State) else value
+
+
+def setting_listing(settings: Settings) -> Result:
+    """SHOW SETTINGS: what is in force, and what it means."""
+    rows = [(spec.name, spec.shown(settings[spec.name]), spec.description) for spec in SETTINGS]
+    return Result("settings", ("name", "value", "what"), list(rows))
 
 
 def _summary(item: Declared) -> str:

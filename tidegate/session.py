@@ -34,11 +34,10 @@ from tidegate.plan.optimise import plan_to_run
 from tidegate.remembered import Remembered, remember, remembered
 from tidegate.results import (
     Result,
-    checkpoint_listing,
     describe,
-    listing,
     print_rows,
     restored_text,
+    shown,
 )
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning
@@ -217,10 +216,8 @@ class Session:
             self._drop(before.get(statement.name))
         if isinstance(statement, CheckpointStatement):
             return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
-        if isinstance(statement, st.Show) and statement.what == "CHECKPOINTS":
-            return [checkpoint_listing(self.checkpoints())]
         if isinstance(statement, st.Show):
-            return [listing(self.catalog, statement.what)]
+            return [shown(self, statement.what)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
         if isinstance(statement, st.ShowCreate):

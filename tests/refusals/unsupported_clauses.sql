@@ -11,3 +11,4 @@ CREATE STREAM e AS SELECT sum(price) OVER w AS x FROM bids;
 CREATE STREAM f AS SELECT DISTINCT ON (auction) auction, ts FROM bids;
 CREATE STREAM g AS SELECT * FROM range(10);
 CREATE STREAM h AS SELECT price FROM bids WHERE price > :limit;
+CREATE STREAM i AS SELECT upper(explode(split(channel, ','))) AS part FROM bids;

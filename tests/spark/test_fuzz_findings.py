@@ -33,6 +33,9 @@ def test_queries_give_what_batch_gives(spark: Any, data: Path) -> None:
         "SELECT current_date AS c FROM (SELECT d AS current_date FROM t)",
         "SELECT id, e FROM t LATERAL VIEW explode(xs) v AS e WHERE e > 1",
         "SELECT pos, col FROM t LATERAL VIEW posexplode(xs) v",
+        "SELECT id, explode(xs) AS e FROM t",
+        "SELECT id FROM (SELECT id, explode_outer(array()) AS e FROM t)",
+        "SELECT e, s FROM (SELECT explode(xs) AS e, s FROM t) WHERE e > 1 AND s <> ''",
         "SELECT timestampadd(HOUR, id, ts) AS c, datediff(DAY, ts, ts) AS e FROM t",
     ]
     script = f"CREATE SOURCE t ({COLUMNS}) WITH (connector = 'memory');"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from tidegate.catalog.objects import Declared, LookupTable, Origin, Source, tables_in
+from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source, tables_in
 from tidegate.columns import OP
 from tidegate.errors import CatalogError, Place, did_you_mean
 from tidegate.sql import statements as st
@@ -29,6 +29,8 @@ def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Ite
 
     if not isinstance(target, Source | LookupTable) or not target.insertable:
         hint = "INSERT writes into sources and lookup tables with connector = 'memory'."
+        if isinstance(target, Sink):
+            hint = "a sink writes a stream: CREATE SINK … FROM my_stream WITH (…);"
         yield error("TG-211", f"rows cannot be inserted into {target.name}", None, hint)
         return
     columns = [column.name for column in target.stored_columns]

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.errors import CatalogError, Place, did_you_mean, nearest
 from tidegate.sql.secrets import looks_secret
 from tidegate.sql.statements import Option
-from tidegate.types import Span, parse_duration
+from tidegate.types import Span, format_duration, parse_duration
 
 _ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MASK = "***"
@@ -64,6 +64,14 @@ class OptionSpec:
         if wrong is not None:
             raise ValueError(wrong)
         return value.lower() if self.choices else value
+
+    def shown(self, value: Any) -> str:
+        """A value as it could be written."""
+        if value is None:
+            return "off" if self.may_be_off else ""
+        if self.type is OptionType.DURATION:
+            return format_duration(value)
+        return str(value).lower() if self.type is OptionType.BOOLEAN else str(value)
 
 
 def _read_integer(text: str) -> int:

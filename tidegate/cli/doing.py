@@ -17,10 +17,15 @@ def doing(status: StreamStatus, ends: bool) -> str | None:
         return status.error
     if status.state not in (State.STARTING, State.RUNNING):
         return None
+    working = status.working_seconds
+    if status.epoch is None and working is not None:
+        return f"working on the first epoch, which takes longest: {int(working)} s"
     if status.epoch is None:
         return "waiting for the first rows"
     if status.rows_in_per_second > 0:
         return None
+    if working is not None and working >= 1:
+        return f"working on an epoch: {int(working)} s"
     if not status.open_windows:
         return "waiting for rows"
     windows = f"{plural(status.open_windows, 'window')} open"

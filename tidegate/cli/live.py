@@ -80,7 +80,7 @@ class LiveScreen:
             self._live.start(refresh=True)
 
     def _render(self) -> RenderableType:
-        table = status_table(self._statuses, self.console)
+        table = status_table(self._statuses, self.console, self.ends)
         failed = any(status.state is State.FAILED for status in self._statuses)
         said = notes(self._statuses, self.ends)
         lines = [Text(line, "red" if failed else "dim") for line in said]
@@ -136,15 +136,14 @@ def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     return table
 
 
-def status_table(statuses: Sequence[StreamStatus], console: Console) -> Table:
+def status_table(statuses: Sequence[StreamStatus], console: Console, ends: bool = False) -> Table:
     """One row a stream. On a narrow screen first the columns that are empty for all give way,
-    then the watermark, of which the lag says enough."""
-    telling = [
-        column for column in _COLUMNS if not all(column.empty(status) for status in statuses)
-    ]
+    then the watermark, of which the lag says enough. Input that ends has a bar."""
+    shown = [column for column in _COLUMNS if ends or column.head != "input"]
+    telling = [column for column in shown if not all(column.empty(status) for status in statuses)]
     shortest = [column for column in telling if column.head != "watermark"]
     unlimited = console.options.update_width(10_000)
-    for columns in (_COLUMNS, telling):
+    for columns in (shown, telling):
         table = _status_table(columns, statuses)
         if Measurement.get(console, unlimited, table).maximum <= console.width:
             return table
@@ -154,7 +153,7 @@ def status_table(statuses: Sequence[StreamStatus], console: Console) -> Table:
 def _status_table(columns: Sequence[_Column], statuses: Sequence[StreamStatus]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for column in columns:
-        left = column.head in ("stream", "state", "watermark")
+        left = column.head in ("stream", "state", "input", "watermark")
         table.add_column(column.head, justify="left" if left else "right", no_wrap=True)
     for status in statuses:
         table.add_row(*(column.cell(status) for column in columns))
@@ -183,6 +182,10 @@ def _lag(status: StreamStatus) -> Text:
     return _optional(text.duration(lag) if (lag := status.live_lag_seconds) is not None else None)
 
 
+def _input(status: StreamStatus) -> Text:
+    return _optional(None if status.progress is None else text.bar(status.progress))
+
+
 def _took(status: StreamStatus) -> Text:
     took = status.epoch_seconds
     return _optional(None if took is None else text.duration(took))
@@ -200,6 +203,7 @@ class _Column:
 _COLUMNS = (
     _Column("stream", lambda s: Text(s.name, "bold")),
     _Column("state", _state),
+    _Column("input", _input, lambda s: s.progress is None),
     _Column("rows in", lambda s: Text(text.count(s.rows_in))),
     _Column("rows out", lambda s: Text(text.count(s.rows_out))),
     _Column("rows/s", lambda s: Text(text.rate(s.rows_in_per_second))),

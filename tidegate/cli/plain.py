@@ -70,6 +70,8 @@ def progress_line(status: StreamStatus) -> str:
         f"{text.plural(status.rows_in, 'row')} in ({text.rate(status.rows_in_per_second)}/s)",
         f"{text.plural(status.rows_out, 'row')} out ({text.rate(status.rows_out_per_second)}/s)",
     ]
+    if status.progress is not None and status.progress < 1:
+        parts.append(f"{text.percent(status.progress)} of the input read")
     return ", ".join(parts + _extras(status))
 
 

@@ -63,6 +63,17 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}"
 
 
+def percent(share: float) -> str:
+    """Rounded down: what is not done is not 100 %."""
+    return f"{int(share * 100)} %"
+
+
+def bar(share: float, width: int = 10) -> str:
+    """A share as a bar with its number."""
+    full = int(share * width)
+    return f"{'█' * full}{'░' * (width - full)} {percent(share):>5}"
+
+
 def size(bytes_: int) -> str:
     """Bytes in the unit that keeps the number short."""
     amount = float(bytes_)

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,12 +76,14 @@ class FilesSource:
             self._cuts = [*self._cuts[1 - _REMEMBERED :], (offset, seen)]
         size = sum(item.size for item in chosen)
         more = len(found) > len(chosen)
+        left = sum(item.size for item in found[len(chosen) :])
         if self.options["format"] == "parquet":
-            return self._parquet_cut(chosen, offset, size, more, tasks)
+            cut = self._parquet_cut(chosen, offset, size, more, tasks)
+            return replace(cut, progress=(size, left))
         shares = _spread(
             [part for item in chosen for part in _text_parts(item, tasks, self.whole)], tasks
         )
-        return Cut(offset, shares, size=size, more=more)
+        return Cut(offset, shares, size=size, more=more, progress=(size, left))
 
     def _refuse_merged(self, found: list[Item], seen: set[str]) -> None:
         merged = read_in_part(found, seen)

@@ -84,7 +84,8 @@ class GeneratorSource:
         shares = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
         rows = rows_between(self.options, {"event": first}, {"event": stop})
         more = self.spec.rows is None or stop < self.spec.rows
-        return Cut({"event": stop}, shares, rows, more)
+        left = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
+        return Cut({"event": stop}, shares, rows, more, progress=left)
 
     def committed(self, offset: Offset) -> None:
         """Events are made again when they are asked for."""

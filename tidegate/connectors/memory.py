@@ -177,7 +177,8 @@ class MemorySource:
         # Few inserts are small: one task reads them, and the others need not be woken.
         per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
         shares = [names[at : at + per_task] for at in range(0, len(names), per_task)]
-        return Cut({"insert": stop}, shares, more=there > stop, size=sum(sizes[:taken]))
+        size, progress = sum(sizes[:taken]), (taken, there - stop)
+        return Cut({"insert": stop}, shares, more=there > stop, size=size, progress=progress)
 
     def committed(self, offset: Offset) -> None:
         """Inserts are kept: streams that are declared later read them all."""

@@ -75,6 +75,9 @@ class Cut:
     # Records that were gone before they could be read, and records that are there to be read yet.
     lost: int = 0
     behind: int | None = None
+    # How much of the input it reads, and how much is there to be read after it, in any unit of the
+    # source's; None if nobody can tell.
+    progress: tuple[int, int] | None = None
     # What only Spark's own reader can read, or reads faster.
     native: Any = None
 

@@ -58,6 +58,10 @@ class StreamStatus:
     behind: int | None = None
     # How long its last epoch took.
     epoch_seconds: float | None = None
+    # The share of its input that was read since the start, where the sources can tell.
+    progress: float | None = None
+    # How long an epoch has been running by now; None while it waits for news.
+    working_seconds: float | None = None
 
     @property
     def open_windows(self) -> int:

@@ -60,6 +60,10 @@ def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
     if looks.name in _RANKS:
         number = _number(looks, 0, 1, text) if looks.name == "NTILE" else 0
         return FunctionPlan(looks, text, number=number)
+    if looks.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
+        name = looks.name.lower()
+        hint = f"say of what: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
+        raise Unrunnable(Refusal(f"{text} has no argument", hint, own_span(looks.window)))
     if looks.name in ("LAG", "LEAD"):
         if looks.shift is None:
             raise _unrunnable(looks, f"{text} looks at a row that differs from row to row")

@@ -144,14 +144,6 @@ def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:
     """What a stage whose rows carry time cannot compute."""
     if not node.stateless:
         return
-    if isinstance(node, n.Project) and any(ex.has_generator(tree) for tree in node.expressions):
-        yield (
-            node,
-            Refusal(
-                "a generator such as explode in SELECT below an operator cannot run yet",
-                "use LATERAL VIEW explode(…) t AS x.",
-            ),
-        )
     if isinstance(node, n.Explode):
         name = ex.call_name(node.generator) or ""
         if name not in GENERATORS:

@@ -293,8 +293,7 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
         return True
     if isinstance(node, n.Project):
         kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
-        copies = any(ex.has_generator(part) for part in node.expressions)
-        return copies or below.key is None or not key <= kept
+        return below.key is None or not key <= kept
     if isinstance(node, n.Filter):
         return not referenced(node.condition) <= key
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.LOOKUP):

@@ -217,6 +217,8 @@ class Resolver:
 
     def _check_clauses(self, node: exp.Expr) -> None:
         """OVER and FILTER are for aggregates, which functions of the user's own are not."""
+        if isinstance(node, exp.Tuple) and not node.expressions:
+            self.context.report("TG-101", "() holds no value", node, "write a value in it.")
         if isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
             function = own_function(node.this, self.context)
             if function is not None:
@@ -379,6 +381,8 @@ class Resolver:
             hint = "_op travels with the rows of a changelog by itself; it is not selected."
         elif parts[0].lower() in {"window_start", "window_end", "window_time"}:
             hint = "put the rows into windows: GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)."
+            if any(item.window is not None for item in self.scope.fields):
+                hint = f"select {parts[0].lower()} too in what is read here, where the windows are."
         else:
             hint = did_you_mean(parts[0], known, "columns")
         self.context.report("TG-301", f"there is no column {name}", node, hint)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.generators import with_generators_below
 from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import Item, select_items
@@ -72,6 +73,7 @@ class SelectBinder:
         node = self._filter(node, ex.conjuncts(having))
         node, items, qualify, order = self._over(node, items, qualify, order)
         node = self._filter(node, ex.conjuncts(qualify), self.tree.args.get("qualify"))
+        node, items, order = with_generators_below(self.context, node, items, order)
         return self._finish(node, items, order)
 
     def _with_fields(self, node: n.Node) -> n.Node:
@@ -391,8 +393,12 @@ def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
     clause = limit if limit is not None else offset
     if clause is None:
         return node
-    if limit is not None and (not isinstance(limit, exp.Limit) or limit.args.get("limit_options")):
-        context.report("TG-103", "only LIMIT with a number of rows is supported", limit, "LIMIT 10")
+    for part in filter(None, (limit, offset)):
+        if not _is_row_count(part):
+            word = "OFFSET" if part is offset else "LIMIT"
+            message = f"only {word} with a number of rows is supported"
+            context.report("TG-103", message, part, f"write a number: {word} 10")
+            return node
     return n.Limit(
         node.fields,
         input=node,
@@ -400,3 +406,11 @@ def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
         offset=offset.expression if offset is not None else None,
         span=own_span(clause),
     )
+
+
+def _is_row_count(clause: exp.Expr) -> bool:
+    """Whether LIMIT or OFFSET has a whole number: a column would be another one in each row."""
+    if not isinstance(clause, exp.Limit | exp.Offset) or clause.args.get("limit_options"):
+        return False
+    count = clause.expression
+    return isinstance(count, exp.Literal) and count.is_int

@@ -105,7 +105,7 @@ def _asked_rows(asked: Predicate) -> n.Node:
 def _only_shapes(node: n.Node) -> bool:
     """Whether there is a row after a node if there is one before it."""
     if isinstance(node, n.Project):
-        return not any(ex.has_generator(part) for part in node.expressions)
+        return True
     if not isinstance(node, n.Limit) or node.offset is not None:
         return False
     return node.count is not None and node.count.is_int and int(node.count.name) > 0
@@ -121,7 +121,7 @@ def _pull_up(node: n.Node, outer: set[str]) -> tuple[n.Node, list[exp.Expr]]:
         if condition is None:
             return below, found
         return replace(node, fields=below.fields, input=below, condition=condition), found
-    if isinstance(node, n.Project) and not any(ex.has_generator(e) for e in node.expressions):
+    if isinstance(node, n.Project):
         below, found = _pull_up(node.input, outer)
         wanted = set().union(*(referenced(piece) for piece in found))
         there = {item.id for item in node.fields}

@@ -70,8 +70,6 @@ def _of_one_row(node: n.TopN) -> Versions | None:
 def _projected(node: n.Node, below: Versions) -> Versions | None:
     """The same rows with other columns; what tells the dead from the living stays beside them."""
     assert isinstance(node, n.Project), "a projection"
-    if any(ex.has_generator(part) for part in node.expressions):
-        return None
     pairs = list(zip(node.fields, node.expressions, strict=True))
     names = {part.name: item.id for item, part in reversed(pairs) if isinstance(part, exp.Column)}
     if not {*below.key, below.time} <= set(names):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -34,7 +36,11 @@ class Counters:
     dead_letters: int = 0
     lost: int = 0
     behind: int | None = None
+    # By source how much was read since the start, and how much was left after that.
+    read: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
+    # When the epoch began that runs now, by the clock that never goes back.
+    working_since: float | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
     operators: tuple[OperatorState, ...] = ()
     last_watermark: datetime | None = None
@@ -48,7 +54,11 @@ class Counters:
             self._take_operators(manifest)
 
     def add(
-        self, manifest: Manifest, notes: StreamNotes, seconds: float, cuts: Sequence[Cut] = ()
+        self,
+        manifest: Manifest,
+        notes: StreamNotes,
+        seconds: float,
+        cuts: Mapping[str, Cut] | None = None,
     ) -> None:
         """One epoch that was decided, and what its sources told."""
         with self.lock:
@@ -61,9 +71,20 @@ class Counters:
             self.epoch_seconds = seconds
             self.marks_us = dict(manifest.streams[self.name.lower()].marks)
             self._take_operators(manifest)
-            self.lost += sum(cut.lost for cut in cuts)
-            behind = [cut.behind for cut in cuts if cut.behind is not None]
-            self.behind = sum(behind) if behind else self.behind
+            self._take_cuts(cuts or {})
+
+    def _take_cuts(self, cuts: Mapping[str, Cut]) -> None:
+        self.lost += sum(cut.lost for cut in cuts.values())
+        behind = [cut.behind for cut in cuts.values() if cut.behind is not None]
+        self.behind = sum(behind) if behind else self.behind
+        for source, cut in cuts.items():
+            if cut.progress is not None:
+                read, left = cut.progress
+                self.read[source] = (self.read.get(source, (0, 0))[0] + read, left)
+
+    def progress(self) -> float | None:
+        """How much of what is there was read, of the source that is least far."""
+        return min((read / (read + left or 1) for read, left in self.read.values()), default=None)
 
     def _take_operators(self, manifest: Manifest) -> None:
         own = [o for o in manifest.operators.values() if o.stream == self.name.lower()]
@@ -88,6 +109,7 @@ class Counters:
         with self.lock:
             operators = tuple(_status(operator) for operator in self.operators)
             watermark = self.watermark(operators)
+            since = self.working_since
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
             return StreamStatus(
                 self.name,
@@ -107,7 +129,22 @@ class Counters:
                 self.lost,
                 self.behind,
                 self.epoch_seconds,
+                self.progress(),
+                None if since is None else time.monotonic() - since,
             )
+
+
+@contextmanager
+def at_work(counters: Iterable[Counters]) -> Iterator[None]:
+    """While an epoch runs, streams say for how long it does."""
+    told, now = list(counters), time.monotonic()
+    for item in told:
+        item.working_since = now
+    try:
+        yield
+    finally:
+        for item in told:
+            item.working_since = None
 
 
 def _status(operator: OperatorState) -> OperatorStatus:

@@ -53,9 +53,9 @@ class Epoch:
             if cut.partitions is not None
         }
 
-    def cuts_of(self, stream: str) -> list[Cut]:
-        """Those of one stream."""
-        return [cut for (owner, _), cut in self.cuts.items() if owner == stream]
+    def cuts_of(self, stream: str) -> dict[str, Cut]:
+        """Those of one stream, by source."""
+        return {source: cut for (owner, source), cut in self.cuts.items() if owner == stream}
 
     @property
     def alike(self) -> tuple[tuple[tuple[str, str], ...], ...]:

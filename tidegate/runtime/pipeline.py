@@ -27,7 +27,7 @@ from tidegate.observe.timeline import Timeline
 from tidegate.plan import nodes as n
 from tidegate.runtime.blame import with_culprit
 from tidegate.runtime.context import PipelineContext
-from tidegate.runtime.counters import Counters
+from tidegate.runtime.counters import Counters, at_work
 from tidegate.runtime.cutting import (
     Epoch,
     cut_sources,
@@ -227,7 +227,8 @@ class Pipeline:
             self._looked_s = self.timeline.lap("cut")
             reached(Step.CUT)
             if epoch is not None:
-                self._run(epoch)
+                with at_work(self.counters.values()):
+                    self._run(epoch)
                 # What comes while it reads is not there now.
                 done = epoch.ends or (self.available_now and not epoch.more)
             else:

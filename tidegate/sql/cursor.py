@@ -75,7 +75,8 @@ class Cursor:
     def expect(self, *words: str, hint: str | None = None) -> None:
         if not self.match(*words):
             found = self.peek() or "the end of the statement"
-            raise self.error(f"expected {' '.join(words)}, found {found}", hint)
+            wanted = "a comma" if words == (",",) else " ".join(words)
+            raise self.error(f"expected {wanted}, found {found}", hint)
 
     def expect_end(self) -> None:
         if not self.done:

@@ -115,7 +115,12 @@ def create_stream(
 
 def create_sink(cursor: Cursor) -> st.CreateSink:
     if_not_exists, name, span = read_head(cursor, "sink")
-    cursor.expect("FROM", hint=f"CREATE SINK {name} FROM my_stream WITH (connector = 'console');")
+    hint = f"CREATE SINK {name} FROM my_stream WITH (connector = 'console');"
+    if any(token.text.upper() == "SELECT" for token in cursor.tokens[cursor.index :]):
+        hint = f"CREATE STREAM my_stream AS SELECT …; {hint}"
+    cursor.expect("FROM", hint=hint)
+    if cursor.at_paren():
+        raise cursor.error("a sink writes a stream, which has a name", hint)
     source, source_span = read_name(cursor, "the stream to write")
     options = _with_options(cursor, "CREATE SINK")
     cursor.expect_end()
@@ -172,6 +177,8 @@ def _primary_key(cursor: Cursor, body: _Columns) -> None:
     if body.primary_key:
         raise cursor.error("a second PRIMARY KEY", "list all its columns in one.")
     body.primary_key.extend(cursor.names_in_parens())
+    # What Flink makes people write; nobody enforces a key here either, rows replace each other.
+    cursor.match("NOT", "ENFORCED")
     body.primary_key_span = Span(start, cursor.tokens[cursor.index - 1].end + 1)
 
 
@@ -236,6 +243,9 @@ def _column(cursor: Cursor, body: _Columns) -> st.ColumnDef:
     try:
         kind = parse_type(tokens, cursor)
     except SqlError:
+        if name.upper() == "WATERMARK":
+            hint = "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
+            raise cursor.error("WATERMARK needs FOR and AS", hint, column_span) from None
         raise_missing_comma(cursor, tokens, parse_type)
         raise_missing_backticks(cursor, name, span, tokens)
         raise

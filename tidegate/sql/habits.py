@@ -160,9 +160,62 @@ _WORDS: dict[str, str] = {
     "GRACE": "EMIT ON WINDOW CLOSE ALLOW LATENESS INTERVAL '30' SECOND, at the end.",
 }
 # ksqlDB's session windows share their word with ours, so it takes two words to know them.
+_WITH_BY = ("GROUP", "ORDER", "PARTITION")
 _PHRASES: dict[tuple[str, str], str] = {
+    ("SELECT", "TOP"): "QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= 3, at the end.",
     ("WINDOW", "SESSION"): "GROUP BY SESSION(ts, INTERVAL '1' MINUTE), where ts is the event time.",
 }
+
+# Words that begin statements of other systems, and what is done here instead.
+_STATEMENTS: dict[str, str] = {
+    "LIST": "SHOW TABLES; or SHOW STREAMS;",
+    "PRINT": "TAIL name; in the shell, db.subscribe(name) in Python.",
+    "DELETE": "rows are retracted by the source itself: changelog = true, or a PRIMARY KEY.",
+    "UPDATE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "UPSERT": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "MERGE": "a row replaces one with the same key in a source with a PRIMARY KEY: INSERT INTO …;",
+    "TRUNCATE": "DROP SOURCE name; forgets its rows; then create it again.",
+    "USE": "a data directory has one catalog: tidegate sql --data DIR opens another one.",
+    "START": "tidegate run FILE; in the shell \\start, in Python db.start().",
+    "RUN": "tidegate run FILE; in the shell \\start, in Python db.start().",
+    "STOP": "in the shell \\stop, in Python db.stop(); DROP STREAM name; forgets a stream.",
+    "TERMINATE": "DROP STREAM name; stops a stream and forgets it.",
+    "REFRESH": "materialized views are kept up to date by themselves: SELECT … FROM name;",
+}
+# What other systems show.
+_SHOWN: dict[str, str] = {
+    "VIEWS": "SHOW MATERIALIZED VIEWS;",
+    "JOBS": "SHOW STATUS;",
+    "QUERIES": "SHOW STATUS;",
+    "PIPELINES": "SHOW STATUS;",
+    "COLUMNS": "DESCRIBE name;",
+    "ALL": "SHOW TABLES; or SHOW SETTINGS;",
+    "VARIABLES": "SHOW SETTINGS;",
+    "DATABASES": "a data directory has one catalog: SHOW TABLES;",
+    "SCHEMAS": "a data directory has one catalog: SHOW TABLES;",
+    "CATALOGS": "a data directory has one catalog: SHOW TABLES;",
+    "TOPICS": "SHOW SOURCES; and SHOW SINKS;",
+    "CONNECTORS": "SHOW SOURCES; and SHOW SINKS;",
+}
+_DROPPED: dict[str, str] = {
+    "TABLE": "DROP SOURCE name; or DROP LOOKUP TABLE name; SHOW TABLES; says what it is.",
+    "VIEW": "DROP STREAM name; or DROP MATERIALIZED VIEW name;",
+}
+
+
+def statement_hint(word: str) -> str | None:
+    """What to do instead of a statement that other systems have."""
+    return _STATEMENTS.get(word.upper())
+
+
+def show_hint(word: str) -> str | None:
+    """What shows here what other systems show under this name."""
+    return _SHOWN.get(word.upper())
+
+
+def drop_hint(word: str) -> str | None:
+    """How the kind of object is called here that somebody wants to drop."""
+    return _DROPPED.get(word.upper())
 
 
 def function_hint(name: str) -> str | None:
@@ -176,6 +229,8 @@ def function_hint(name: str) -> str | None:
 def word_hint(words: Iterable[str]) -> str | None:
     """A hint for a query that could not be read, by the words in it."""
     shouted = [word.upper() for word in words]
-    pairs = set(itertools.pairwise(shouted))
+    pairs = list(itertools.pairwise(shouted))
     phrase = next((hint for pair, hint in _PHRASES.items() if pair in pairs), None)
-    return phrase or next((hint for word, hint in _WORDS.items() if word in shouted), None)
+    lost = next((one for one, two in pairs if one in _WITH_BY and two not in ("BY", "(")), None)
+    by = f"write {lost} BY." if lost is not None else None
+    return phrase or by or next((hint for word, hint in _WORDS.items() if word in shouted), None)

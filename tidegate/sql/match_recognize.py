@@ -76,7 +76,7 @@ def _located(parser: Any, parse: Any) -> exp.Expr | None:
 def _measure(parser: Any) -> exp.Expr:
     """LAST(A.price) AS price; FINAL and RUNNING say the same where a match is one row."""
     parser._match_texts(("FINAL", "RUNNING"))
-    value = parser._parse_disjunction()
+    value = _value(parser, "a measure")
     if not parser._match(TokenType.ALIAS):
         parser.raise_error("Expecting AS and a name after a measure")
     return exp.Alias(this=value, alias=_name(parser))
@@ -130,7 +130,15 @@ def _definition(parser: Any) -> exp.Expr:
     name = _name(parser)
     if not parser._match(TokenType.ALIAS):
         parser.raise_error(f"Expecting AS after {name.name}")
-    return exp.Alias(this=parser._parse_disjunction(), alias=name)
+    return exp.Alias(this=_value(parser, "a condition"), alias=name)
+
+
+def _value(parser: Any, what: str) -> exp.Expr:
+    value: exp.Expr | None = parser._parse_disjunction()
+    if value is None:
+        parser.raise_error(f"Expecting {what}")
+    assert value is not None, "the parser raises"
+    return value
 
 
 # The pattern

@@ -25,6 +25,7 @@ from tidegate.sql.declarations import (
 )
 from tidegate.sql.dialect import DIALECT
 from tidegate.sql.functions import create_function, replace_function
+from tidegate.sql.habits import drop_hint, show_hint, statement_hint
 from tidegate.sql.misspelt import meant_keyword
 from tidegate.sql.query import parse_query, parse_rows
 from tidegate.sql.secrets import masked
@@ -34,7 +35,10 @@ _STATEMENTS = (
     "CREATE SOURCE, CREATE STREAM, CREATE MATERIALIZED VIEW, CREATE SINK, CREATE LOOKUP TABLE, "
     "CREATE FUNCTION, ALTER STREAM, INSERT, DROP, SHOW, DESCRIBE, EXPLAIN, CHECKPOINT, RESTORE, SET"
 )
-_SHOWABLE = ("SOURCES", "STREAMS", "SINKS", "FUNCTIONS", "CHECKPOINTS")
+_SHOWABLE = (
+    *("SOURCES", "STREAMS", "MATERIALIZED VIEWS", "SINKS", "LOOKUP TABLES", "FUNCTIONS"),
+    *("TABLES", "STATUS", "SETTINGS", "CHECKPOINTS"),
+)
 # Statements that keep their text to the letter: hiding part of a query changes it.
 _WITH_QUERIES = ("STREAM", "MATERIALIZED", "FUNCTION", "OR")
 
@@ -167,11 +171,12 @@ def _statement(cursor: Cursor) -> st.Statement:
             "created again.",
         )
     near = meant_keyword(cursor.tokens[0], ("SELECT", *(words[0] for words, _ in dispatch)))
+    meant = f"did you mean {near}?" if near else f"statements: {_STATEMENTS}."
     raise SqlError(
         "TG-102",
         f"{first} does not begin a statement",
         place=cursor.place(),
-        hint=f"did you mean {near}?" if near else f"statements: {_STATEMENTS}.",
+        hint=statement_hint(first) or meant,
     )
 
 
@@ -197,10 +202,19 @@ def _unknown_create(cursor: Cursor) -> SqlError:
     )
     return SqlError(
         "TG-102",
-        f"CREATE {word} is not a statement" if word else "CREATE needs what to create",
+        f"CREATE {_shown_kind(cursor)} is not a statement"
+        if word
+        else "CREATE needs what to create",
         place=cursor.place(),
         hint=hints.get(word.upper(), hint),
     )
+
+
+def _shown_kind(cursor: Cursor) -> str:
+    """What somebody wants to create; after OR REPLACE it is the next word."""
+    words = [token.text for token in cursor.tokens[cursor.index : cursor.index + 3]]
+    replaces = [word.upper() for word in words[:2]] == ["OR", "REPLACE"]
+    return " ".join(words) if replaces else words[0]
 
 
 def _insert(cursor: Cursor) -> st.Insert:
@@ -222,9 +236,11 @@ def _drop(cursor: Cursor) -> st.Statement:
             return st.Drop(
                 cursor.statement_text, cursor.statement_span, kind, name, span, if_exists
             )
+    word = cursor.peek()
     raise cursor.error(
-        f"DROP needs what to drop, not {cursor.peek() or 'the end of the statement'}",
-        "DROP SOURCE | STREAM | MATERIALIZED VIEW | SINK | LOOKUP TABLE | FUNCTION name; DROP "
+        f"DROP needs what to drop, not {word or 'the end of the statement'}",
+        drop_hint(word)
+        or "DROP SOURCE | STREAM | MATERIALIZED VIEW | SINK | LOOKUP TABLE | FUNCTION name; DROP "
         "CHECKPOINT 'name';",
     )
 
@@ -265,14 +281,12 @@ def _show(cursor: Cursor) -> st.Statement:
         name, span = read_name(cursor, "a name")
         cursor.expect_end()
         return st.ShowCreate(cursor.statement_text, cursor.statement_span, name, span)
-    what = "LOOKUP TABLES" if cursor.match("LOOKUP", "TABLES") else None
-    for word in _SHOWABLE:
-        what = word if what is None and cursor.match(word) else what
+    what = next((words for words in _SHOWABLE if cursor.match(*words.split())), None)
     if what is None:
+        word = cursor.peek()
         raise cursor.error(
-            f"SHOW does not know {cursor.peek() or 'what to show'}",
-            "SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS | CHECKPOINTS | CREATE "
-            "name;",
+            f"SHOW does not know {word or 'what to show'}",
+            show_hint(word) or f"SHOW {' | '.join(_SHOWABLE)} | CREATE name;",
         )
     cursor.expect_end()
     return st.Show(cursor.statement_text, cursor.statement_span, what)
@@ -286,7 +300,7 @@ def _describe(cursor: Cursor) -> st.Describe:
 
 def _explain(cursor: Cursor) -> st.Explain:
     logical = cursor.match("LOGICAL")
-    if cursor.match("STREAM"):
+    if cursor.match("STREAM") or len(cursor.tokens) - cursor.index == 1:
         name, span = read_name(cursor, "a stream")
         cursor.expect_end()
         return st.Explain(

@@ -27,12 +27,14 @@ EMIT_FORMS = (
     "EMIT ON WINDOW CLOSE | EMIT ON UPDATE | EMIT CHANGES | EMIT EVERY INTERVAL '10' SECOND"
 )
 _EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
+# Words behind which EMIT is a name.
+_BEFORE_NAMES = {"AS", "SELECT", "FROM", "JOIN", "BY", "AND", "OR", "NOT", "WHERE", "ON"}
 _QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("}
 # Two words that begin a statement: inside another one, a semicolon is missing before them.
 _STATEMENT_STARTS = {
-    "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION"},
-    "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION"},
-    "ALTER": {"STREAM"},
+    "CREATE": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION", "MATERIALIZED"},
+    "DROP": {"SOURCE", "STREAM", "SINK", "LOOKUP", "FUNCTION", "MATERIALIZED"},
+    "ALTER": {"STREAM", "MATERIALIZED"},
     "INSERT": {"INTO"},
     "EXPLAIN": {"SELECT", "STREAM"},
 }
@@ -203,9 +205,15 @@ def _is_emit(tokens: list[Token], index: int) -> bool:
     token = tokens[index]
     if token.text.upper() != "EMIT" or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
         return False
-    follows = tokens[index + 1].text.upper() if index + 1 < len(tokens) else ""
     before = tokens[index - 1].text.upper() if index else ""
-    return follows in _EMIT_FOLLOW and before not in {"AS", ".", ",", "SELECT"}
+    if index + 1 == len(tokens):
+        # Behind a name or a parenthesis it would be an alias that nobody means.
+        return before == ")" or (before.replace("_", "a").isalnum() and before not in _BEFORE_NAMES)
+    return tokens[index + 1].text.upper() in _EMIT_FOLLOW and before not in {
+        *_BEFORE_NAMES,
+        ".",
+        ",",
+    }
 
 
 def _is_late_data(tokens: list[Token], index: int) -> bool:
@@ -266,7 +274,7 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
                 cursor.statement_span,
             )
         return st.EmitMode.EVERY, every
-    raise cursor.error(f"{cursor.peek()} does not say when to emit", EMIT_FORMS)
+    raise cursor.error(f"{cursor.peek() or 'EMIT'} does not say when to emit", EMIT_FORMS)
 
 
 def _interval(cursor: Cursor, what: str) -> int:

@@ -184,7 +184,7 @@ class AlterStream(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW SOURCES | STREAMS | SINKS | LOOKUP TABLES | FUNCTIONS | CHECKPOINTS."""
+    """SHOW SOURCES | STREAMS | … | STATUS | SETTINGS | CHECKPOINTS."""
 
     what: str
 

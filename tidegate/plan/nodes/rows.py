@@ -9,7 +9,6 @@ from sqlglot import exp
 from tidegate.plan.nodes.base import CHANGELOG, UPSERT, Key, Node, Unary
 from tidegate.plan.nodes.fields import Field, Role
 from tidegate.plan.nodes.once import once
-from tidegate.sql import expressions as ex
 from tidegate.sql.statements import Emit as EmitClause
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -73,7 +72,7 @@ class Project(Step):
     def key(self) -> Key | None:
         """A key survives a projection if all its columns are kept as they are."""
         below = self.input.key
-        if below is None or any(ex.has_generator(part) for part in self.expressions):
+        if below is None:
             return None
         kept: dict[str, str] = {}
         for item, expression in zip(self.fields, self.expressions, strict=True):

@@ -10,14 +10,13 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise.expressions import is_deterministic, is_trivial, substitute
 from tidegate.plan.optimise.filters import Judges
-from tidegate.sql import expressions as ex
 
 
 def merge_projects(node: n.Node, judges: Judges) -> n.Node:
     if not isinstance(node, n.Project) or not isinstance(node.input, n.Project):
         return node
     below = node.input
-    if not _plain(node) or not _plain(below):
+    if node.subqueries or below.subqueries:
         return node
     mapping = {item.id: part for item, part in zip(below.fields, below.expressions, strict=True)}
     if not all(_once(node, name, part) for name, part in mapping.items()):
@@ -27,11 +26,6 @@ def merge_projects(node: n.Node, judges: Judges) -> n.Node:
     if len(expressions) < len(merged):
         return node
     return replace(node, input=below.input, expressions=expressions)
-
-
-def _plain(project: n.Project) -> bool:
-    """Whether it makes one row of one row, and holds no query."""
-    return not project.subqueries and not any(ex.has_generator(e) for e in project.expressions)
 
 
 def _once(above: n.Project, name: str, part: exp.Expr) -> bool:

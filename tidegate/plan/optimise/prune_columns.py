@@ -15,7 +15,6 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise.filters import Judges
 from tidegate.plan.scope import column, referenced
-from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
 
 Ids = frozenset[str]
@@ -151,7 +150,7 @@ class _Pruner:
         if node.subqueries:
             return self._whole(node, needed)
         pairs = list(zip(node.fields, node.expressions, strict=True))
-        kept = [(i, part) for i, part in pairs if i.id in needed or ex.has_generator(part)]
+        kept = [(i, part) for i, part in pairs if i.id in needed]
         if not kept:
             plain = [pair for pair in pairs if isinstance(pair[1].unnest(), exp.Column)]
             kept = (plain or pairs)[:1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise.expressions import substitute
 from tidegate.plan.optimise.filters import Judges, movable, through
-from tidegate.sql import expressions as ex
 
 
 def push_filter_through_project(node: n.Node, judges: Judges) -> n.Node:
@@ -13,8 +12,6 @@ def push_filter_through_project(node: n.Node, judges: Judges) -> n.Node:
         return node
     project = node.input
     if not movable(node) or project.subqueries:
-        return node
-    if any(ex.has_generator(part) for part in project.expressions):
         return node
     mapping = {
         item.id: part for item, part in zip(project.fields, project.expressions, strict=True)

@@ -31,6 +31,9 @@ def _check(node: n.Join) -> Iterable[Finding]:
             if time is not None
             else "declare a WATERMARK on the left source.",
         )
+    if not isinstance(node.as_of, exp.Column):
+        # No versions were looked for, so nothing is known about their key.
+        return
     if not any(item.role is n.Role.TIME for item in node.right.fields):
         yield _finding(
             node,

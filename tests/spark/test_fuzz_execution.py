@@ -1,0 +1,17 @@
+"""A few mutants of `fuzz_execution`, which runs as many as one likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.fuzz_execution import findings
+
+pytestmark = pytest.mark.spark
+
+
+def test_what_check_accepts_runs_or_says_why_not(spark: Any, tmp_path: Path) -> None:
+    found = list(findings(spark, count=6, seed=1, folder=tmp_path))
+    assert not found, "\n\n".join(f"{item.text}\n{item.error}" for item in found)
