@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka test test-fast test-browser test-spark test-real lint format goldens screenshots bench nexmark-flink clean
+.PHONY: help setup demo demo-kafka test test-fast test-browser test-spark test-real lint format docs goldens screenshots bench nexmark-flink clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -14,7 +14,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Tidegate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	@touch $(READY)
 
 setup: $(READY) ## Create .venv with everything in it
@@ -57,6 +57,9 @@ format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY) ## The book as a site in site/; warnings and dead links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 goldens: $(READY) ## Write the golden files anew; read the diff
 	$(BIN)/python -m pytest -m 'not spark and not real and not browser' --regenerate
 
@@ -70,4 +73,4 @@ nexmark-flink: $(READY) ## Flink in an environment of its own, to compare NEXMar
 	$(BIN)/python benchmarks/nexmark_flink/setup.py .flink
 
 clean: ## Remove what was built
-	rm -rf $(VENV) .flink .mypy_cache .ruff_cache .pytest_cache .tidegate build *.egg-info
+	rm -rf $(VENV) .flink .mypy_cache .ruff_cache .pytest_cache .tidegate build site *.egg-info

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Golden
+from tests.reference import cli_page, functions_page, python_page
 
 from tidegate.catalog.checkpoints import RESTORE_OPTIONS
 from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
@@ -17,19 +22,6 @@ from tidegate.errors import TITLES
 from tidegate.types import format_duration
 
 DOCS = Path(__file__).parents[1] / "docs"
-
-
-def errors_page() -> str:
-    lines = [
-        "# Error codes",
-        "",
-        "An error shows its code, the place in your SQL where there is one, and a hint where there is",
-        "something to try. Exit code 2 means that you can mend it; `--debug` shows the stack trace.",
-        "",
-        "| code | what it is about |",
-        "| --- | --- |",
-    ]
-    return "\n".join([*lines, *(f"| {code} | {title} |" for code, title in TITLES.items())]) + "\n"
 
 
 def _default(spec: OptionSpec) -> str:
@@ -89,11 +81,21 @@ def options_page() -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "page"), [("ERRORS.md", errors_page), ("OPTIONS.md", options_page)]
+    ("name", "page"),
+    [
+        ("OPTIONS.md", options_page),
+        ("CLI.md", cli_page),
+        ("FUNCTIONS.md", functions_page),
+        ("PYTHON.md", python_page),
+    ],
 )
-def test_page_is_true(name: str, page: object, request: pytest.FixtureRequest) -> None:
-    assert callable(page)
-    path = DOCS / name
-    if request.config.getoption("--regenerate"):
-        path.write_text(page(), encoding="utf-8")
-    assert path.read_text("utf-8") == page(), "run make goldens and read the diff"
+def test_page_is_true(name: str, page: Callable[[], str], golden: Golden) -> None:
+    golden(DOCS / name, page())
+
+
+def test_every_error_has_its_title_cause_and_fix() -> None:
+    page = (DOCS / "ERRORS.md").read_text("utf-8")
+    parts = re.split(r"(?m)^### (TG-\d+): (.+)$", page)
+    assert list(zip(parts[1::3], parts[2::3], strict=True)) == list(TITLES.items())
+    for code, told in zip(parts[1::3], parts[3::3], strict=True):
+        assert re.fullmatch(r"\n+\S[^*]+?\n\n\*\*Fix:\*\* \S.+?\n*(## .*)?", told, re.S), code

@@ -1,0 +1,242 @@
+"""The reference pages that are made from the code: command line, functions, Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from enum import EnumType
+from typing import Any, get_args, get_type_hints
+
+import tidegate
+from tidegate.cli.main import app
+from tidegate.operators.accumulators.registry import AGGREGATES
+from tidegate.operators.over_functions import RANKS, RANKS_OF_ALL
+from tidegate.sql import expressions as ex
+from tidegate.sql.habits import FUNCTIONS as OF_OTHERS
+
+_MADE = "This page is made from the code, and a test holds it to that."
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    lines = ["# The command line", "", _MADE, ""]
+    lines += [
+        "`tidegate COMMAND --help` says the same. Exit codes: 0 done, 1 something failed (a test case, or a",
+        "mistake of ours), 2 something that you can mend. `tidegate --install-completion` teaches your shell the",
+        "commands.",
+        "",
+    ]
+    for words, call in _commands("tidegate", app):
+        hints = get_type_hints(call, include_extras=True)
+        signature = inspect.signature(call).parameters
+        told = [_Parameter(name, hints[name], signature[name].default) for name in signature]
+        told = [each for each in told if each.name != "debug"]
+        arguments = [each.label for each in told if not each.options]
+        usage = " ".join([words, "[OPTIONS]", *arguments])
+        lines += [f"## {words}", "", *inspect.cleandoc(call.__doc__ or "").splitlines(), ""]
+        lines += ["```text", usage, "```", "", *_table(told)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(words: str, group: Any) -> list[tuple[str, Any]]:
+    found = [
+        (f"{words} {each.name or each.callback.__name__}", each.callback)
+        for each in group.registered_commands
+    ]
+    for inner in group.registered_groups:
+        found += _commands(f"{words} {inner.name}", inner.typer_instance)
+    return found
+
+
+class _Parameter:
+    """An argument or option, as it is declared."""
+
+    def __init__(self, name: str, hint: Any, default: Any) -> None:
+        self.name = name
+        self.kind, info = get_args(hint)
+        # In Annotated the first name of an option stands where a default would.
+        names = (info.default, *(info.param_decls or ()))
+        self.options = tuple(n for n in names if isinstance(n, str) and n.startswith("-"))
+        self.help, self.metavar = info.help, info.metavar
+        self.default = getattr(default, "value", default)
+
+    @property
+    def is_optional(self) -> bool:
+        return self.default is not inspect.Parameter.empty
+
+    @property
+    def label(self) -> str:
+        """How it is written."""
+        if not self.options:
+            shown = self.metavar or self.name.upper()
+            return f"[{shown}]" if self.is_optional and shown[0] != "[" else shown
+        kinds = [kind for kind in (get_args(self.kind) or (self.kind,)) if kind is not type(None)]
+        if kinds == [bool]:
+            return ", ".join(self.options)
+        choices = [each.value for each in kinds[0]] if isinstance(kinds[0], EnumType) else []
+        kind = self.metavar or " | ".join(choices) or kinds[0].__name__.upper()
+        return f"{', '.join(self.options)} {kind}"
+
+    @property
+    def meaning(self) -> str:
+        default = self.default
+        says = f" [{default}]" if isinstance(default, str | int) and default is not False else ""
+        return f"{self.help}{says}".replace("${NAME}", "`${NAME}`").replace("<", "&lt;")
+
+
+def _table(told: list[_Parameter]) -> list[str]:
+    rows = ["| argument or option | |", "| --- | --- |"]
+    # Bars between choices are no columns.
+    rows += ["| `{}` | {} |".format(each.label.replace("|", "\\|"), each.meaning) for each in told]
+    return [*rows, ""]
+
+
+def functions_page() -> str:
+    """What can be called, by what it does to a stream."""
+    aggregates = sorted({name for aggregate in AGGREGATES for name in aggregate.names})
+    spark = ex.spark_functions() | ex.UNIT_FUNCTIONS
+    scalar = spark - ex.aggregate_functions() - ex.GENERATOR_FUNCTIONS - ex.SPARK_WINDOW_FUNCTIONS
+    scalar -= {name.upper() for name in aggregates} | _over()
+    lines = [
+        "# Functions",
+        "",
+        f"{_MADE} What a function does and which types it takes is",
+        "[Spark SQL's](https://spark.apache.org/docs/latest/api/sql/index.html): ANSI mode, time zone UTC. Your own functions:",
+        "[CREATE FUNCTION](LANGUAGE.md#functions-of-your-own-).",
+        "",
+        "## Windows and time",
+        "",
+        "| function | what it gives |",
+        "| --- | --- |",
+        "| `TUMBLE(ts, size [, offset])` | [windows side by side](concepts/tumbling_windows.md) |",
+        "| `HOP(ts, slide, size [, offset])` | [windows that overlap](concepts/sliding_windows.md) |",
+        "| `CUMULATE(ts, step, size [, offset])` | windows that grow by `step` up to `size` |",
+        "| `SESSION(ts, gap)` | [windows that end with a pause](concepts/session_windows.md) |",
+        "| `PROCTIME()` | the processing time of the epoch, for windows and joins of [processing time](concepts/time.md) |",
+        "",
+        "Spark's own `window` and `session_window` are refused, with the call to write instead.",
+        "",
+        "## Aggregates",
+        "",
+        "In GROUP BY, and with OVER; DISTINCT and `FILTER (WHERE …)` where Spark allows them.",
+        "[What each keeps](LANGUAGE.md#aggregates-).",
+        "",
+        _names(aggregates),
+        "",
+        "Other aggregates of Spark's are refused (TG-501).",
+        "",
+        "## With OVER only",
+        "",
+        _names(_over() - {name.upper() for name in aggregates}),
+        "",
+        "## Rows out of one row",
+        "",
+        "With LATERAL VIEW: " + _names(ex.GENERATOR_FUNCTIONS),
+        "",
+        "## Functions whose value changes",
+        "",
+        "They are evaluated once per epoch or per row, and an epoch that was decided is never computed again. Where their",
+        "value would reach state or a key they are refused (TG-414).",
+        "",
+        _names(ex.VOLATILE_FUNCTIONS),
+        "",
+        "## Everything else",
+        "",
+        "Functions of one row. Spark evaluates them.",
+        "",
+        _names(scalar - ex.VOLATILE_FUNCTIONS),
+        "",
+        "## What other systems call it",
+        "",
+        "| there | here |",
+        "| --- | --- |",
+        *(f"| `{name.lower()}` | {_code(here)} |" for name, here in OF_OTHERS.items()),
+        "",
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _over() -> set[str]:
+    return {"LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE", *RANKS, *RANKS_OF_ALL}
+
+
+def _names(names: Any) -> str:
+    """Names of functions; operators are spelt with signs."""
+    words = sorted({name.lower() for name in names if re.fullmatch(r"\w+", name)})
+    return ", ".join(f"`{name}`" for name in words)
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+EXAMPLE = '''\
+```python
+import tidegate
+
+with tidegate.open("data") as db:
+    db.execute("""
+        CREATE SOURCE sales (item STRING, amount BIGINT) WITH (connector = 'memory');
+        CREATE MATERIALIZED VIEW totals AS
+        SELECT item, sum(amount) AS total FROM sales GROUP BY item EMIT ON UPDATE;
+    """)
+    db.insert("sales", [{"item": "tea", "amount": 3}, ("tea", 4), ("jam", 5)])
+    db.start(until_end=True)
+    db.wait()
+    answer = db.query("SELECT item, total FROM totals ORDER BY item")
+    print(answer.to_pylist())  # [{'item': 'jam', 'total': 5}, {'item': 'tea', 'total': 7}]
+```'''
+
+
+def python_page() -> str:
+    """Everything that is exported, with its signature and its docstring."""
+    lines = ["# Python", "", _MADE, "", *EXAMPLE.splitlines(), ""]
+    lines += [
+        "Results show themselves as tables in notebooks ([an example](../examples/notebook.ipynb)). All names below are",
+        "exported by `tidegate`, and typed.",
+        "",
+    ]
+    names = sorted(tidegate.__all__, key=lambda name: (name not in ("open", "Session"), name))
+    for name in ["open", *(name for name in names if name not in ("open", "__version__"))]:
+        thing = getattr(tidegate, name)
+        lines += [f"## tidegate.{name}", "", *_signed(f"tidegate.{name}", thing), ""]
+        if inspect.isclass(thing):
+            lines += _members(thing)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _signed(words: str, thing: Any) -> list[str]:
+    called = not inspect.isclass(thing) or words.endswith("Session")
+    signature = _signature(thing) if called and callable(thing) else ""
+    return [*(["```text", f"{words}{signature}", "```", ""] if signature else []), *_told(thing)]
+
+
+def _signature(thing: Any) -> str:
+    shown = str(inspect.signature(thing)).replace("'", "").replace("self, ", "").replace("(self)", "()")
+    return re.sub(r"\b(?:collections\.abc|typing|tidegate(?:\.\w+)+|os)\.(?=[A-Z])", "", shown)
+
+
+def _told(thing: Any) -> list[str]:
+    text = inspect.cleandoc(thing.__doc__ or "")
+    return [] if re.match(r"\w+\(\w+: ", text) else text.splitlines()
+
+
+def _members(kind: type) -> list[str]:
+    lines = []
+    fields = list(getattr(kind, "__dataclass_fields__", {}).values())
+    if fields:
+        told = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
+        lines += [f"Fields: {told}.", ""]
+    for name, member in vars(kind).items():
+        if name.startswith("_") or name in {field.name for field in fields}:
+            continue
+        if isinstance(member, property):
+            lines += [f"* `{name}`: {' '.join(_told(member))}".rstrip(": ")]
+        elif inspect.isfunction(member):
+            told = " ".join(" ".join(_told(member)).split())
+            lines += [f"* `{name}{_signature(member)}`{': ' if told else ''}{told}"]
+    return [*lines, ""] if lines else []
+
+
+def _type(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
