@@ -1,7 +1,7 @@
-"""What the site needs beyond mkdocs: anchors as GitHub makes them, links to files of the repository.
+"""What the site needs beyond mkdocs: anchors as GitHub makes them, links beyond `docs/`.
 
-Pages are read on GitHub too, so their links lead to files beside `docs/`. The site takes these files
-along, below `repository/`.
+Pages are also read in the repository, so their links lead to files beside `docs/`. The site takes
+these files along, below `repository/`.
 """
 
 from __future__ import annotations

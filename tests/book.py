@@ -5,13 +5,13 @@ A block of `sql` is compiled, over the sources below where it does not declare i
 behind `-- end:` what comes out when the input has ended. Every source line is an epoch of its own.
 
 The title of a block says what else it is: a file of the tutorial, `syntax` for a form with … and
-[ ], `refused: TG-401`, or `not run: …` with the reason. That is the only way not to be run.
+[ ], `refused: TG-401` (also behind a file), or `not run: …` with the reason. That is the only way not to be run.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ READ = {
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'^(\w+)(?: title="([^"]+)")?$')
 _LABEL = re.compile(r"(?:^|(?<=\s))(epoch \d+|(?!nothing)[a-z_]+):(?=\s)")
-_WORD_LIKE_FILE = re.compile(r"[\w./-]+\.(sql|json|yaml|py|csv)")
+_FILE = re.compile(r"([\w./-]+\.(?:sql|json|yaml|csv))(?:, refused: TG-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Block:
     language: str
     title: str
     text: str
+    # A block of `text` right behind it: what it says when it is run.
+    answer: str = ""
 
     @property
     def where(self) -> str:
@@ -64,7 +66,8 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file of the tutorial that it is."""
-        return self.title if _WORD_LIKE_FILE.fullmatch(self.title) else None
+        found = _FILE.fullmatch(self.title)
+        return found.group(1) if found else None
 
     @property
     def not_run(self) -> bool:
@@ -73,8 +76,8 @@ class Block:
     @property
     def refused(self) -> str | None:
         """The code of the error that it gets."""
-        code = self.title.removeprefix("refused: ")
-        return code if code != self.title else None
+        found = re.search(r"refused: (TG-\d+)$", self.title)
+        return found.group(1) if found else None
 
     @property
     def sql(self) -> str:
@@ -130,13 +133,17 @@ def blocks_of(page: str) -> list[Block]:
 
 def _blocks_of(page: str) -> list[Block]:
     text = (ROOT / page).read_text("utf-8")
-    found = []
+    found: list[Block] = []
+    end = -1
     for fence in _FENCE.finditer(text):
         line = text.count("\n", 0, fence.start()) + 1
         info = _TITLE.match(fence.group(2))
-        assert info, f"{page}:{line}: a block says its language, and if need be title=\"…\""
+        assert info, f'{page}:{line}: a block says its language, and if need be title="…"'
         indent = len(fence.group(1))
         body = "".join(each[indent:] or "\n" for each in fence.group(3).splitlines(keepends=True))
+        if info.group(1) == "text" and found and not text[end : fence.start()].strip():
+            found[-1] = replace(found[-1], answer=body)
+        end = fence.end()
         found.append(Block(page, line, info.group(1), info.group(2) or "", body))
     return found
 

@@ -212,7 +212,9 @@ def _signed(words: str, thing: Any) -> list[str]:
 
 
 def _signature(thing: Any) -> str:
-    shown = str(inspect.signature(thing)).replace("'", "").replace("self, ", "").replace("(self)", "()")
+    shown = (
+        str(inspect.signature(thing)).replace("'", "").replace("self, ", "").replace("(self)", "()")
+    )
     return re.sub(r"\b(?:collections\.abc|typing|tidegate(?:\.\w+)+|os)\.(?=[A-Z])", "", shown)
 
 

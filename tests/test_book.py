@@ -33,7 +33,9 @@ def of(*treatments: str) -> list[Block]:
 
 
 @pytest.mark.parametrize("block", of("compiled", "rows"), ids=id_of)
-def test_sql_is_accepted(block: Block) -> None:
+def test_sql_is_accepted(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"\$\{(\w+)\}", block.text):
+        monkeypatch.setenv(name, "localhost")
     # Queries over what is kept are DuckDB's.
     parts = parts_of(block.with_sources())
     compiled = compile_text("".join(part.strip() for kind, part in parts if kind != "query"))
@@ -55,7 +57,9 @@ def test_rows_stand_behind_names_that_are_declared(block: Block) -> None:
     if all(label.startswith("epoch ") for label in labels):
         assert block.page == LANGUAGE, "rows by the number of their epoch are those of one page"
         return
-    declared = set(re.findall(r"(?:SOURCE|STREAM|VIEW|TABLE|LATE DATA TO) (\w+)", block.sql))
+    declared = set(
+        re.findall(r"(?:SOURCE|STREAM|VIEW|TABLE|LATE DATA TO) (\w+)", block.with_sources())
+    )
     assert labels <= declared | {"in", "out", "end"}
     assert labels & (declared | {"out", "end"}), "something comes out"
 
@@ -104,7 +108,9 @@ def test_every_block_is_counted(golden: Golden) -> None:
     counts = Counter((block.page, block.treatment) for block in BLOCKS)
     lines = []
     for page in pages():
-        told = [f"{count} {name}" for (where, name), count in sorted(counts.items()) if where == page]
+        told = [
+            f"{count} {name}" for (where, name), count in sorted(counts.items()) if where == page
+        ]
         lines.append(f"{page}: {', '.join(told) or 'no code'}")
     golden(TESTS / "book_blocks.txt", "\n".join(lines) + "\n")
 
@@ -144,5 +150,8 @@ def test_the_site_has_no_warning(tmp_path: Any, caplog: pytest.LogCaptureFixture
     assert complaints == []
     assert (tmp_path / "site" / "concepts" / "watermarks.html").is_file()
     assert "http" not in "".join(
-        re.findall(r'<(?:script|link)[^>]+(?:src|href)="([^"]+)"', (tmp_path / "site" / "index.html").read_text())
+        re.findall(
+            r'<(?:script|link)[^>]+(?:src|href)="([^"]+)"',
+            (tmp_path / "site" / "index.html").read_text(),
+        )
     ), "nothing is fetched from the network"

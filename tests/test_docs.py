@@ -10,7 +10,6 @@ import pytest
 
 from tests.conftest import Golden
 from tests.reference import cli_page, functions_page, python_page
-
 from tidegate.catalog.checkpoints import RESTORE_OPTIONS
 from tidegate.catalog.connector import LOOKUP_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from tidegate.catalog.declare import STREAM_OPTIONS
