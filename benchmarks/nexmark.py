@@ -129,7 +129,7 @@ def compare(sides: list[Side], queries: list[str], base: Path, events: Path, rou
 
 
 def report(sides: list[Side], queries: list[str], rows: int) -> None:
-    """A line a query, in millions of events a second, and the mean of the ratios."""
+    """One line per query, in millions of events per second, and the mean of the ratios."""
     heads = [f"{side.name} M/s" for side in sides]
     print("".join([f"{'':6}", *(f"{head:>16}" for head in heads), f"{'ratio':>10}"]))
     ratios: dict[str, float] = {}

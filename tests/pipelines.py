@@ -52,7 +52,7 @@ class _Frame(tuple[Member, ...]):
 
 class Looped(Pipeline):
     """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
-    give other ones. Every operator writes a state file an epoch."""
+    give other ones. Every operator writes one state file per epoch."""
 
     job: Callable[[Looped, Order], None] = staticmethod(lambda pipeline, order: None)
 

@@ -1,4 +1,4 @@
-"""Every aggregate by example: NULLs, NaN, empty groups, overflow, filters, rows taken back."""
+"""Every aggregate by example: NULLs, NaN, empty groups, overflow, filters, rows retracted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any split of the rows, any tree of merges, any rows taken back: the same results."""
+"""Any split of the rows, any tree of merges, any rows retracted: the same results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CALLS: list[Call] = [
 def histories(
     draw: st.DrawFn, one: Call, taken_back: bool
 ) -> list[tuple[int, tuple[Any, ...], int]]:
-    """Rows with key, arguments and weight; what is taken back was there."""
+    """Rows with key, arguments and weight; what is retracted was there."""
     values = [st.sampled_from(VALUES.get(kind, [None, 1, -5])) for kind in one.arguments]
     history: list[tuple[int, tuple[Any, ...], int]] = []
     for _ in range(draw(st.integers(1, 14))):
@@ -82,7 +82,7 @@ def histories(
 
 
 def surviving(history: list[tuple[int, tuple[Any, ...], int]]) -> list[tuple[int, tuple[Any, ...]]]:
-    """The rows that are there in the end: the latest of equal rows is taken back."""
+    """The rows that are there in the end: the latest of equal rows is retracted."""
     rows: list[tuple[int, tuple[Any, ...]]] = []
     for key, row, weight in history:
         if weight > 0:

@@ -509,22 +509,22 @@ def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -
         (
             "SELECT count(*) AS n FROM bids EMIT CHANGES",
             n.Aggregate,
-            "one entry a group for 1 h (state_ttl)",
+            "one entry per group for 1 h (state_ttl)",
         ),
         (
             f"SELECT count(*) AS n FROM plain GROUP BY TUMBLE(ts, {MINUTE}) EMIT CHANGES",
             n.Aggregate,
-            "one entry a group for 1 h (state_ttl)",
+            "one entry per group for 1 h (state_ttl)",
         ),
         (
             f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(PROCTIME(), {MINUTE})",
             n.Aggregate,
-            "one entry a group and open window, until the clock passes its end",
+            "one entry per group and open window, until the clock passes its end",
         ),
         (
             f"SELECT count(*) AS n FROM history GROUP BY TUMBLE(ts, {MINUTE})",
             n.Aggregate,
-            "one entry a group and open window, until the input ends",
+            "one entry per group and open window, until the input ends",
         ),
         ("SELECT DISTINCT auction FROM bids", n.Distinct, "rows for 1 h (state_ttl)"),
         (

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests.book import LANGUAGE, READ, ROOT, Block, blocks, pages
-from tests.book_commands import commands, require_known, require_parsed
+from tests.book_commands import commands, require_known, require_parsed, words_of
 from tests.compiling import TESTS, compile_text
 from tests.conftest import Golden
 from tidegate.cli.inputs import parts_of
+from tidegate.cli.main import app
 
 BLOCKS = blocks()
 
@@ -84,12 +86,22 @@ def test_python_can_be_read(block: Block) -> None:
     ast.parse(block.text)
 
 
+def harmless(command: str) -> bool:
+    """What needs no Spark, over a file of the repository."""
+    words = words_of(command)
+    return words[1:2] in (["check"], ["explain"]) and (ROOT / words[2]).is_file()
+
+
 @pytest.mark.parametrize("block", of("commands"), ids=id_of)
-def test_commands_are_known(block: Block) -> None:
+def test_commands_are_known(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     found = commands(block)
     assert found, "a block of commands has one"
     for command in found:
         require_known(command)
+        if harmless(command):
+            result = CliRunner().invoke(app, words_of(command)[1:])
+            assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("block", of("read", "case"), ids=id_of)
@@ -123,6 +135,7 @@ def test_fences_are_closed() -> None:
 
 
 def test_a_command_that_is_none_is_found() -> None:
+    assert harmless("tidegate explain examples/demo.sql price_bands")
     for words in (["run"], ["rum", "x.sql"], ["run", "x.sql", "--unti-end"], ["nexmark", "walk"]):
         with pytest.raises(AssertionError):
             require_parsed(words)

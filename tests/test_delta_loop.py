@@ -75,7 +75,7 @@ class DeltaHouse(House):
 
 
 def killed_in(step: Step | str, patch: pytest.MonkeyPatch, times: int) -> None:
-    """Die when a step is reached for the so-manieth time, or in the middle of a commit."""
+    """Die when a step is reached for the Nth time, or in the middle of a commit."""
     left = [times]
 
     def passed(here: object) -> None:

@@ -101,7 +101,7 @@ class Session:
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
-        """Stop everything and let go of the data directory; a Spark of the user's goes on."""
+        """Stop everything and let go of the data directory; the user's own Spark goes on."""
         try:
             self.stop()
         finally:

@@ -55,7 +55,7 @@ def windows_of(query: Query, ts: int) -> list[Window]:
 
 
 def watermarks(steps: Sequence[Step], origins: Sequence[int]) -> list[int | None]:
-    """The watermark after each epoch: the smallest over origins, once all have spoken."""
+    """The watermark after each epoch: the smallest over origins, once all have sent a row."""
     marks: dict[int, int] = {}
     result: list[int | None] = []
     for step in steps:

@@ -99,7 +99,7 @@ def queries(
 
 @st.composite
 def histories(draw: st.DrawFn, query: Query, unit: int) -> list[Row]:
-    """Rows in the order they come in; with `retracts`, some take back one that is there."""
+    """Rows in the order they come in; with `retracts`, some retract one that is there."""
     read = {place for places in query.arguments for place in places}
     read |= {place for place in query.filters if place is not None}
     values = st.tuples(

@@ -178,7 +178,7 @@ SIGNS = {
 
 @st.composite
 def changes(draw: st.DrawFn) -> list[Change]:
-    """Rows that are added and some of them taken back; of a key every value of the right once."""
+    """Rows that are added and some of them retracted; of a key every value of the right once."""
     made: list[Change] = []
     there: list[Change] = []
     for number in range(draw(st.integers(0, 30))):

@@ -1,4 +1,4 @@
-"""Watermarks: how far time is, and what that lets in and out."""
+"""Watermarks: how far event time has come, and what that lets in and out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_two_inputs_at_1000_and_800_are_at_800() -> None:
     for ports in (((Origin(0), Origin(1)),), ((Origin(0),), (Origin(1),))):
         clock = Clock(ports)
         clock.step([Tick(0, 0, 1000)], None)
-        assert clock.watermark_us is None, "the other has not spoken yet"
+        assert clock.watermark_us is None, "the other has sent no row yet"
         clock.step([Tick(1, 0, 800)], None)
         assert clock.watermark_us == 800
         clock.step([Tick(1, 0, 900)], None)

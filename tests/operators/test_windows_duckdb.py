@@ -104,7 +104,7 @@ def once(query: Query, drive: Drive) -> Results:
 
 
 def standing(query: Query, epochs: list[Any]) -> Results:
-    """What a changelog has left; what it takes back was there, and pairs follow each other."""
+    """What a changelog has left; what it retracts was there, and pairs follow each other."""
     found: Results = {}
     for epoch in epochs:
         pending: tuple[Any, ...] | None = None

@@ -25,7 +25,7 @@ def rows_of(batches: Iterable[Batch]) -> list[dict[str, Any]]:
 
 
 def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that a changelog leaves; taking back what is not there is an error."""
+    """The rows that a changelog leaves; retracting what is not there is an error."""
     left: Counter[str] = Counter()
     known: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -33,7 +33,7 @@ def standing(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         key = repr(sorted(plain.items()))
         known[key] = plain
         left[key] += 1 if row["_op"] in ("+I", "+U") else -1
-    assert all(count >= 0 for count in left.values()), "what was not given was taken back"
+    assert all(count >= 0 for count in left.values()), "what was not given was retracted"
     return [known[key] for key in left.elements()]
 
 

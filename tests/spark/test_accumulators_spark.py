@@ -158,7 +158,7 @@ def table_of(kind: pa.DataType, values: Sequence[Any], seed: int) -> pa.Table:
 def through_groups(
     rows: pa.Table, asked: Sequence[Asked], results: Sequence[Any], back: bool
 ) -> pa.Table:
-    """The same through Groups, in parts; with `back`, noise comes and is taken back."""
+    """The same through Groups, in parts; with `back`, noise comes and is retracted."""
     calls = tuple(
         Call(a.function, a.sql, tuple(rows.schema.field(c).type for c in a.arguments), kind,
              distinct=a.distinct, filtered=a.filtered, constants=a.constants)

@@ -1,4 +1,4 @@
-"""Rows that are taken back, and upserts by key, from memory and from files."""
+"""Rows that are retracted, and upserts by key, from memory and from files."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_streams_and_sinks_over_late_rows_agree_through_a_restart(spark: Any, da
 def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
     spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody wants its own rows; every operator leaves one state file an epoch."""
+    """Nobody wants its own rows; every operator leaves one state file per epoch."""
     files: list[list[str]] = []
 
     def reached(step: Step) -> None:

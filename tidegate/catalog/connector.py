@@ -117,7 +117,7 @@ class SinkSpec:
     is_read_by: Callable[[Values, Values], bool] = lambda _, __: False
     # What is wrong with writing columns of these names and types, once Spark has told them.
     check_columns: Callable[[Values, Columns], str | None] | None = None
-    # Whether it must know which row a row replaces or takes back.
+    # Whether it must know which row a row replaces or retracts.
     needs_key: bool = False
     # Whether rows that were given to it can be as if they had never been.
     forgets: bool = False

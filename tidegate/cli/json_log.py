@@ -1,4 +1,4 @@
-"""A log for machines: one JSON object a line."""
+"""A log for machines: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JsonLog:
             self._broken = True
 
     def progress(self, statuses: Sequence[StreamStatus]) -> None:
-        """News of each stream: epochs at most once a second, another state or error at once."""
+        """News of each stream: epochs at most once per second, another state or error at once."""
         if self._broken:
             raise BrokenPipeError
         now = self._clock()

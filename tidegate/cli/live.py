@@ -137,7 +137,7 @@ def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
 
 
 def status_table(statuses: Sequence[StreamStatus], console: Console, ends: bool = False) -> Table:
-    """One row a stream. On a narrow screen first the columns that are empty for all give way,
+    """One row per stream. On a narrow screen first the columns that are empty for all give way,
     then the watermark, of which the lag says enough. Input that ends has a bar."""
     shown = [column for column in _COLUMNS if ends or column.head != "input"]
     telling = [column for column in shown if not all(column.empty(status) for status in statuses)]

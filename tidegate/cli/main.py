@@ -155,7 +155,7 @@ def run(
     ] = False,
     listen: Listen = None,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="json: one object a line, for machines.")
+        LogFormat, typer.Option("--log-format", help="json: one object per line, for machines.")
     ] = LogFormat.TEXT,
     var: Variables = None,
     master: Master = None,

@@ -58,7 +58,7 @@ def run(
     events: Folder = None,
     debug: Debug = False,
 ) -> int:
-    """Run queries to their end: events a second, epochs, state and rows.
+    """Run queries to their end: events per second, epochs, state and rows.
 
     State is the most that was kept after an epoch. The first query also warms Spark up.
     """

@@ -1,4 +1,4 @@
-"""Plain text for pipes and log files: one line an epoch, no colours, no cursor."""
+"""Plain text for pipes and log files: one line per epoch, no colours, no cursor."""
 
 from __future__ import annotations
 

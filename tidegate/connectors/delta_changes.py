@@ -61,7 +61,7 @@ def merge_changes(
 def net(changes: pa.Table, kind: ChangelogKind, keys: Sequence[str]) -> pa.Table:
     """One row per key: its new row, or a row of it that says that it has none any more.
 
-    Tasks stage in any order: of a changelog a row that was given and taken back is none.
+    Tasks stage in any order: of a changelog a row that was given and retracted is none.
     """
     left = folded(changes, kind, keys)
     if OP not in left.column_names:

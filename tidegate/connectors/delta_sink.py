@@ -1,4 +1,4 @@
-"""Tables of Delta Lake as a sink: tasks write files aside, one log entry an epoch takes them in.
+"""Tables of Delta Lake as a sink: tasks write files aside, one log entry per epoch takes them in.
 
 The entry also has the number of the epoch as the last one of this sink, so that an epoch is there
 once, however often it is committed and whoever tries: of two entries after the same version that

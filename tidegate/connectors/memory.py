@@ -208,7 +208,7 @@ def open_source(context: SourceContext) -> MemorySource:
 
 @dataclass
 class MemorySink:
-    """One Arrow file an epoch, in a folder that subscribers read."""
+    """One Arrow file per epoch, in a folder that subscribers read."""
 
     store: Store
     retain_epochs: int

@@ -49,7 +49,7 @@ def _by_key(goal: Goal, rows: StreamRows, tables: Sequence[str]) -> Any:
     """Keys that have a new row get it, those that only lost theirs are deleted.
 
     Both happen in one statement, for different keys. Of a changelog the net counts: a row that was
-    given and taken back in the same epoch is none, whatever the order in which tasks staged it.
+    given and retracted in the same epoch is none, whatever the order in which tasks staged it.
     """
     sql = driver().sql
     theirs = {ours.lower(): name for ours, name, _ in goal.columns}

@@ -1,4 +1,4 @@
-"""Looks once a second and remembers what it saw, whether somebody has the page open or not."""
+"""Looks once per second and remembers what it saw, whether somebody has the page open or not."""
 
 from __future__ import annotations
 

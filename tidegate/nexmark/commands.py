@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ROWS_A_FILE = 250_000
 # While results are compared an epoch reads two files of each table: results must not depend on it.
 _FILES_COMPARED, _FILES_AN_EPOCH = 8, 2
-# Few events a second make many windows of few events.
+# Few events per second make many windows of few events.
 _EVENTS_PER_SECOND_COMPARED = 1_000
 _WIDTHS = (6, 14, 12, 12, 16, 14, 10)
 

@@ -1,4 +1,4 @@
-"""How many rows a second pass now, and not how many did when the last of them came."""
+"""How many rows per second pass now, and not how many did when the last of them came."""
 
 from __future__ import annotations
 

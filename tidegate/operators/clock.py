@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 # The watermark after the last row of an input that has ended.
 END_US = 2**63 - 1
-# The mark of a partition that is there and has not spoken yet: it holds the watermark back.
+# The mark of a partition that is there and has sent no row yet: it holds the watermark back.
 UNHEARD_US = -(2**63)
 _TICK = struct.Struct("<iiqB")
 _JSON = json.JSONEncoder(separators=(",", ":"))
@@ -39,7 +39,7 @@ def decode_ticks(data: bytes | memoryview) -> list[Tick]:
 
 
 def newest(ticks: Iterable[Tick]) -> list[Tick]:
-    """One tick a partition: the furthest."""
+    """One tick per partition: the furthest."""
     best: dict[tuple[int, int], Tick] = {}
     for tick in ticks:
         known = best.get((tick.origin, tick.partition))
@@ -132,7 +132,7 @@ class Clock:
             return (least if least != UNHEARD_US else None), False
         if heard:
             return None, True
-        # It has never spoken: it is idle once it could have, since the first epoch.
+        # It has never sent a row: it is idle once `idle_us` has passed since the first epoch.
         silent = self.now_us - (self.began_us if self.began_us is not None else self.now_us)
         return None, origin.idle_us is not None and silent > origin.idle_us
 

@@ -49,7 +49,7 @@ class Output:
 
 
 class Operator(Protocol):
-    """`packed` are the schemas of what `lift` makes, a tuple a port."""
+    """`packed` are the schemas of what `lift` makes, a tuple per port."""
 
     @property
     def name(self) -> str: ...

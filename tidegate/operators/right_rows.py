@@ -1,7 +1,7 @@
 """The right side of a join by nearness, as far as rows of the left can still see it.
 
 Rows that are told apart by time lie in a log by time. Of what the watermark has passed, a join that
-looks back keeps one row a key: the one that later rows of the left see.
+looks back keeps one row per key: the one that later rows of the left see.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _none(node: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorKind:
-    """One module an operator fills this in; `registry` lists them."""
+    """One module per operator fills this in; `registry` lists them."""
 
     name: Callable[[Any], str]
     describe: Callable[[Any], str]

@@ -1,8 +1,8 @@
 """Spark SQL of a stage that feeds an operator: rows that are filtered out still tell the time.
 
-Next to its own columns every row carries where it came from, how far time is there, and whether it
+Next to its own columns every row carries where it came from, its event time, and whether it
 is still a row. A filter turns a row off instead of dropping it, because the event time of a dropped
-row moves the watermark too. What is turned off computes nothing.
+row moves the watermark too. A row that is turned off evaluates nothing.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def versions_of(node: n.Node) -> Versions | None:
 
 
 def _of_one_row(node: n.TopN) -> Versions | None:
-    """The first or last row of each key by event time, of rows that are never taken back."""
+    """The first or last row of each key by event time, of rows that are never retracted."""
     order = node.order[0] if len(node.order) == 1 else None
     by = order.this if isinstance(order, exp.Ordered) else order
     columns = [part.name for part in node.partition if isinstance(part, exp.Column)]

@@ -1,7 +1,7 @@
 """From Spark's rows to operators: rows are packed by key group.
 
 `Packer` runs in the tasks that read: it lifts rows to partials, cuts them by key group, and sends
-a blob to each, with a tick of how far time is; where rows are many, several.
+a blob to each, with a tick that tells the event time; where rows are many, several.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Packer:
         self.rows = 0
 
     def _hear(self, table: pa.Table) -> None:
-        """How far time is at each origin, and how many records were of no use."""
+        """The largest event time of each origin, and how many records were of no use."""
         marks = table.column(MARK)
         least, most = pc.min_max(marks).as_py().values()
         if least == BAD_MARK:

@@ -10,7 +10,7 @@ _seen = 0
 
 
 def keep_what_is_loaded() -> None:
-    """Take what a worker has loaded out of the search for garbage.
+    """Exclude what a worker has loaded from garbage collection.
 
     Spark has a worker search after every task, and the next task waits for it. Modules are most of
     what there is to search, and stay for good: without them it takes a fraction of the time.

@@ -1,4 +1,4 @@
-"""State in files: a task writes one immutable file an epoch, for all its key groups.
+"""State in files: a task writes one immutable file per epoch, for all its key groups.
 
 A file holds entries, then an index per key group, and nothing is ever changed in it. The *head* of
 a key group says where its index lies; the index says where every entry lies, in this file or in

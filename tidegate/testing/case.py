@@ -106,7 +106,7 @@ class EndOfInput:
 
 @dataclass(frozen=True)
 class DeleteAll:
-    """Take back every row of these sources."""
+    """Retract every row of these sources."""
 
     sources: tuple[str, ...]
 

@@ -163,7 +163,7 @@ def read_document(file: Path) -> object:
 
 
 def read_json_lines(file: Path) -> list[Row]:
-    """A row a line."""
+    """One row per line."""
     rows: list[Row] = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         if not line.strip():

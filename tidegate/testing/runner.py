@@ -117,7 +117,7 @@ def _one_line(text: str) -> str:
 def _require_known_model(case: Case) -> None:
     if case.watermark_model == "per_key":
         raise Mismatch(
-            "watermark_model per_key: Tidegate has one watermark a source, not one a key; skip "
+            "watermark_model per_key: Tidegate has one watermark per source, not one per key; skip "
             "this case, or write it with per_row"
         )
 
@@ -239,7 +239,7 @@ class _Run:
         self._live.insert(target, [dict(row) for row in rows])
 
     def _delete_all(self, step: DeleteAll, ends: bool) -> None:
-        """Take back what stands in these sources, as one epoch."""
+        """Retract what stands in these sources, as one epoch."""
         removals: list[tuple[str, tuple[Row, ...]]] = []
         for name in step.sources:
             source = None if self._is_lookup(name) else self.declared.source(name)

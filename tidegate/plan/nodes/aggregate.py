@@ -74,9 +74,9 @@ class Aggregate(Unary):
         below = self.input
         closes = below.has_watermark or below.bounded or self.by_clock
         if not self.windowed or not closes:
-            return "one entry a group" + expiry(self.ttl_us)
+            return "one entry per group" + expiry(self.ttl_us)
         kept = "key and open session" if self.makes_sessions else "group and open window"
-        text = f"one entry a {kept}"
+        text = f"one entry per {kept}"
         if not self.by_clock and not below.has_watermark:
             return f"{text}, until the input ends"
         text += f", until the {'clock' if self.by_clock else 'watermark'} passes its end"

@@ -144,7 +144,7 @@ class Match(Unary):
         if self.within_us is not None:
             kept.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
         elif self.most_rows is not None:
-            kept.append(f"the last {_rows(self.most_rows)} a partition" + expiry(self.ttl_us))
+            kept.append(f"the last {_rows(self.most_rows)} per partition" + expiry(self.ttl_us))
         elif self.ttl_us is not None:
             kept.append("rows of open matches" + expiry(self.ttl_us))
         else:

@@ -117,7 +117,7 @@ class Over(Unary):
         if not parts:
             return "nothing after that"
         ends = " until its window closes" if self.closing_field is not None else ""
-        return f"{' and '.join(parts)} a partition" + (ends or expiry(self.ttl_us))
+        return f"{' and '.join(parts)} per partition" + (ends or expiry(self.ttl_us))
 
     @property
     def judges_lateness(self) -> bool:

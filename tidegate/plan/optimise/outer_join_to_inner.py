@@ -32,7 +32,7 @@ def outer_join_to_inner(node: n.Node, judges: Judges) -> n.Node:
         if how is None or not any(rejects_nulls(part, ids) for part in pieces(node.condition)):
             continue
         inner = replace(join, how=how)
-        # Rows that are never taken back are another kind of stream than the one promised.
+        # Rows that are never retracted are another kind of stream than the one promised.
         if inner.changelog is join.changelog:
             return _without_residual(replace(node, input=inner), inner)
     return node

@@ -215,7 +215,7 @@ class _Pruner:
 
     def _topn(self, node: n.TopN, needed: Ids) -> n.Node:
         if node.input.changelog is not ChangelogKind.APPEND:
-            # Rows that differ only in a dropped column would be taken back for one another, and
+            # Rows that differ only in a dropped column would be retracted for one another, and
             # among rows that are equal in order the one that came first counts.
             return self._whole(node, needed)
         asked = _used([*node.partition, *node.order, node.limit])

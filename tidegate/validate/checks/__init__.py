@@ -1,4 +1,4 @@
-"""The checks, one a file; the order here is the order in which they run."""
+"""The checks, one per file; the order here is the order in which they run."""
 
 from tidegate.validate.checks.aggregate_without_emit import aggregate_without_emit
 from tidegate.validate.checks.distinct_without_bound import distinct_without_bound

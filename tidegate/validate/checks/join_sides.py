@@ -55,7 +55,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
     elif node.left.changelog is not ChangelogKind.APPEND:
         yield _finding(
             node,
-            "rows of the left side may be taken back later, and a lookup made then could find "
+            "rows of the left side may be retracted later, and a lookup made then could find "
             "another answer than the one that was given out",
             f"look up in {node.right.table.name} first, in a stream below what retracts rows; or "
             "make the table a source with a PRIMARY KEY and join that, WITH (state_ttl = '1 day').",

@@ -41,7 +41,7 @@ def _reasons(side: SideStream, stream: Stream, catalog: Catalog) -> Iterator[tup
     if side.changes:
         yield (
             f"{side.parent} reads rows that are retracted, and its late rows do not say whether "
-            "they were to be added or taken back",
+            "they were to be added or retracted",
             f"put a sink on it: CREATE SINK late FROM {side.name} WITH (…).",
         )
     names = [column.name.lower() for column in side.columns]

@@ -36,7 +36,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
 
 
 def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
-    """The finding for a sink that cannot tell which row is replaced or taken back."""
+    """The finding for a sink that cannot tell which row is replaced or retracted."""
     if not spec.needs_key or plan.changelog is ChangelogKind.APPEND or plan.key:
         return None
     span = sink.statement.span
