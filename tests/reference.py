@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from enum import EnumType
+from enum import Enum, EnumType
 from typing import Any, get_args, get_type_hints
 
 import tidegate
@@ -206,7 +206,7 @@ def python_page() -> str:
 
 
 def _signed(words: str, thing: Any) -> list[str]:
-    called = not inspect.isclass(thing) or words.endswith("Session")
+    called = not inspect.isclass(thing) or thing in (tidegate.Session, tidegate.TidegateError)
     signature = _signature(thing) if called and callable(thing) else ""
     return [*(["```text", f"{words}{signature}", "```", ""] if signature else []), *_told(thing)]
 
@@ -225,6 +225,10 @@ def _told(thing: Any) -> list[str]:
 
 def _members(kind: type) -> list[str]:
     lines = []
+    if issubclass(kind, Enum):
+        return [f"Values: {', '.join(f'`{each.name}`' for each in kind)}.", ""]
+    if issubclass(kind, tidegate.TidegateError) and kind is not tidegate.TidegateError:
+        return ["A kind of `TidegateError`, with the same attributes.", ""]
     fields = list(getattr(kind, "__dataclass_fields__", {}).values())
     if fields:
         told = ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields)
@@ -237,7 +241,7 @@ def _members(kind: type) -> list[str]:
         elif inspect.isfunction(member):
             told = " ".join(" ".join(_told(member)).split())
             lines += [f"* `{name}{_signature(member)}`{': ' if told else ''}{told}"]
-    return [*lines, ""] if lines else []
+    return [*lines, ""] if lines and lines[-1] else lines
 
 
 def _type(kind: Any) -> str:
