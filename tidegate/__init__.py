@@ -89,8 +89,8 @@ def open(
 ) -> Session:
     """Open a data directory and return a session on it.
 
-    `spark` is your SparkSession to run on, `master` the URL of a cluster; with neither, Spark runs in
-    this process on all cores. `config` holds settings as SET would; `show` gets the rows of
+    `spark` is your SparkSession to run on, `master` the URL of a cluster; with neither, Spark runs
+    in this process on all cores. `config` holds settings as SET would; `show` gets the rows of
     console sinks (stream, epoch, Arrow table). `conf` holds settings for a Spark that is started
     here, such as {"spark.driver.memory": "4g"}.
     """

@@ -60,6 +60,7 @@ def test_rows_of_the_examples_that_come_in_three_epochs(spark: Any, data: Path) 
     assert len(queries) >= 4
     late = holding("1  09:01:00  2  30  -U")
     python = holding("db.function(")
+    assert [b for b in blocks_of(LANGUAGE) if b.treatment == "run"] == [python], "all of it is run"
     with tidegate.open(data, spark=spark) as session:
         session.execute(given.sql)
         shown: dict[str, list[tuple[str, list[list[str]]]]] = {}
