@@ -11,6 +11,7 @@ import logging
 import re
 from collections import Counter
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -125,6 +126,16 @@ def test_every_block_is_counted(golden: Golden) -> None:
         ]
         lines.append(f"{page}: {', '.join(told) or 'no code'}")
     golden(TESTS / "book_blocks.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if "/concepts/" in page])
+def test_a_concept_has_a_picture_and_an_example_that_runs(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    (picture,) = re.findall(r"!\[[^\]]+\]\(\.\./(images/\w+\.svg)\)", text)
+    drawn = ElementTree.parse(ROOT / "docs" / picture).getroot()
+    assert drawn.get("aria-label"), "a picture says what it shows"
+    assert "prefers-color-scheme:dark" in (ROOT / "docs" / picture).read_text("utf-8")
+    assert {"rows", "run"} & {block.treatment for block in BLOCKS if block.page == page}
 
 
 def test_fences_are_closed() -> None:
