@@ -101,8 +101,11 @@ def test_rows_of_the_examples_that_come_in_three_epochs(spark: Any, data: Path) 
 @pytest.mark.parametrize(
     "block", [b for b in blocks() if b.treatment == "rows" and not by_epoch(b)], ids=id_of
 )
-def test_rows_come_out_as_shown(spark: Any, data: Path, block: Block) -> None:
+def test_rows_come_out_as_shown(
+    spark: Any, data: Path, monkeypatch: pytest.MonkeyPatch, block: Block
+) -> None:
     """Every line of a source is an epoch of its own."""
+    monkeypatch.chdir(data.parent)
     labels = [label for label, _ in block.shown()]
     with tidegate.open(data, spark=spark) as session:
         session.execute(block.with_sources())
