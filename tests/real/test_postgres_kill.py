@@ -42,6 +42,8 @@ class Campaign:
         self.rows: list[dict[str, int]] = []
         self.files = 0
         postgres.forget_staged()
+        postgres.run("DROP ROLE IF EXISTS writer")
+        postgres.run(f"CREATE ROLE writer SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
         for table in ("sellers", "named", "totals", "odd", "tidegate_commits"):
             postgres.run(f"DROP TABLE IF EXISTS {table}")
         postgres.run("CREATE TABLE sellers (auction bigint PRIMARY KEY, name text)")
@@ -50,7 +52,7 @@ class Campaign:
 
     @property
     def options(self) -> str:
-        return self.postgres.options("TABLE")
+        return self.postgres.options("TABLE", user="writer")
 
     def add_file(self) -> None:
         rows = [
@@ -137,7 +139,7 @@ def test_killed_before_and_in_a_commit_every_row_is_there_once(
     assert postgres.staged() == [], "what was staged is gone"
 
 
-def test_a_database_that_is_killed_is_waited_for_and_nothing_is_lost(
+def test_a_database_that_is_killed_is_waited_for_and_one_that_lets_nobody_in_is_not(
     tmp_path: Path, postgres: Postgres, spark: SparkSession
 ) -> None:
     campaign = Campaign(tmp_path, postgres)
@@ -162,3 +164,20 @@ def test_a_database_that_is_killed_is_waited_for_and_nothing_is_lost(
         assert PASSWORD not in str(shown) and "***" in str(shown[0])
         written = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
         assert PASSWORD not in written and session.explain("named").count(PASSWORD) == 0
+        postgres.run("ALTER ROLE writer PASSWORD 'another'")
+        postgres.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'"
+        )
+        campaign.add_file()
+        with pytest.raises(tidegate.TidegateError) as refused:
+            session.wait(120)
+        assert refused.value.code == "TG-512", refused.value
+        assert "password authentication failed" in refused.value.message
+        assert PASSWORD not in str(refused.value)
+    assert campaign.differences() != {}, "the last rows are still to come"
+    postgres.run(f"ALTER ROLE writer PASSWORD '{PASSWORD}'")
+    with tidegate.open(tmp_path / "data", spark=spark) as session:
+        session.execute(script(str(campaign.given), campaign.options))
+        session.start()
+        session.wait()
+    assert campaign.differences() == {}

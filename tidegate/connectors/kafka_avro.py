@@ -42,7 +42,7 @@ def require_avro() -> None:
         import fastavro  # noqa: F401
     except ImportError:
         raise RunError(
-            "TG-509", "the codec for Avro is not installed", hint="pip install 'tidegate[kafka]'."
+            "TG-504", "the codec for Avro is not installed", hint="pip install 'tidegate[kafka]'."
         ) from None
 
 

@@ -92,7 +92,7 @@ class Registry:
             return
         if code in (401, 403):
             raise RunError(
-                "TG-509",
+                "TG-512",
                 f"{self.owner} is not let in by the registry {self.url}",
                 hint="check registry_username and registry_password.",
             )

@@ -15,7 +15,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, PARTITION, RECORD_FILE, 
 from tidegate.connectors.kafka_avro import REASON, AvroDecoder
 from tidegate.connectors.kafka_client import Complaints, Connection, is_login
 from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
-from tidegate.errors import SystemAway
+from tidegate.errors import SystemAway, TidegateError
 
 # Whether a record has no value: it deletes its key.
 TOMBSTONE = "_tg_tombstone"
@@ -101,7 +101,7 @@ class KafkaReader:
         consumer = _consumer(self.connection)
         try:
             yield from self._read(consumer, share)
-        except SystemAway:
+        except TidegateError:
             # Brokers may be there, and it alone not find them: the next task asks with a new one.
             consumer.forget()
             raise
