@@ -21,12 +21,14 @@ from tests.real.postgres import Postgres
 from tests.spark.kill_campaign import of_session
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("pipeline", "broker", "database", "worker")
+KINDS = ("pipeline", "broker", "database", "worker", "jvm")
 # Auctions beyond them have no seller.
 SELLERS = {auction: f"seller {auction % 7}" for auction in range(AUCTIONS - 3)}
 _SECONDS = 900
 # The code of an error that a system which is away may cause while a pipeline starts.
 _AWAY_AT_START = "TG-509"
+# What a pipeline ends with whose JVM was killed.
+_JVM_GONE = "Spark's JVM is gone"
 
 
 class Campaign:
@@ -45,6 +47,7 @@ class Campaign:
         self._fill_sellers()
         self.process: subprocess.Popen[bytes] | None = None
         self.kills: Counter[str] = Counter()
+        self.jvm_killed = False
         # What a pipeline said that ended by itself, because a system was away when it started.
         self.stops: list[str] = []
 
@@ -60,10 +63,11 @@ class Campaign:
         return self.folder / "program.log"
 
     def start(self, *more: str) -> None:
-        """A life; what it says goes to a file, because nobody would read a pipe."""
+        """A life; its JVM is alive, and what it says goes to a file, because nobody would read a pipe."""
         command = [sys.executable, "-m", "tests.chaos.program"]
         command += [str(self.folder / "data"), str(self.folder / "out"), self.broker.brokers]
         command += [self.topic, self.postgres.options("TABLE"), *more]
+        self.jvm_killed = False
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 command,
@@ -87,12 +91,14 @@ class Campaign:
             time.sleep(0.05)
 
     def _bury(self) -> None:
-        """A pipeline that ended by itself may have done so for one reason only."""
+        """A pipeline that ended by itself may have done so for two reasons only."""
         if self.process is None:
             return
         said = self.log.read_text()
-        assert _AWAY_AT_START in said, f"it ended by itself: {said}"
-        self.stops.append(said.strip().splitlines()[-1])
+        known = _JVM_GONE if self.jvm_killed else _AWAY_AT_START
+        assert known in said, f"it ended by itself: {said}"
+        if not self.jvm_killed:
+            self.stops.append(next(line for line in said.splitlines() if known in line))
         self.end()
 
     def end(self) -> None:
@@ -130,10 +136,11 @@ class Campaign:
 
     def kill(self, kind: str) -> str:
         """One of them dies at some moment while there is something to read; how it went."""
-        for _ in range(self.random.randrange(1, 4)):
+        added = self.random.randrange(1, 4)
+        for _ in range(added):
             self.feed.add()
         self._until_running()
-        self._let_pass(self.random.randrange(4))
+        self._let_pass(self.random.randrange(added + 1))
         held = self.random.random() < 0.3
         if held:
             self.feed.hold()
@@ -181,16 +188,26 @@ class Campaign:
     def _workers(self) -> list[int]:
         if self.process is None:
             return []
-        return [
-            pid for pid in of_session(self.process.pid) if "tidegate.spark.daemon" in _command(pid)
-        ]
+        return [pid for pid in of_session(self.process.pid) if _is_worker(_command(pid))]
+
+    def _kill_jvm(self) -> str:
+        """The pipeline has to find out that it has no Spark any more, and to end."""
+        assert self.process is not None
+        self.jvm_killed = True
+        for pid in of_session(self.process.pid):
+            if _command(pid).partition(" ")[0].endswith("java"):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait(_SECONDS)
+        self._bury()
+        return "JVM"
 
     def _epochs(self) -> int:
         names = (self.folder / "data" / "_pipelines" / "main" / "manifests").glob("*.json")
         return max((int(name.stem.split("-")[1]) + 1 for name in names), default=0)
 
     def _let_pass(self, epochs: int) -> None:
-        goal, deadline = self._epochs() + epochs, time.monotonic() + 60
+        goal, deadline = self._epochs() + epochs, time.monotonic() + 20
         while self._epochs() < goal and time.monotonic() < deadline:
             assert self.process is not None
             if self.process.poll() is not None:
@@ -204,6 +221,11 @@ class Campaign:
         batch = expected(self.feed.read(), SELLERS)
         sinks = Sinks(self.broker, self.topic, self.postgres, self.folder / "out")
         return compare(sinks, SINKS, batch)
+
+
+def _is_worker(command: str) -> bool:
+    """The JVM knows the module of its daemon too."""
+    return "tidegate.spark.daemon" in command and not command.partition(" ")[0].endswith("java")
 
 
 def _command(pid: int) -> str:

@@ -15,7 +15,7 @@ SOURCE = """
 CREATE SOURCE {name} (
     id BIGINT, auction BIGINT, price BIGINT, ts TIMESTAMP,
     WATERMARK FOR ts AS ts - INTERVAL '40' SECOND
-) WITH (connector = 'kafka', topic = '{topic}-{name}', brokers = '{brokers}', rows_per_epoch = 200);
+) WITH (connector = 'kafka', topic = '{topic}-{name}', brokers = '{brokers}', rows_per_epoch = 60);
 """
 STREAMS = """
 CREATE LOOKUP TABLE sellers (auction BIGINT, name STRING, PRIMARY KEY (auction)) WITH ({sellers}, cache_rows = 5);

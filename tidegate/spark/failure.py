@@ -84,6 +84,10 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         return error
     if isinstance(error, JobFailed):
         return pipeline_error(stream, error.error)
+    if _is_jvm_gone(error):
+        hint = "nothing is lost: start again; if that happens often, raise spark.driver.memory."
+        gone = "Spark's JVM is gone: it was killed, or had no memory left"
+        return RunError("TG-503", f"the stream {stream} stopped: {gone}", hint=hint)
     text = str(error)
     own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
     if own is not None:
@@ -102,6 +106,13 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
             "Nothing is lost: change the query and start again."
         )
     return RunError("TG-503", f"the stream {stream} stopped: {describe(error)}", hint=hint)
+
+
+def _is_jvm_gone(error: BaseException) -> bool:
+    """Whether nobody answers any more at the other end of PySpark."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
 def _file_in(text: str) -> str:
