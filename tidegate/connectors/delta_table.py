@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.protocols import EpochId
 from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
-from tidegate.storage import open_store, uri
+from tidegate.storage import open_store
 from tidegate.storage.uris import path_of
 
 if TYPE_CHECKING:
@@ -129,25 +129,16 @@ class Table:
         return None if found is None else int(found)
 
 
-def table_uri(path: str, folder: str, who: str) -> str:
-    """Where a table is, as a URI."""
-    found = uri(path, folder)
-    if not found.startswith("file:"):
-        raise RunError(
-            "TG-504",
-            f"{who}: {path} is on an object store, and tables of Delta Lake are read and written "
-            "on disks only",
-            hint="take a path that all machines of the pipeline share; or write parquet files "
-            "there: connector = 'files'.",
-        )
-    return found
+def _location(place: str) -> str:
+    """Where a table is, for deltalake, which has the keys of a store from the environment."""
+    return path_of(place) if place.startswith("file:") else place
 
 
 def open_table(place: str, version: int | None = None) -> Table | None:
     """A table; None if there is none."""
     deltalake = driver()
     try:
-        return Table(place, deltalake.DeltaTable(path_of(place), version=version))
+        return Table(place, deltalake.DeltaTable(_location(place), version=version))
     except deltalake.exceptions.TableNotFoundError:
         return None
 
@@ -157,7 +148,7 @@ def create_table(place: str, columns: pa.Schema, partition_by: Sequence[str]) ->
     deltalake = driver()
     by = {name.lower(): name for name in columns.names}
     deltalake.DeltaTable.create(
-        path_of(place),
+        _location(place),
         deltalake.Schema.from_arrow(columns),
         mode="ignore",
         partition_by=[by.get(name.lower(), name) for name in partition_by],
