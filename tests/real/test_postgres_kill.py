@@ -42,10 +42,10 @@ class Campaign:
         self.rows: list[dict[str, int]] = []
         self.files = 0
         postgres.forget_staged()
-        postgres.run("DROP ROLE IF EXISTS writer")
-        postgres.run(f"CREATE ROLE writer SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
         for table in ("sellers", "named", "totals", "odd", "tidegate_commits"):
             postgres.run(f"DROP TABLE IF EXISTS {table}")
+        postgres.run("DROP ROLE IF EXISTS writer")
+        postgres.run(f"CREATE ROLE writer SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
         postgres.run("CREATE TABLE sellers (auction bigint PRIMARY KEY, name text)")
         values = ", ".join(f"({auction}, '{name}')" for auction, name in NAMES.items())
         postgres.run(f"INSERT INTO sellers VALUES {values}")

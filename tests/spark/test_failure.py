@@ -120,6 +120,20 @@ def test_other_failures_of_spark_keep_their_words() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Python worker exited unexpectedly (crashed)",
+        "EOFException occurred while reading the port number from tidegate.spark.daemon's stdout "
+        "and terminated with code: 137",
+    ],
+)
+def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
+    """Also if it was the process that forks them, while it started."""
+    assert JobFailed(RuntimeError(f"Job aborted: {text}")).passing
+    assert not JobFailed(RuntimeError("Job aborted: Division by zero")).passing
+
+
+@pytest.mark.parametrize(
     "error",
     [Py4JNetworkError("Error while sending or receiving"), ConnectionRefusedError(111, "refused")],
 )

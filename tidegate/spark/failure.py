@@ -45,6 +45,7 @@ def _message(error: BaseException) -> str:
 # What passes by itself: a worker that did not start in time, an executor that is gone.
 _PASSING = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|ExecutorLostFailure|"
+    r"reading the port number from|"
     r"Could not allocate .*port|Connection reset by peer|FetchFailed"
 )
 
