@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import psycopg
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.delta import opened
 from tests.pipelines import House, Looped
 from tidegate.connectors import postgres_client
 from tidegate.connectors.kafka_client import Complaints, Connection
@@ -78,3 +81,34 @@ def test_a_broker_that_is_cut_off_in_the_handshake_is_away() -> None:
 )
 def test_a_database_that_starts_or_is_gone_is_away(reason: str) -> None:
     assert isinstance(of_database(reason), SystemAway)
+
+
+class _Forbidden(BaseHTTPRequestHandler):
+    """An object store that knows nobody."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_HEAD = do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("create", ["true", "false"])
+def test_a_store_that_refuses_the_keys_of_a_delta_table_is_not_away(
+    monkeypatch: pytest.MonkeyPatch, create: str
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}", "REGION": "eu-1"}
+        given |= {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "zz-key", "SECRET_ACCESS_KEY": "zz-secret"}
+        for name, value in given.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        with pytest.raises(RunError, match="InvalidAccessKeyId") as refused:
+            opened("s3://bucket/table", create_table=create)
+        server.shutdown()
+    assert refused.value.code == "TG-512" and "zz-" not in str(refused.value)

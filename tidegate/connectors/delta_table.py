@@ -6,6 +6,7 @@ epoch, and the newest generation of its pipeline. They are in the same log entry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ _KNOWN_FEATURES = frozenset(
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
+# What an object store answers to whom it does not know, or does not let do this.
+_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+
+
 def driver() -> Any:
     """deltalake, which not everybody needs."""
     try:
@@ -58,13 +64,26 @@ def told(who: str) -> Iterator[None]:
             "TG-504", f"{who}: the table is gone", hint="put the table back, and start again."
         ) from None
     except OSError as error:
-        raise SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.") from None
+        raise _of_store(error, who) from None
     except errors.DeltaError as error:
         raise RunError(
             "TG-504",
             f"{who}: {_first(error)}",
             hint="mend the table and start again: nothing is lost.",
         ) from None
+
+
+def _of_store(error: OSError, who: str) -> TidegateError:
+    """A disk or an object store that is away, unless it says that it lets nobody in."""
+    refused = _REFUSED.search(str(error))
+    if refused is None:
+        return SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.")
+    code = _CODE.search(str(error))
+    return RunError(
+        "TG-512",
+        f"{who}: the object store refuses the login ({refused[0] if code is None else code[1]})",
+        hint="check the credentials (AWS_… in the environment).",
+    )
 
 
 def _first(error: Exception) -> str:
