@@ -21,7 +21,8 @@ from tests.real.postgres import Postgres
 from tests.spark.kill_campaign import of_session
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("pipeline", "broker", "database", "worker", "jvm")
+# Who is killed, and how often in a turn: starting Spark again takes longest.
+KINDS = ("pipeline", "jvm", *("broker", "database") * 2, *("worker",) * 3)
 # Auctions beyond them have no seller.
 SELLERS = {auction: f"seller {auction % 7}" for auction in range(AUCTIONS - 3)}
 _SECONDS = 900
