@@ -44,8 +44,8 @@ test-browser: $(READY) ## The console in a Chromium, where there is one
 test-spark: $(READY) ## The tests on a local Spark, two at a time
 	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile --no-loadscope-reorder
 
-test-real: $(READY) ## With a real broker, database, cluster and object store, which it starts, two at a time
-	$(BIN)/python -m pytest -m real -n 2 --dist loadfile --no-loadscope-reorder
+test-real: $(READY) ## With a real broker, database, cluster and object store, which it starts
+	$(BIN)/python -m pytest -m real
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
