@@ -136,7 +136,7 @@ def main() -> None:
                 "CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text)"
             )
             connection.execute(
-                "INSERT INTO customers SELECT n, 'customer ' || n, 'city ' || n % 100 "
+                "INSERT INTO customers SELECT n, 'customer ' || n, 'city ' || n %% 100 "
                 "FROM generate_series(0, %s - 1) AS n",
                 [arguments.keys],
             )
