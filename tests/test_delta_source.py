@@ -154,8 +154,6 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(path: Path) -> None:
         return caught.value.message
 
     assert "which does not exist" in refused()
-    with pytest.raises(TidegateError, match="on an object store"):
-        source_of("s3://bucket/table")
     add(path, 1)
     assert "has no column nam" in refused("nam STRING")
     assert "id of the table is int64, and id is INT" in refused("id INT")

@@ -82,6 +82,7 @@ TITLES: dict[str, str] = {
     "TG-509": "system that cannot be reached",
     "TG-510": "function of your own that failed",
     "TG-511": "address that cannot be served on",
+    "TG-512": "login that a system refuses",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",

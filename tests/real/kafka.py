@@ -42,7 +42,7 @@ class Broker(systems.Broker):
     # What tests do with it
 
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.brokers})
+        return AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> str:
         admin = self.admin()
@@ -86,7 +86,7 @@ class Broker(systems.Broker):
         keys: Sequence[str | bytes | None] | None = None,
         **more: Any,
     ) -> None:
-        producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0})
         _produce_all(producer, topic, values, partition, keys, more)
         assert producer.flush(60) == 0
 

@@ -1,6 +1,6 @@
 """Kafka to a window to Kafka, which runs until it is killed, or to its end.
 
-python kafka_kill_program.py DATA_DIR BROKERS TOPIC [--until-end] [--kill STEP TIMES]
+python kafka_kill_program.py DATA_DIR BROKERS TOPIC [--until-end] [--kill RECORDS]
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import signal
 import sys
 
 import tidegate
-from tests.spark.kill_program import kill_at
 from tidegate.connectors import kafka_transactions
 
 SCRIPT = """
@@ -26,12 +25,11 @@ CREATE SINK sales_out FROM sales WITH (connector = 'kafka', topic = '{topic}-sal
 CREATE SINK cheap_out FROM cheap WITH (connector = 'kafka', topic = '{topic}-cheap', brokers = '{brokers}', key = 'id');
 CREATE SINK cheap_again FROM cheap WITH (connector = 'kafka', topic = '{topic}-again', brokers = '{brokers}');
 """
-# Not a step of the loop: rows and marker are sent, and the transaction is not committed.
-IN_TRANSACTION = "in transaction"
 
 
-def kill_in_transaction(times: int) -> None:
-    left = [times]
+def kill_in_transaction(records: int) -> None:
+    """Die when so many records are sent, the last of them not committed."""
+    left = [records]
     write = kafka_transactions.Transactions._produce
 
     def produce(self: kafka_transactions.Transactions, *given: object) -> None:
@@ -48,11 +46,7 @@ def main() -> None:
     data, brokers, topic = sys.argv[1:4]
     until_end = "--until-end" in sys.argv
     if "--kill" in sys.argv:
-        step, times = sys.argv[sys.argv.index("--kill") + 1 :][:2]
-        if step == IN_TRANSACTION:
-            kill_in_transaction(int(times))
-        else:
-            kill_at(step, int(times))
+        kill_in_transaction(int(sys.argv[sys.argv.index("--kill") + 1]))
     with tidegate.open(data, master="local[2]", config={"key_groups": 4}) as session:
         session.execute(SCRIPT.format(brokers=brokers, topic=topic))
         session.start(until_end=until_end)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 from examples import systems
@@ -14,6 +18,17 @@ PASSWORD = systems.PASSWORD
 
 class Postgres(systems.Postgres):
     """A server that tests ask and disturb."""
+
+    def kill_all(self) -> None:
+        """kill -9 of the server and of all its processes."""
+        leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        deadline = time.monotonic() + 30
+        while pids := [leader, *_children(leader)] if Path(f"/proc/{leader}").exists() else []:
+            assert time.monotonic() < deadline, "it does not die"
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
     # Asking it
 
@@ -67,3 +82,12 @@ class Postgres(systems.Postgres):
             **more,
         }
         return ", ".join(f"{name} = '{value}'" for name, value in given.items())
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found

@@ -1,4 +1,4 @@
-"""kill -9 of a pipeline between two topics, before, in and after a transaction.
+"""kill -9 of a pipeline between topics, in the middle of a transaction.
 
 Transactions of another producer, committed and aborted, are in the input. `test_kafka_loop` dies at
 every step of an epoch, in one process.
@@ -23,9 +23,7 @@ import pyarrow as pa
 import pytest
 
 from tests.real.kafka import Broker
-from tests.real.kafka_kill_program import IN_TRANSACTION
 from tests.spark.helpers import bag
-from tidegate.runtime.steps import Step
 
 pytestmark = pytest.mark.spark
 
@@ -120,17 +118,16 @@ def test_killed_around_its_transactions_every_row_is_there_once(
     topic = f"bids-{uuid.uuid4().hex[:8]}"
     given = Input(broker, topic)
     data = tmp_path / "data"
-    for step, times in ((Step.ORDERED.value, 2), (Step.COMMITTING.value, 5), (IN_TRANSACTION, 5)):
+    for _ in range(4):
         given.add()
+    # In the third epoch or so: some transactions are committed, and rows of another one are there.
+    killed, _ = life(data, broker, topic, "--kill", "150")
+    assert killed == -9, "it was not killed"
+    for _ in range(2):
         given.add()
-        assert life(data, broker, topic, "--kill", step, str(times))[0] == -9, (
-            f"not killed at {step}"
-        )
-    given.add()
-    given.add()
     assert life(data, broker, topic, "--until-end") == (0, "done, 0 late rows")
     sales = values(broker, f"{topic}-sales")
-    assert bag(sales) == bag(given.expected_sales()) and len(sales) > 50
+    assert bag(sales) == bag(given.expected_sales()) and len(sales) > 30
     cheap = values(broker, f"{topic}-cheap")
     expected = [
         {"id": row["id"], "price": row["price"]} for row in given.rows if row["price"] < 500

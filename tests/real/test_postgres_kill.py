@@ -44,13 +44,15 @@ class Campaign:
         postgres.forget_staged()
         for table in ("sellers", "named", "totals", "odd", "tidegate_commits"):
             postgres.run(f"DROP TABLE IF EXISTS {table}")
+        postgres.run("DROP ROLE IF EXISTS writer")
+        postgres.run(f"CREATE ROLE writer SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
         postgres.run("CREATE TABLE sellers (auction bigint PRIMARY KEY, name text)")
         values = ", ".join(f"({auction}, '{name}')" for auction, name in NAMES.items())
         postgres.run(f"INSERT INTO sellers VALUES {values}")
 
     @property
     def options(self) -> str:
-        return self.postgres.options("TABLE")
+        return self.postgres.options("TABLE", user="writer")
 
     def add_file(self) -> None:
         rows = [
@@ -127,17 +129,17 @@ def test_killed_before_and_in_a_commit_every_row_is_there_once(
     campaign = Campaign(tmp_path, postgres)
     # `test_postgres_loop` dies at every step, in one process. Here the sinks are committed one by one,
     # and the program dies between the first and the second.
-    for step, times in ((Step.DECIDED, 1), (Step.COMMITTING, 2)):
+    for _ in range(3):
         campaign.add_file()
-        campaign.add_file()
-        assert campaign.run_until_killed(step, times) == -9, f"{step}: it was not killed"
+    assert campaign.run_until_killed(Step.COMMITTING, 2) == -9, "it was not killed"
+    campaign.add_file()
     shown, _ = campaign.start("--until-end").communicate(timeout=600)
     assert shown.splitlines()[-1] == "done"
     assert campaign.differences() == {}
     assert postgres.staged() == [], "what was staged is gone"
 
 
-def test_a_database_that_is_killed_is_waited_for_and_nothing_is_lost(
+def test_a_database_that_is_killed_is_waited_for_and_one_that_lets_nobody_in_is_not(
     tmp_path: Path, postgres: Postgres, spark: SparkSession
 ) -> None:
     campaign = Campaign(tmp_path, postgres)
@@ -162,3 +164,20 @@ def test_a_database_that_is_killed_is_waited_for_and_nothing_is_lost(
         assert PASSWORD not in str(shown) and "***" in str(shown[0])
         written = "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
         assert PASSWORD not in written and session.explain("named").count(PASSWORD) == 0
+        postgres.run("ALTER ROLE writer PASSWORD 'another'")
+        postgres.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'"
+        )
+        campaign.add_file()
+        with pytest.raises(tidegate.TidegateError) as refused:
+            session.wait(120)
+        assert refused.value.code == "TG-512", refused.value
+        assert "password authentication failed" in refused.value.message
+        assert PASSWORD not in str(refused.value)
+    assert campaign.differences() != {}, "the last rows are still to come"
+    postgres.run(f"ALTER ROLE writer PASSWORD '{PASSWORD}'")
+    with tidegate.open(tmp_path / "data", spark=spark) as session:
+        session.execute(script(str(campaign.given), campaign.options))
+        session.start()
+        session.wait()
+    assert campaign.differences() == {}

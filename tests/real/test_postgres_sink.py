@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(postgres: Postgres, tabl
 
 def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, table: str) -> None:
     wrong = refused(postgres, table, password="hunter2", connect_timeout="2 s")
-    assert wrong.code == "TG-504" and "password authentication failed" in wrong.message
+    assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
         sink_of(postgres, table, password="hunter2").login
     )

@@ -13,3 +13,8 @@ CREATE SINK k FROM s WITH (connector = 'kafka', topic = 't, u', brokers = 'b:909
 CREATE SOURCE l (v BIGINT) WITH (connector = 'kafka', topic = '^bids.*', brokers = 'b:9092');
 CREATE STREAM m AS SELECT v + 1 AS v FROM l;
 CREATE SINK o FROM m WITH (connector = 'kafka', topic = 'bids2', brokers = 'b:9092');
+CREATE SOURCE p (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'avro', registry_url = 'http://me:hunter2@r');
+CREATE SOURCE q (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'avro', avro_schema = '"string"');
+CREATE SOURCE r (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', registry_url = 'http://r');
+CREATE SOURCE t (v STRING) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'avro', avro_schema = '{"type": "record", "name": "t", "fields": []}', registry_password = 'hunter2');
+CREATE SOURCE u (v VARIANT) WITH (connector = 'kafka', topic = 't', brokers = 'b:9092', format = 'avro', registry_url = 'http://r');

@@ -117,7 +117,7 @@ class Campaign:
         """A life that ends with all of its processes, and with what they had not synced."""
         self.lossy = True
         process = self._at_a_random_moment(files)
-        while living := _of_session(process.pid):
+        while living := of_session(process.pid):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -228,7 +228,7 @@ def _forget(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def _of_session(leader: int) -> list[int]:
+def of_session(leader: int) -> list[int]:
     """The processes of a session that still run: Spark's daemon has a process group of its own."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

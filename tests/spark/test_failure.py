@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError
-from tidegate.spark.failure import describe, pipeline_error
+from tidegate.spark.failure import JobFailed, describe, pipeline_error
 
 IN_A_TASK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted.
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
@@ -116,3 +117,26 @@ def test_other_failures_of_spark_keep_their_words() -> None:
     error = pipeline_error("t", Captured("TABLE_OR_VIEW_NOT_FOUND", text))
     assert error.message == "the stream t stopped: Table is gone. Look for it"
     assert "nothing is lost" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Python worker exited unexpectedly (crashed)",
+        "EOFException occurred while reading the port number from tidegate.spark.daemon's stdout "
+        "and terminated with code: 137",
+    ],
+)
+def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
+    """Also if it was the process that forks them, while it started."""
+    assert JobFailed(RuntimeError(f"Job aborted: {text}")).passing
+    assert not JobFailed(RuntimeError("Job aborted: Division by zero")).passing
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Py4JNetworkError("Error while sending or receiving"), ConnectionRefusedError(111, "refused")],
+)
+def test_a_jvm_that_was_killed_is_named(error: Exception) -> None:
+    found = pipeline_error("t", JobFailed(error))
+    assert found.code == "TG-503" and "Spark's JVM is gone" in found.message

@@ -30,7 +30,6 @@ from tidegate.connectors.delta_table import (
     properties,
     require_free,
     require_plain,
-    table_uri,
     told,
 )
 from tidegate.connectors.delta_tasks import DeltaStagerFactory
@@ -39,7 +38,7 @@ from tidegate.connectors.protocols import Decided, EpochId, SinkContext, SqlColu
 from tidegate.connectors.staged import sweep_staged
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.physical.typed import arrow_type
-from tidegate.storage import NotThere, open_store
+from tidegate.storage import NotThere, open_store, uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,7 @@ class DeltaSink:
         self.options = context.sink.options
         self.who = f"the sink {context.sink.name}"
         self.name = context.sink.name
-        self.uri = table_uri(self.options["path"], context.sink.origin.folder, self.who)
+        self.uri = uri(self.options["path"], context.sink.origin.folder)
         self.store = open_store(self.uri)
         # Names of sinks may hold anything, those of files and in a log should not.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]

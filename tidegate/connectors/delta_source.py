@@ -23,13 +23,12 @@ from tidegate.connectors.delta_table import (
     found_column,
     open_table,
     require_plain,
-    table_uri,
     told,
 )
 from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, Share, SourceContext
 from tidegate.errors import RunError, TidegateError
 from tidegate.physical.typed import arrow_type
-from tidegate.storage import NotThere, open_store
+from tidegate.storage import NotThere, open_store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +47,7 @@ class DeltaSource:
         self.who = f"the source {self.source.name}"
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         self.pace = context.pace
-        self.uri = table_uri(self.options["path"], self.source.origin.folder, self.who)
+        self.uri = uri(self.options["path"], self.source.origin.folder)
         self.store = open_store(self.uri)
         self._files: dict[tuple[int, bool], list[File]] = {}
         with told(self.who):

@@ -6,6 +6,7 @@ epoch, and the newest generation of its pipeline. They are in the same log entry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.protocols import EpochId
 from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
-from tidegate.storage import open_store, uri
+from tidegate.storage import open_store
 from tidegate.storage.uris import path_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ _KNOWN_FEATURES = frozenset(
     }
 )
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+# What an object store answers to whom it does not know, or does not let do this.
+_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
 def driver() -> Any:
@@ -58,13 +64,26 @@ def told(who: str) -> Iterator[None]:
             "TG-504", f"{who}: the table is gone", hint="put the table back, and start again."
         ) from None
     except OSError as error:
-        raise SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.") from None
+        raise _of_store(error, who) from None
     except errors.DeltaError as error:
         raise RunError(
             "TG-504",
             f"{who}: {_first(error)}",
             hint="mend the table and start again: nothing is lost.",
         ) from None
+
+
+def _of_store(error: OSError, who: str) -> TidegateError:
+    """A disk or an object store that is away, unless it says that it lets nobody in."""
+    refused = _REFUSED.search(str(error))
+    if refused is None:
+        return SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.")
+    code = _CODE.search(str(error))
+    return RunError(
+        "TG-512",
+        f"{who}: the object store refuses the login ({refused[0] if code is None else code[1]})",
+        hint="check the credentials (AWS_… in the environment).",
+    )
 
 
 def _first(error: Exception) -> str:
@@ -129,25 +148,16 @@ class Table:
         return None if found is None else int(found)
 
 
-def table_uri(path: str, folder: str, who: str) -> str:
-    """Where a table is, as a URI."""
-    found = uri(path, folder)
-    if not found.startswith("file:"):
-        raise RunError(
-            "TG-504",
-            f"{who}: {path} is on an object store, and tables of Delta Lake are read and written "
-            "on disks only",
-            hint="take a path that all machines of the pipeline share; or write parquet files "
-            "there: connector = 'files'.",
-        )
-    return found
+def _location(place: str) -> str:
+    """Where a table is, for deltalake, which has the keys of a store from the environment."""
+    return path_of(place) if place.startswith("file:") else place
 
 
 def open_table(place: str, version: int | None = None) -> Table | None:
     """A table; None if there is none."""
     deltalake = driver()
     try:
-        return Table(place, deltalake.DeltaTable(path_of(place), version=version))
+        return Table(place, deltalake.DeltaTable(_location(place), version=version))
     except deltalake.exceptions.TableNotFoundError:
         return None
 
@@ -157,7 +167,7 @@ def create_table(place: str, columns: pa.Schema, partition_by: Sequence[str]) ->
     deltalake = driver()
     by = {name.lower(): name for name in columns.names}
     deltalake.DeltaTable.create(
-        path_of(place),
+        _location(place),
         deltalake.Schema.from_arrow(columns),
         mode="ignore",
         partition_by=[by.get(name.lower(), name) for name in partition_by],

@@ -21,6 +21,13 @@ from tidegate.catalog.connector import (
 )
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.files import not_empty, one_character, time_pattern
+from tidegate.connectors.kafka_formats import (
+    AVRO_READING,
+    AVRO_WRITING,
+    check_avro,
+    unreadable,
+    unwritable,
+)
 from tidegate.types import MICROS, ChangelogKind
 
 _CSV, _TEXT = ("format", ("csv",)), ("format", ("json", "csv", "debezium-json"))
@@ -150,8 +157,9 @@ _READING = (
         OptionType.TEXT,
         "how records are written",
         default="json",
-        choices=("json", "csv", "raw", "debezium-json"),
+        choices=("json", "csv", "raw", "avro", "debezium-json"),
     ),
+    *AVRO_READING,
     _KEY_FORMAT,
     OptionSpec(
         "start",
@@ -238,13 +246,14 @@ def _check_source(options: Values, columns: Columns, has_key: bool) -> Complaint
             return "a raw record is one column, a STRING or BINARY", hint
         if has_key:
             return "a raw record has no columns that a PRIMARY KEY could be", "use format = 'json'."
-    return None
+    unread = unreadable(columns) if kind == "avro" else None
+    return (unread, "declare another type, or use format = 'json'.") if unread else None
 
 
 def _check_sink(options: Values) -> Complaint | None:
     if options["key_format"] == "text" and options["key"] and len(options["key"]) > 1:
         return "as text a key has one column", "use key_format = 'json'."
-    return _check_connection(options)
+    return check_avro(options) or _check_connection(options)
 
 
 def _accepts(options: Values) -> frozenset[ChangelogKind]:
@@ -284,7 +293,7 @@ SPEC = ConnectorSpec(
             *_CONNECTION,
             *_READING,
         ),
-        check=_check_connection,
+        check=lambda options: check_avro(options, reads=True) or _check_connection(options),
         metadata=METADATA,
         gives_op=_gives_op,
         check_columns=_check_source,
@@ -302,8 +311,9 @@ SPEC = ConnectorSpec(
                 OptionType.TEXT,
                 "how records are written",
                 default="json",
-                choices=("json",),
+                choices=("json", "avro"),
             ),
+            *AVRO_WRITING,
             OptionSpec(
                 "key",
                 OptionType.NAMES,
@@ -328,6 +338,7 @@ SPEC = ConnectorSpec(
         accepts=_accepts,
         check=_check_sink,
         is_read_by=_is_read_by,
+        check_columns=unwritable,
         changelog_hint="let the stream EMIT ON WINDOW CLOSE or EMIT ON UPDATE, or keep _op in the "
         "records: changelog = 'column'.",
     ),

@@ -69,7 +69,7 @@ class Connection:
 
     def login_refused(self, error: Any) -> TidegateError:
         return RunError(
-            "TG-509",
+            "TG-512",
             f"{self.owner} is not let in by the brokers {self.brokers}: {self.told(error)}",
             hint="check sasl_username, sasl_password, sasl_mechanism and security_protocol.",
         )
@@ -85,10 +85,8 @@ class Complaints:
         self.disturbed = False
 
     def __call__(self, error: Any) -> None:
-        from confluent_kafka import KafkaError
-
         self.disturbed = True
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+        if is_login(error):
             self.login = error
 
     def error(self, failure: Any) -> TidegateError:
@@ -102,7 +100,8 @@ def is_login(error: Any) -> bool:
     """Whether an error says that somebody may not do this."""
     from confluent_kafka import KafkaError
 
-    return error.code() in (
+    # A broker that goes away while it is asked how to log in has refused nobody.
+    return "failed: Local: " not in (error.str() or "") and error.code() in (
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -118,7 +117,7 @@ def require_client() -> None:
         import confluent_kafka  # noqa: F401
     except ImportError:
         raise RunError(
-            "TG-509",
+            "TG-504",
             "the client for Kafka is not installed",
             hint="pip install 'tidegate[kafka]'.",
         ) from None

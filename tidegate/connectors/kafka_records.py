@@ -1,7 +1,8 @@
 """Records of Kafka as columns: bytes that Spark decodes, what records tell besides, what they do.
 
 JSON and CSV are decoded as those of files are, so that the same text is the same row, and what is
-not a record is a dead letter that says its topic, partition and offset.
+not a record is a dead letter that says its topic, partition and offset. Avro comes as JSON, or with
+the reason why it cannot.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidegate.columns import (
     RECORD_LINE,
     SIDE,
 )
+from tidegate.connectors.kafka_avro import REASON
 from tidegate.connectors.kafka_tasks import TOMBSTONE, metadata_column
 from tidegate.connectors.text_files import TextFiles
 from tidegate.connectors.text_lines import TEXT_BYTES
@@ -78,8 +80,13 @@ class Records:
             envelopes = Envelopes(self.record_columns, self.upserts)
             rows = envelopes.rows(self._text(raw, envelopes.columns), self._passed())
             return self._finished(rows, [*self._names(), OP])
-        columns = [*self.record_columns, *([(OP, "STRING")] if self._has_op else [])]
+        columns = self.text_columns
         return self._finished(self._text(raw, columns), [name for name, _ in columns])
+
+    @property
+    def text_columns(self) -> list[tuple[str, str]]:
+        """What is read of the texts of records."""
+        return [*self.record_columns, *([(OP, "STRING")] if self._has_op else [])]
 
     @property
     def record_columns(self) -> list[tuple[str, str]]:
@@ -96,7 +103,8 @@ class Records:
     def _kept(self) -> tuple[str, ...]:
         """What is known of a record besides its text."""
         told = dict.fromkeys(metadata_column(what) for _, what, _ in self.metadata)
-        return (*ARRIVAL, PARTITION, TOMBSTONE, *told)
+        judged = (REASON,) if self.format == "avro" else ()
+        return (*ARRIVAL, PARTITION, TOMBSTONE, *told, *judged)
 
     def _passed(self) -> list[str]:
         """All that is hidden, while a record becomes rows."""
@@ -138,11 +146,12 @@ class Records:
         hidden = [name for name in self._passed() if name in (PARTITION, SIDE, NOW)]
         hidden += [ARRIVAL_FILE, ARRIVAL_ROW] if self.arrival else []
         hidden += [RECORD_FILE, RECORD_LINE, BAD_COLUMN] if self.located else []
-        without = self.format in ("json", "csv") and not self.upserts
+        without = self.format in ("json", "csv", "avro") and not self.upserts
         unwanted = tombstone if without else "false"
         shown.append(f"CASE WHEN {unwanted} THEN '' ELSE {BAD_RECORD} END AS {BAD_RECORD}")
         if self.located:
-            reason = f"CASE WHEN {unwanted} THEN {text_literal(_NO_VALUE)} ELSE {BAD_REASON} END"
+            why = f"coalesce({REASON}, {BAD_REASON})" if self.format == "avro" else BAD_REASON
+            reason = f"CASE WHEN {unwanted} THEN {text_literal(_NO_VALUE)} ELSE {why} END"
             shown.append(f"{reason} AS {BAD_REASON}")
         return frame.selectExpr(*shown, *hidden)
 

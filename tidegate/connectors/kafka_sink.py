@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 
 from tidegate.columns import OP
 from tidegate.connectors.files_sink import json_options
+from tidegate.connectors.kafka_avro import (
+    GONE,
+    KEY,
+    AvroEncoder,
+    AvroStagerFactory,
+    avro_schema,
+    require_avro,
+)
+from tidegate.connectors.kafka_registry import Registry
 from tidegate.connectors.kafka_source import connection_of
 from tidegate.connectors.kafka_topics import Topics
 from tidegate.connectors.kafka_transactions import Fenced, Marker, Transactions, spooled
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 
     from tidegate.connectors.memory_tasks import ArrowStagerFactory
 
-_KEY, _VALUE = "_tg_key_out", "_tg_value_out"
+_VALUE = "_tg_value_out"
 # What this machine knows of the marker, for when the broker has forgotten it.
 _KNOWN = "committed.json"
 
@@ -54,6 +63,10 @@ class KafkaSink:
         self.last: EpochId | None = None
         self.failure: TidegateError | None = None
         self.key = self._key()
+        self.is_avro = self.options["format"] == "avro"
+        self.encoder: AvroEncoder | None = None
+        if self.is_avro:
+            require_avro()
 
     def _key(self) -> tuple[str, ...] | None:
         """The columns of keys; None if records have none."""
@@ -81,6 +94,8 @@ class KafkaSink:
 
     def recover(self, decided: Decided) -> None:
         self._require_topic()
+        if self.is_avro:
+            self.encoder = self._encoder()
         try:
             marker = self.transactions.open()
         except Fenced:
@@ -105,6 +120,20 @@ class KafkaSink:
                 f"on {self.options['brokers']}",
                 hint=f"create it first; {did_you_mean(self.topic, own, 'topics there')}",
             )
+
+    def _encoder(self) -> AvroEncoder:
+        """The schema of the columns, which a registry gives a number."""
+        import pyarrow as pa
+
+        from tidegate.physical.typed import arrow_type
+
+        columns = [(name, arrow_type(kind)) for name, kind in self.context.columns]
+        if self.rows.kind is ChangelogKind.UPSERT:
+            columns = [item for item in columns if item[0] != OP]
+        schema = json.dumps(avro_schema(self.topic, pa.schema(columns)))
+        registry = Registry.of(self.connection.owner, self.options)
+        number = None if registry is None else registry.register(f"{self.topic}-value", schema)
+        return AvroEncoder(schema, number)
 
     def _known(self, decided: Decided) -> EpochId | None:
         """There is no marker: nothing was ever written, or brokers forgot it (after a week without
@@ -154,14 +183,18 @@ class KafkaSink:
     # Epochs
 
     def columns(self, given: SqlColumns) -> SqlColumns | None:
-        """Keys and values as texts; a row that goes is a key without a value."""
+        """Keys and values, or what tasks make values of; a row that goes is a key without one."""
         op = next((sql for sql, name in given if name == OP), None)
         upsert = self.rows.kind is ChangelogKind.UPSERT
         written = [(sql, name) for sql, name in given if not (upsert and name == OP)]
+        goes = upsert and op is not None
+        key = (self._key_sql(given), KEY)
+        if self.is_avro:
+            return [key, (f"{op} IN ('-U', '-D')" if goes else "false", GONE), *written]
         value = _json(written)
-        if upsert and op is not None:
+        if goes:
             value = f"CASE WHEN {op} NOT IN ('-U', '-D') THEN {value} END"
-        return [(self._key_sql(given), _KEY), (value, _VALUE)]
+        return [key, (value, _VALUE)]
 
     def _key_sql(self, given: SqlColumns) -> str:
         if self.key is None:
@@ -172,10 +205,14 @@ class KafkaSink:
             return f"CAST({chosen[0][0]} AS STRING)"
         return _json(chosen, nulls=True)
 
-    def stager(self, schema: pa.Schema) -> ArrowStagerFactory:
+    def stager(self, schema: pa.Schema) -> ArrowStagerFactory | AvroStagerFactory:
         from tidegate.connectors.memory_tasks import ArrowStagerFactory
 
-        return ArrowStagerFactory(self.store.uri)
+        spool = ArrowStagerFactory(self.store.uri)
+        if not self.is_avro:
+            return spool
+        assert self.encoder is not None, "a sink is opened before tasks write"
+        return AvroStagerFactory(spool, self.encoder)
 
     def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
         if self.failure is not None:

@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.kafka import read_start, topics_of
+from tidegate.connectors.kafka_avro import require_avro
 from tidegate.connectors.kafka_client import Connection
 from tidegate.connectors.kafka_topics import EARLIEST, LATEST, Place, Topics
 from tidegate.connectors.protocols import Cut, Leaf, Offset, Read, SourceContext
 from tidegate.errors import DataDirectoryError, RunError, SystemAway, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.catalog.objects import Source
+    from tidegate.connectors.kafka_avro import AvroDecoder
 
 # New partitions are looked for about this often.
 _LOOK_SECONDS = 1.0
@@ -61,6 +65,8 @@ class KafkaSource:
         self.options = context.source.options
         self.connection = connection_of(f"the source {self.source.name}", self.options)
         self.topics = Topics(self.connection)
+        if self.options["format"] == "avro":
+            require_avro()
         self.context = context
         self.start = read_start(self.options["start"])
         self._lock = threading.Lock()
@@ -274,13 +280,25 @@ class KafkaSource:
 
         records = Records(self.source, read.arrival, read.located)
         told = tuple(dict.fromkeys(what for _, what, _ in records.metadata))
-        return records.read(leaf(KafkaReader(self.connection, told, self._keys())))
+        decoder = self._decoder(records.text_columns) if records.format == "avro" else None
+        return records.read(leaf(KafkaReader(self.connection, told, self._keys(), decoder)))
+
+    def _decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
+        import pyarrow as pa
+
+        from tidegate.connectors.kafka_avro import AvroDecoder
+        from tidegate.connectors.kafka_registry import Registry
+        from tidegate.physical.typed import arrow_type
+
+        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        registry = Registry.of(self.connection.owner, self.options)
+        return AvroDecoder(schema, self.options["avro_schema"], registry)
 
     def _keys(self) -> Any:
         """How the key of a tombstone becomes a record that JSON can be read of."""
         from tidegate.connectors.kafka_tasks import KeyText
 
-        if not self.source.primary_key or self.options["format"] != "json":
+        if not self.source.primary_key or self.options["format"] not in ("json", "avro"):
             return None
         if self.options["key_format"] == "json":
             return KeyText(None, False)

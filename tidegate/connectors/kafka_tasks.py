@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, PARTITION, RECORD_FILE, RECORD_LINE
+from tidegate.connectors.kafka_avro import REASON, AvroDecoder
 from tidegate.connectors.kafka_client import Complaints, Connection, is_login
 from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
-from tidegate.errors import SystemAway
+from tidegate.errors import SystemAway, TidegateError
 
 # Whether a record has no value: it deletes its key.
 TOMBSTONE = "_tg_tombstone"
@@ -76,6 +77,8 @@ class KafkaReader:
     metadata: tuple[str, ...]
     # How keys of tombstones are read; None if there are none.
     keys: KeyText | None = None
+    # What makes texts of values that are none.
+    decoder: AvroDecoder | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -90,11 +93,22 @@ class KafkaReader:
                 (PARTITION, pa.int32()),
                 (TOMBSTONE, pa.bool_()),
                 *((metadata_column(name), METADATA_TYPES[name]) for name in self.metadata),
+                *([(REASON, pa.string())] if self.decoder is not None else []),
             ]
         )
 
     def read(self, share: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
         consumer = _consumer(self.connection)
+        try:
+            yield from self._read(consumer, share)
+        except TidegateError:
+            # Brokers may be there, and it alone not find them: the next task asks with a new one.
+            consumer.forget()
+            raise
+
+    def _read(
+        self, consumer: _Consumer, share: list[list[Any]]
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
         schema = self.schema
         parts = {(part[1], part[2]): part for part in share}
         kept: dict[tuple[str, int], list[Any]] = {place: [] for place in parts}
@@ -128,14 +142,9 @@ class KafkaReader:
         values = [message.value() for message in messages]
         offsets = pa.array([message.offset() for message in messages], pa.int64())
         gone = [value is None for value in values]
-        if any(gone):
-            read = self.keys.record if self.keys is not None else lambda _: b""
-            values = [
-                read(message.key()) if value is None else value
-                for message, value in zip(messages, values, strict=True)
-            ]
+        texts, reasons = self._texts(messages, values)
         arrays: list[Any] = [
-            pa.array(values, pa.binary()),
+            pa.array(texts, pa.binary()),
             pa.repeat(pa.scalar(shown), count),
             offsets,
             pa.repeat(pa.scalar(False), count),
@@ -145,7 +154,25 @@ class KafkaReader:
             pa.array(gone, pa.bool_()),
         ]
         arrays += [pa.array(_told(name, messages), METADATA_TYPES[name]) for name in self.metadata]
+        arrays += [pa.array(reasons, pa.string())] if self.decoder is not None else []
         return pa.record_batch(arrays, schema=schema)
+
+    def _texts(
+        self, messages: list[Any], values: list[bytes | None]
+    ) -> tuple[list[bytes], list[str | None]]:
+        """The texts of values, and why there is none; that of a tombstone is made of its key."""
+        reasons: list[str | None] = [None] * len(values)
+        texts = [b"" if value is None else value for value in values]
+        if self.decoder is not None:
+            places = [place for place, value in enumerate(values) if value is not None]
+            read, why = self.decoder.texts([texts[place] for place in places])
+            for place, text, reason in zip(places, read, why, strict=True):
+                texts[place], reasons[place] = text, reason
+        if self.keys is not None:
+            for place, value in enumerate(values):
+                if value is None:
+                    texts[place] = self.keys.record(messages[place].key())
+        return texts, reasons
 
 
 def _told(name: str, messages: list[Any]) -> list[Any]:
@@ -171,6 +198,11 @@ class _Consumer:
         self.complaints = Complaints(connection)
         settings = {**connection.settings, **_SETTINGS, "group.id": f"tidegate-{os.getpid()}"}
         self.consumer: Any = Consumer({**settings, "error_cb": self.complaints})
+
+    def forget(self) -> None:
+        """Nobody asks it any more."""
+        for key in [key for key, (_, known) in _consumers.items() if known is self]:
+            del _consumers[key]
 
     def messages(self, parts: Iterable[list[Any]]) -> Iterator[Any]:
         """The records of all parts, those of a partition in order; some offsets have none."""

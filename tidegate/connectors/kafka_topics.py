@@ -88,3 +88,6 @@ class Topics:
             if is_login(error.args[0]):
                 raise self.connection.login_refused(error.args[0]) from None
             raise self.complaints.error(error.args[0]) from None
+        except TimeoutError:
+            self.admin.poll(0)
+            raise self.complaints.error("they do not answer") from None

@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,12 @@ from tidegate.connectors.kafka_client import (
     require_client,
 )
 from tidegate.connectors.protocols import EpochId
-from tidegate.errors import RunError
+from tidegate.errors import RunError, TidegateError
 
 # How long a coordinator may take to answer; whoever waits longer is told why.
 _COORDINATOR_SECONDS = 20.0
+# How much longer than it should a call may take before it is given up.
+_GRACE_SECONDS = 5.0
 _POLL_EVERY = 1_000
 # Producers that are in a call which does not return: to end them would not return either.
 _ABANDONED: list[Any] = []
@@ -80,7 +83,10 @@ class Transactions:
         self.complaints = Complaints(self.connection)
         from confluent_kafka import Consumer, KafkaException, Producer
 
-        settings = {**_DEFAULTS, **self.connection.settings, "error_cb": self.complaints}
+        # The client wants no answer to take longer than a transaction.
+        patience = {"socket.timeout.ms": min(_SOCKET_MS, self.timeout_ms)}
+        given = {**_DEFAULTS, **patience, **self.connection.settings}
+        settings = {**given, "error_cb": self.complaints}
         own = {
             "transactional.id": self.name,
             "transaction.timeout.ms": self.timeout_ms,
@@ -142,6 +148,7 @@ class Transactions:
         place = TopicPartition(self.topic, 0, marker.offset, metadata=marker.metadata())
         try:
             self.producer.begin_transaction()
+            number = -1
             for number, (key, value) in enumerate(rows):
                 self._produce(key, value, number)
             group = self.consumer.consumer_group_metadata()
@@ -149,11 +156,14 @@ class Transactions:
                 self.producer.send_offsets_to_transaction,
                 self.producer.commit_transaction,
             )
-            self._within(_COORDINATOR_SECONDS, send, [place], group, _COORDINATOR_SECONDS)
+            self._within(_COORDINATOR_SECONDS, send, [place], group)
             self._before_commit()
-            seconds = max(self.timeout_ms / 1000, _COORDINATOR_SECONDS)
-            self._within(seconds, commit, seconds)
+            # Rows may take as long as their transaction; without any, a coordinator that is gone
+            # holds nobody for longer than it must.
+            seconds = self.timeout_ms / 1000 if number >= 0 else 0.0
+            self._within(max(seconds, _COORDINATOR_SECONDS), commit)
         except KafkaException as error:
+            self._hear()
             found = self._failure(error.args[0])
             self._abort()
             raise found from None
@@ -168,13 +178,13 @@ class Transactions:
 
         def run() -> None:
             try:
-                call(*given)
+                call(*given, seconds)
             except BaseException as error:
                 failed.append(error)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(2 * seconds)
+        thread.join(seconds + _GRACE_SECONDS)
         if thread.is_alive():
             _ABANDONED.append(self.producer)
             self.producer = None
@@ -200,6 +210,14 @@ class Transactions:
     def _undelivered(self, error: Any, _: Any) -> None:
         self._failed = self._failed or error
 
+    def _hear(self) -> None:
+        """A call may fail because of a row before it was told what became of that row."""
+        from confluent_kafka import KafkaException
+
+        # The client may set an error of its own while it calls back.
+        with suppress(KafkaException, SystemError):
+            self.producer.poll(0)
+
     def _require_delivered(self) -> None:
         from confluent_kafka import KafkaException
 
@@ -213,8 +231,8 @@ class Transactions:
         try:
             if self.producer is not None:
                 self.producer.purge()
-                self.producer.abort_transaction(ANSWER_SECONDS)
-        except KafkaException:
+                self._within(ANSWER_SECONDS, self.producer.abort_transaction)
+        except (KafkaException, TidegateError):
             pass
         self.close()
 
@@ -259,12 +277,12 @@ class Transactions:
         return self.complaints.error(told)
 
 
+# A producer whose broker came back may wait for an answer that never comes.
+_SOCKET_MS = 15_000
 _DEFAULTS = {
     # Records of a key are where the producers of Java put them.
     "partitioner": "murmur2_random",
     "linger.ms": 10,
-    # A producer whose broker came back may wait for an answer that never comes.
-    "socket.timeout.ms": 15_000,
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 512 << 10,
 }

@@ -100,6 +100,9 @@ def _of(error: Any, what: str) -> TidegateError:
     lost = isinstance(error, driver().OperationalError) and not refused
     if passing or lost or isinstance(error, driver().InterfaceError):
         return SystemAway(f"{what}: {reason}", "it is asked again until it answers.")
+    if state.startswith("28") or _is_login(reason):
+        hint = "correct the options user and password."
+        return RunError("TG-512", f"{what}: {reason}", hint=hint)
     return RunError("TG-504", f"{what}: {reason}", hint=_hint(state, reason))
 
 
@@ -111,20 +114,25 @@ def _first(error: Exception) -> str:
 
 def _is_refusal(reason: str) -> bool:
     """Whether a connection that failed will fail again: psycopg tells no state of these."""
-    words = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
-    missing = ('role "', 'database "')
-    return any(word in reason for word in words) or (
-        "does not exist" in reason and any(word in reason for word in missing)
+    missing = 'database "' in reason and "does not exist" in reason
+    return missing or "permission denied" in reason or _is_login(reason)
+
+
+def _is_login(reason: str) -> bool:
+    """Whether somebody is not let in."""
+    words = (
+        *("authentication failed", "no password supplied", "no pg_hba.conf entry"),
+        "is not permitted to log in",
     )
+    unknown = 'role "' in reason and "does not exist" in reason
+    return unknown or any(word in reason for word in words)
 
 
 def _hint(state: str, reason: str) -> str:
-    if state.startswith("28") or "password" in reason or 'role "' in reason:
-        return "correct the options user and password."
+    if state == "42501" or "permission denied" in reason:
+        return "GRANT the user the right to connect, read, write and create tables there."
     if state == "3D000" or 'database "' in reason:
         return "correct the option database."
-    if state.startswith("42501"):
-        return "GRANT the user the right to read, write and create tables there."
     if state.startswith("23"):
         return "rows break a rule of the table: leave them out of the stream, or drop the rule."
     if state.startswith("22"):

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.columns import OP
+from tidegate.connectors.postgres_binary import HEADER, TRAILER, binary_rows
 from tidegate.connectors.postgres_client import Login, driver, kept_connection, told
 from tidegate.connectors.postgres_types import BINARY, plain_type
 
@@ -53,6 +54,8 @@ class PostgresStager:
     table: str | None = None
     _open: ExitStack = field(default_factory=ExitStack)
     _copy: Any = None
+    # The types of columns as COPY takes them in bytes; None if it gets texts.
+    _kinds: list[str] | None = None
 
     def add(self, rows: pa.Table) -> None:
         with told(f"the sink {self.how.sink}"):
@@ -60,9 +63,12 @@ class PostgresStager:
                 self._begin()
             names = [name for name, _, _ in self.how.goal.columns]
             names += [OP] if self.how.goal.has_op else []
-            lists = [rows.column(name).to_pylist() for name in names]
-            for row in zip(*lists, strict=True):
-                self._copy.write_row(row)
+            columns = [rows.column(name) for name in names]
+            if self._kinds is not None:
+                self._copy.write(binary_rows(columns, self._kinds, f"the sink {self.how.sink}"))
+            else:
+                for row in zip(*(column.to_pylist() for column in columns), strict=True):
+                    self._copy.write_row(row)
         self.rows += rows.num_rows
 
     def _begin(self) -> None:
@@ -82,11 +88,13 @@ class PostgresStager:
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
             sql.Identifier(goal.schema, self.table), sql.SQL(", ").join(columns)
         )
-        if all(kinds):
+        known = [kind for kind in kinds if kind is not None]
+        if len(known) == len(kinds):
             statement += sql.SQL(" (FORMAT BINARY)")
+            self._kinds = known
         self._copy = self._open.enter_context(cursor.copy(statement))
-        if all(kinds):
-            self._copy.set_types(kinds)
+        if self._kinds is not None:
+            self._copy.write(HEADER)
 
     def _create(self, cursor: Any, columns: list[Any]) -> None:
         """A table like the one that rows are meant for: whatever that lost or changed since it was
@@ -110,5 +118,7 @@ class PostgresStager:
         if self.table is None:
             return []
         with told(f"the sink {self.how.sink}"):
+            if self._kinds is not None:
+                self._copy.write(TRAILER)
             self._open.close()
         return [{"table": self.table, "rows": self.rows}]

@@ -45,6 +45,7 @@ def _message(error: BaseException) -> str:
 # What passes by itself: a worker that did not start in time, an executor that is gone.
 _PASSING = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|ExecutorLostFailure|"
+    r"reading the port number from|"
     r"Could not allocate .*port|Connection reset by peer|FetchFailed"
 )
 
@@ -84,6 +85,10 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
         return error
     if isinstance(error, JobFailed):
         return pipeline_error(stream, error.error)
+    if _is_jvm_gone(error):
+        hint = "nothing is lost: start again; if that happens often, raise spark.driver.memory."
+        gone = "Spark's JVM is gone: it was killed, or had no memory left"
+        return RunError("TG-503", f"the stream {stream} stopped: {gone}", hint=hint)
     text = str(error)
     own = re.search(r"error\[(TG-\d+)\]: (.+)(?:\nHint: (.+))?", text)
     if own is not None:
@@ -102,6 +107,13 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
             "Nothing is lost: change the query and start again."
         )
     return RunError("TG-503", f"the stream {stream} stopped: {describe(error)}", hint=hint)
+
+
+def _is_jvm_gone(error: BaseException) -> bool:
+    """Whether nobody answers any more at the other end of PySpark."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
 def _file_in(text: str) -> str:

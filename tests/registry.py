@@ -1,0 +1,94 @@
+"""A schema registry on loopback, as far as Tidegate asks one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+USER, PASSWORD = "alice", "zz-registry-password-zz"
+
+
+class FakeRegistry(ThreadingHTTPServer):
+    """Schemas by number; `code` makes it answer with an error."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.schemas: list[dict[str, Any]] = []
+        self.subjects: dict[str, list[int]] = {}
+        self.asked: list[str] = []
+        self.needs_login = False
+        self.code: int | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def add(self, schema: str, **more: Any) -> int:
+        """A schema is known by one number, however often it comes; numbers begin at 1."""
+        item = {"schema": schema, **more}
+        if item not in self.schemas:
+            self.schemas.append(item)
+        return self.schemas.index(item) + 1
+
+    def answer(self, path: str, given: dict[str, Any] | None) -> tuple[int, Any]:
+        self.asked.append(path)
+        if self.code is not None:
+            # Servers like to repeat what they were given.
+            return self.code, {"error_code": self.code, "message": f"no, {PASSWORD}"}
+        _, first, second, *rest = path.split("/")
+        if given is None and (first, second) == ("schemas", "ids"):
+            number = int(rest[0])
+            known = 0 < number <= len(self.schemas)
+            return (200, self.schemas[number - 1]) if known else (404, {"error_code": 40403})
+        if given is not None and first == "subjects" and rest == ["versions"]:
+            number = self.add(given["schema"])
+            self.subjects.setdefault(unquote(second), []).append(number)
+            return 200, {"id": number}
+        return 404, {"error_code": 404}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeRegistry
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self._answer(json.loads(self.rfile.read(length)))
+
+    def _answer(self, given: dict[str, Any] | None) -> None:
+        login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if self.server.needs_login and self.headers["Authorization"] != f"Basic {login}":
+            code, found = 401, {"error_code": 401}
+        else:
+            code, found = self.server.answer(self.path, given)
+        body = json.dumps(found).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def running() -> Iterator[FakeRegistry]:
+    server = FakeRegistry()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
