@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.spark.helpers import rows_of
+from tidegate.runtime import cutting
 
 pytestmark = pytest.mark.spark
 
@@ -128,3 +129,23 @@ def test_letters_can_be_queried(spark: Any, tmp_path: Path) -> None:
         bad = db.query("SELECT record FROM bad").to_pylist()
         assert bad == [{"record": '{"word":"x"}'}]
         assert db.query("SELECT n FROM t").to_pylist() == [{"n": 2}]
+
+
+def test_equal_letters_are_told_one_by_one(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Spark adds up groups, which makes one of equal rows."""
+    monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
+    with tidegate.open(tmp_path, spark=spark, config={"vectors": "off"}) as db:
+        db.execute(
+            "CREATE SOURCE s (k INT, word STRING) WITH (connector = 'memory');"
+            "CREATE STREAM t WITH (on_error = 'dead_letter', dead_letters = 'bad') AS "
+            "SELECT k, sum(CAST(word AS INT)) AS n FROM s GROUP BY k EMIT CHANGES;"
+        )
+        bad, good = db.subscribe("bad"), db.subscribe("t")
+        db.insert("s", [{"k": 1, "word": "x"}] * 3 + [{"k": 1, "word": "2"}] * 2)
+        db.start(until_end=True)
+        db.wait()
+        assert len(rows_of(bad.take_all())) == 3
+        assert [row["n"] for row in rows_of(good.take_all())] == [4]
+        assert [status.dead_letters for status in db.status()] == [3]

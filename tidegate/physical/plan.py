@@ -347,7 +347,9 @@ class _Planner:
         waits = tuple((origin.id, delays.get(origin.id, 0)) for origin in origins)
         only = _only_leaf(leaves)
         vectors = port_stage(port, only, self.types) if only is not None else None
-        return FedPort(port, sql, leaves, origins, waits, port.grouped(sql, hidden), vectors)
+        # Groups would make one dead letter of rows that are equal.
+        grouped = port.grouped(sql, hidden) if self.guard is None else None
+        return FedPort(port, sql, leaves, origins, waits, grouped, vectors)
 
 
 def _is_by_clock(node: n.Node) -> bool:
