@@ -134,3 +134,31 @@ def test_a_source_ends_with_all_its_partitions() -> None:
     assert clock.watermark_us == 20
     clock.step([Tick(1, 0, END_US)], None)
     assert clock.watermark_us == END_US
+
+
+def test_what_falls_silent_together_counts_as_if_each_had_been_looked_at_in_time() -> None:
+    """One epoch after a long pause gives the watermark that many epochs would have given."""
+
+    def clock() -> Clock:
+        found = Clock(((Origin(0, SECOND),),))
+        found.step([Tick(0, 0, 40)], 0)
+        found.step([Tick(0, 1, 30)], SECOND // 2)
+        found.step([Tick(0, 2, 60)], SECOND)
+        return found
+
+    often, once = clock(), clock()
+    for tenths in range(11, 31):
+        often.step([], tenths * SECOND // 10)
+    once.step([], 3 * SECOND)
+    assert (often.watermark_us, once.watermark_us) == (60, 60)
+    assert often.idle and once.idle
+    waiting = clock()
+    waiting.step([Tick(0, 0, 45)], 3 * SECOND)
+    assert waiting.watermark_us == 45, "rows that waited for the epoch are not late"
+
+
+def test_an_operator_that_is_idle_says_first_how_far_it_came() -> None:
+    clock = Clock(((Origin(0),), (Origin(1),)))
+    clock.step([Tick(0, 0, 10), Tick(1, 0, 10)], 0)
+    clock.step([Tick(0, 0, 50, True), Tick(1, 0, 40, True)], SECOND)
+    assert (clock.watermark_us, clock.idle) == (40, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,8 @@ def test_the_slowest_partition_holds_the_watermark_until_it_is_idle(
     with open_with(data, spark, idle) as session:
         taken = session.subscribe("w")
         session.start()
+        # However fast this session began, the others have been silent for a second by now.
+        time.sleep(1.1)
         broker.produce(topic, [event(36)], 1)
         session.wait()
         assert watermark(session) == 35, "the others have been silent for long"

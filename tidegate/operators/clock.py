@@ -80,6 +80,7 @@ class Clock:
 
     def step(self, ticks: Sequence[Tick], now_us: int | None) -> None:
         """Take in the ticks of an epoch; `now_us` is its processing time, the same on replay."""
+        since_us = self.now_us
         if now_us is not None:
             self.now_us = max(self.now_us, now_us)
             self.began_us = self.now_us if self.began_us is None else self.began_us
@@ -89,11 +90,23 @@ class Clock:
             if known is not None and tick.mark_us == UNHEARD_US:
                 continue
             mark = tick.mark_us if known is None else max(tick.mark_us, known.mark_us)
-            self.partitions[key] = _Partition(mark, self.now_us, tick.idle)
+            self.partitions[key] = _Partition(mark, self.now_us)
         self._end({tick.origin for tick in ticks if tick.mark_us == END_US})
+        # However long ago the last epoch was: what fell silent since then did so one by one, and
+        # what says that it is idle has said before how far it came.
+        for moment_us in [at for at in self._idle_moments(since_us) if at <= self.now_us]:
+            self._move(moment_us)
+        self._move(self.now_us)
+        for tick in ticks:
+            self.partitions[tick.origin, tick.partition].idle |= tick.idle
+        if any(tick.idle for tick in ticks):
+            self._move(self.now_us)
+
+    def _move(self, at_us: int) -> None:
+        """Take the watermarks to where they are at a moment of processing time."""
         moving = []
         for index, origins in enumerate(self.ports):
-            heard, idle = self._port(origins)
+            heard, idle = self._port(origins, at_us)
             if heard is not None and not idle:
                 before = self.marks[index]
                 self.marks[index] = heard if before is None else max(before, heard)
@@ -112,11 +125,11 @@ class Clock:
             if origin in ended:
                 item.mark_us = END_US
 
-    def _port(self, origins: tuple[Origin, ...]) -> tuple[int | None, bool]:
+    def _port(self, origins: tuple[Origin, ...], at_us: int) -> tuple[int | None, bool]:
         """The watermark of a port, and whether all that feeds it is idle."""
         marks: list[int | None] = []
         for origin in origins:
-            mark, idle = self._origin(origin)
+            mark, idle = self._origin(origin, at_us)
             if not idle:
                 marks.append(mark)
         if not marks:
@@ -124,37 +137,34 @@ class Clock:
         known = [mark for mark in marks if mark is not None]
         return (min(known) if len(known) == len(marks) else None), False
 
-    def _origin(self, origin: Origin) -> tuple[int | None, bool]:
+    def _origin(self, origin: Origin, at_us: int) -> tuple[int | None, bool]:
         heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
-        awake = [item for item in heard if not self._is_idle(item, origin)]
+        awake = [item for item in heard if not _is_idle(item, origin, at_us)]
         if awake:
             least = min(item.mark_us for item in awake)
             return (least if least != UNHEARD_US else None), False
         if heard:
             return None, True
         # It has never sent a row: it is idle once `idle_us` has passed since the first epoch.
-        silent = self.now_us - (self.began_us if self.began_us is not None else self.now_us)
+        silent = at_us - (self.began_us if self.began_us is not None else at_us)
         return None, origin.idle_us is not None and silent > origin.idle_us
-
-    def _is_idle(self, item: _Partition, origin: Origin) -> bool:
-        if item.mark_us == END_US:
-            return False
-        if item.idle:
-            return True
-        return origin.idle_us is not None and self.now_us - item.heard_us > origin.idle_us
 
     def idle_at_us(self) -> int | None:
         """The next moment at which something that is silent will count as idle."""
-        moments = []
+        return min(self._idle_moments(self.now_us), default=None)
+
+    def _idle_moments(self, since_us: int) -> list[int]:
+        """When what was heard at `since_us` counts as idle if nothing comes, in order."""
+        moments = set()
         for origin in {item for origins in self.ports for item in origins}:
             if origin.idle_us is None:
                 continue
             heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
-            awake = [i for i in heard if i.mark_us != END_US and not self._is_idle(i, origin)]
-            moments += [item.heard_us + origin.idle_us + 1 for item in awake]
-            if not heard and self.began_us is not None and not self._origin(origin)[1]:
-                moments.append(self.began_us + origin.idle_us + 1)
-        return min(moments, default=None)
+            awake = [i for i in heard if i.mark_us != END_US and not _is_idle(i, origin, since_us)]
+            moments |= {item.heard_us + origin.idle_us + 1 for item in awake}
+            if not heard and self.began_us is not None and not self._origin(origin, since_us)[1]:
+                moments.add(self.began_us + origin.idle_us + 1)
+        return sorted(moments)
 
     def to_bytes(self) -> bytes:
         content = {
@@ -186,3 +196,11 @@ class Clock:
             content["watermark_us"],
             content["idle"],
         )
+
+
+def _is_idle(item: _Partition, origin: Origin, at_us: int) -> bool:
+    if item.mark_us == END_US:
+        return False
+    if item.idle:
+        return True
+    return origin.idle_us is not None and at_us - item.heard_us > origin.idle_us
