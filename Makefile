@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+CLASSES := $(VENV)/spark-classes.jsa
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-kafka test test-fast test-browser test-spark test-real lint format docs goldens screenshots bench nexmark-flink clean
 
@@ -16,6 +18,10 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	@touch $(READY)
+
+# The classes of Spark in one file, from which the tests start Java faster.
+$(CLASSES): $(READY)
+	@$(BIN)/python -m tests.java
 
 setup: $(READY) ## Create .venv with everything in it
 
@@ -37,15 +43,15 @@ test: lint test-fast test-browser test-spark test-real ## Everything: lint, type
 test-fast: $(READY) ## The tests that need neither Spark nor another system
 	$(BIN)/python -m pytest -m 'not spark and not real and not browser' -n auto
 
-test-browser: $(READY) ## The console in a Chromium, where there is one
+test-browser: $(CLASSES) ## The console in a Chromium, where there is one
 	@if command -v chromium || command -v chromium-browser; then $(BIN)/python -m pytest -m browser; \
 		else echo "no Chromium was found (apt install chromium): the console was not tested in a browser"; fi
 
-test-spark: $(READY) ## The tests on a local Spark, two at a time
+test-spark: $(CLASSES) ## The tests on a local Spark, two at a time
 	$(BIN)/python -m pytest -m 'spark and not real' -n 2 --dist loadfile --no-loadscope-reorder
 
-test-real: $(READY) ## With a real broker, database, cluster and object store, which it starts
-	$(BIN)/python -m pytest -m real
+test-real: $(CLASSES) ## With a real broker, database, cluster and object store, which it starts
+	$(BIN)/python -m pytest -m real -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY) ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from tests import java
 from tests.chaos.batch import Difference, Sinks, compare, expected
 from tests.chaos.feed import AUCTIONS, Feed
 from tests.chaos.program import SINKS
@@ -26,8 +27,6 @@ KINDS = ("pipeline", "jvm", *("broker", "database") * 2, *("worker",) * 3)
 # Auctions beyond them have no seller.
 SELLERS = {auction: f"seller {auction % 7}" for auction in range(AUCTIONS - 3)}
 _SECONDS = 900
-# Lives are short: compiling Java for the long run would take most of them.
-_JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 # The code of an error that a system which is away may cause while a pipeline starts.
 _AWAY_AT_START = "TG-509"
 # What a pipeline ends with whose JVM was killed.
@@ -77,7 +76,7 @@ class Campaign:
                 stdout=out,
                 stderr=out,
                 cwd=ROOT,
-                env={**_JAVA, **os.environ, "PYTHONPATH": str(ROOT)},
+                env={**java.environment(), **os.environ, "PYTHONPATH": str(ROOT)},
                 start_new_session=True,
             )
 

@@ -1,7 +1,7 @@
 """Real systems, started once for all tests that need them.
 
-All tests here are marked `real`: `make test-real` runs them in one process, so that there is one
-broker, one database, one cluster and one Spark, and never two at once.
+All tests here are marked `real`: `make test-real` runs them in two processes, each of which has a
+broker, a database, a cluster and a Spark of its own.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Tests run many queries over few rows, in many processes: compiling Java for the long run takes most
-# of their time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+for _name, _value in java.environment().items():
+    os.environ.setdefault(_name, _value)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

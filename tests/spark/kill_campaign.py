@@ -26,6 +26,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
+from tests import java
 from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.storage.lossy_disk import lose_power
@@ -178,7 +179,7 @@ class Campaign:
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROGRAM.parents[2],
-            env={**os.environ, **more_env},
+            env={**java.environment(), **os.environ, **more_env},
             start_new_session=True,
         )
 
