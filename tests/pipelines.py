@@ -56,7 +56,7 @@ class Looped(Pipeline):
 
     job: Callable[[Looped, Order], None] = staticmethod(lambda pipeline, order: None)
 
-    def _build(self, members: Sequence[Member], epoch: Any, order: Order) -> Any:
+    def _build(self, members: Sequence[Member], *rest: Any) -> Any:
         return _Frame(members)
 
     def _job(self, frame: Any, order: Order) -> list[bytes]:
@@ -73,7 +73,7 @@ class Looped(Pipeline):
                 file = f"{order.stamp}-{uuid.uuid4().hex[:8]}"
                 self.context.store.child("state").put_new(file, b"state")
                 head, report = [file, 0, 5, 0], {"rows": 1}
-                found = {"operator": key, "key_group": 0, "head": head, "files": [], "size": 5}
+                found = {"operators": [key], "key_group": 0, "head": head, "files": [], "size": 5}
                 yield {**found, "report": report}
 
     def _run_task(
@@ -87,7 +87,7 @@ class Looped(Pipeline):
             if owner.key == member.key
         }
         for batch, count in (item for name in share for item in reader.read(name)):
-            yield {"stream": member.name, "rows": count, "out": count}
+            yield {"streams": [member.name], "rows": count, "out": count}
             ids = [uuid.uuid4().hex for _ in range(count)]
             rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
             for stager in stagers.values():
@@ -123,7 +123,7 @@ class House:
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
         key = stream.name.lower()
         known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
-        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(known))
+        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(known), guarded=True)
         return cast(
             Member,
             _Known(

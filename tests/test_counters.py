@@ -33,7 +33,7 @@ def step(key_group: int, **report: Any) -> dict[str, Any]:
     head = [f"file{key_group}", 0, 1, 2]
     files = ["old"] if key_group else []
     return {
-        "operator": "s.1",
+        "operators": ["s.1"],
         "key_group": key_group,
         "head": head,
         "files": files,
@@ -44,10 +44,10 @@ def step(key_group: int, **report: Any) -> dict[str, Any]:
 
 def test_the_notes_of_all_tasks_add_up() -> None:
     notes = of(
-        {"stream": "S", "source": "x", "rows": 5},
-        {"stream": "s", "out": 3, "bad": 1, "marks": {"0": 7}},
-        {"stream": "s", "out": 1, "marks": {"0": 5, "1": 9}},
-        {"stream": "other", "rows": 100},
+        {"streams": ["S"], "source": "x", "rows": 5},
+        {"streams": ["s"], "out": 3, "bad": 1, "marks": {"0": 7}},
+        {"streams": ["s"], "out": 1, "marks": {"0": 5, "1": 9}},
+        {"streams": ["other"], "rows": 100},
         {"sink": "out", "tokens": ["a"]},
         {"sink": "out", "tokens": []},
         {"sink": "out", "tokens": ["b"]},

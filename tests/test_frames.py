@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.protocols import Cut
 from tidegate.runtime.cutting import Epoch
-from tidegate.runtime.frames import Frames
+from tidegate.runtime.frames import Frames, Job
 from tidegate.spark.frame import PipelineFrame
+from tidegate.spark.order import Order
 
 
-def epoch(cut: Cut) -> Epoch:
-    return Epoch({("t", "s"): cut}, False, False)
+def job(cut: Cut) -> Job:
+    epoch = Epoch({("t", "s"): cut}, False, False)
+    return Job({}, {}, {}, epoch, Order(0, 1, 0), Manifest(0, 0, 8, 0), 2)
 
 
 def test_what_only_spark_can_read_is_not_left_to_a_frame_whose_tasks_read() -> None:
@@ -22,10 +25,10 @@ def test_what_only_spark_can_read_is_not_left_to_a_frame_whose_tasks_read() -> N
         made.append(PipelineFrame(cast(Any, object()), (), once))
         return made[-1]
 
-    both = epoch(Cut({}, [["part"]], 5, native=["a.parquet"]))
-    spark_only = epoch(Cut({}, [], 5, native=["b.parquet"]))
-    kept = frames.kept(both, 2, lambda: build(once=False))
-    assert frames.kept(both, 2, lambda: build(once=False)) is kept
-    other = frames.kept(spark_only, 2, lambda: build(once=True))
+    both = job(Cut({}, [["part"]], 5, native=["a.parquet"]))
+    spark_only = job(Cut({}, [], 5, native=["b.parquet"]))
+    kept = frames.kept(both, lambda: build(once=False))
+    assert frames.kept(both, lambda: build(once=False)) is kept
+    other = frames.kept(spark_only, lambda: build(once=True))
     assert other is not kept, "its rows would not be read, and their offset decided"
-    assert frames.kept(both, 2, lambda: build(once=False)) is kept
+    assert frames.kept(both, lambda: build(once=False)) is kept

@@ -34,7 +34,7 @@ ORDER = Order(0, 7, 1_000)
 def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]) -> PackSpec:
     named = tuple((name, name) for name in columns)
     delays, local = ((0, 0),), ((0, 0), (1000, 1))
-    return PackSpec("s", operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
+    return PackSpec(("s",), operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
 
 
 def hold_spec() -> PackSpec:
@@ -123,7 +123,7 @@ def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
     live = [False, True, False, True]
     (rows,) = sent(hold_spec(), [batch(0, 4, **{MARK: marks, LIVE: live})])
     (note,) = [row["data"] for row in rows if row["port"] == PASSING]
-    assert json.loads(note[1:]) == {"stream": "s", "bad": 2}
+    assert json.loads(note[1:]) == {"streams": ["s"], "bad": 2}
     assert {tick.mark_us for row in rows for tick in decode_ticks(row["ticks"])} == {7}
     assert sorted(values(HOLD, rows)) == [1, 3]
 

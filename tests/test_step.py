@@ -82,7 +82,7 @@ class Tasks:
         given = {PANE: "x0", HASH: "x1", "k0": "x2"}
         columns = tuple((name, given.get(name, "x3")) for name in names)
         delays, local = ((0, self.delay),), ((0, 0),)
-        spec = PackSpec("sales", self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
+        spec = PackSpec(("sales",), self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
         batch = pa.record_batch(
             {
                 ORIGIN: pa.array([0] * len(listed), pa.int32()),
@@ -262,7 +262,7 @@ def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: 
             MARK: pa.array([70, 30, None, None, BAD_MARK], L),
             LIVE: [True, True, False, False, False],
             SIDE: pa.array(
-                [None, None, note_bytes({"stream": "s", "rows": 3}), None, late_bytes(b"")],
+                [None, None, note_bytes({"streams": ["s"], "rows": 3}), None, late_bytes(b"")],
                 pa.binary(),
             ),
         }

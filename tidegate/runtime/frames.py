@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
@@ -14,6 +14,7 @@ from tidegate.plan import nodes as n
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.members import Member
 from tidegate.runtime.notes import Notes
+from tidegate.runtime.sharing import Group, Sharing
 from tidegate.spark.culprit import Culprit, culprit
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.frame import (
@@ -25,6 +26,7 @@ from tidegate.spark.frame import (
     stored_columns,
 )
 from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.shared_operators import FIRST_SHARED, SharedOperator, SharedOperators
 from tidegate.spark.shared_scans import Place
 
 if TYPE_CHECKING:
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 
 # Whether epochs are large, how many tasks they have, and what Spark itself can read of them, with
 # whether tasks can read it too: a frame whose tasks read would leave out what they cannot; and who
-# reads the same.
-_Kind = tuple[bool, int, frozenset[tuple[Place, bool]], tuple[tuple[Place, ...], ...]]
+# reads the same; and the operators that step once for several streams.
+_Kind = tuple[
+    bool, int, frozenset[tuple[Place, bool]], tuple[tuple[Place, ...], ...], tuple[Group, ...]
+]
 # Spark must make fewer than one group of so many rows, or it is better that it does not.
 _LEAST_SHRINK = 4
 
@@ -51,10 +55,20 @@ class Frames:
     spread: set[str] = field(default_factory=set)
     # Whether tasks compute what they can.
     vectors: bool = True
+    _sharing: Sharing | None = None
 
     def forget(self) -> None:
         """The members changed."""
         self.built.clear()
+        self._sharing = None
+
+    def together(
+        self, members: Sequence[Member], epoch: Epoch, manifest: Manifest
+    ) -> tuple[Group, ...]:
+        """The operators of all members that step together in an epoch."""
+        if self._sharing is None:
+            self._sharing = Sharing(members)
+        return self._sharing.groups(epoch, manifest)
 
     def learn(self, notes: Notes) -> None:
         """Where Spark has added up rows for nothing, it does not do so again."""
@@ -63,10 +77,12 @@ class Frames:
                 self.spread.add(key)
                 self.built = {key: frame for key, frame in self.built.items() if not key[0]}
 
-    def kept(self, epoch: Epoch, tasks: int, build: Callable[[], PipelineFrame]) -> PipelineFrame:
+    def kept(self, job: Job, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
+        epoch = job.epoch
         native = frozenset((read, bool(cut.shares)) for read, cut in epoch.native.items())
-        key = (epoch.large, tasks, native, epoch.alike if epoch.large else ())
+        alike = epoch.alike if epoch.large else ()
+        key = (epoch.large, job.tasks, native, alike, job.together)
         if key not in self.built:
             frame = build()
             if frame.once:
@@ -81,7 +97,8 @@ class Frames:
 
     def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
         streams = [_framed(member, members, job) for member in members]
-        return pipeline_frame(self._context(job), streams)
+        context = replace(self._context(job), shared_operators=_shared(members, job.together))
+        return pipeline_frame(context, streams)
 
     def culprit(self, members: Sequence[Member], job: Job, failed: JobFailed) -> Culprit | None:
         """What has failed in the last of these streams, which reads late rows of the others."""
@@ -128,6 +145,20 @@ class Job:
     order: Order
     manifest: Manifest
     tasks: int
+    # The operators that step once for several streams.
+    together: tuple[Group, ...] = ()
+
+
+def _shared(members: Sequence[Member], groups: Sequence[Group]) -> SharedOperators:
+    """Operators by stream and number, with those that they step for."""
+    named = {member.key: member for member in members}
+    keys = {m.key: {number: key for number, (key, _) in m.operators().items()} for m in members}
+    found: dict[tuple[str, int], SharedOperator] = {}
+    for number, group in enumerate(groups, FIRST_SHARED):
+        streams = tuple(dict.fromkeys(named[stream].name for stream, _ in group))
+        names = tuple(keys[stream][operator] for stream, operator in group)
+        found |= dict.fromkeys(group, SharedOperator(number, names, streams, group[0]))
+    return found
 
 
 def _framed(member: Member, members: Sequence[Member], job: Job) -> FramedStream:

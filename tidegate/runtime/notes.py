@@ -55,24 +55,28 @@ class Notes:
         return sum(item.rows_in for item in told), sum(item.rows_out for item in told)
 
     def _add(self, note: dict[str, Any]) -> None:
-        if "operator" in note:
-            self._add_operator(note)
+        if "operators" in note:
+            for key in note["operators"]:
+                self._add_operator(key, note)
         elif "shrunk" in note:
             groups, rows = self.shrunk.get(note["shrunk"], (0, 0))
             self.shrunk[note["shrunk"]] = groups + note["groups"], rows + note["rows"]
         elif "sink" in note:
             self.tokens.setdefault(note["sink"], []).extend(note["tokens"])
         else:
-            stream = self.stream(note["stream"])
-            stream.rows_in += note.get("rows", 0)
-            stream.rows_out += note.get("out", 0)
-            stream.bad += note.get("bad", 0)
-            stream.failed += note.get("failed", 0)
-            for origin, mark in note.get("marks", {}).items():
-                stream.marks[origin] = max(mark, stream.marks.get(origin, mark))
+            for name in note["streams"]:
+                self._add_counts(self.stream(name), note)
 
-    def _add_operator(self, note: dict[str, Any]) -> None:
-        key, head = note["operator"], note["head"]
+    def _add_counts(self, stream: StreamNotes, note: dict[str, Any]) -> None:
+        stream.rows_in += note.get("rows", 0)
+        stream.rows_out += note.get("out", 0)
+        stream.bad += note.get("bad", 0)
+        stream.failed += note.get("failed", 0)
+        for origin, mark in note.get("marks", {}).items():
+            stream.marks[origin] = max(mark, stream.marks.get(origin, mark))
+
+    def _add_operator(self, key: str, note: dict[str, Any]) -> None:
+        head = note["head"]
         self.heads.setdefault(key, {})[str(note["key_group"])] = head
         self.files.setdefault(key, set()).update([head[0], *note["files"]])
         self.sizes[head[0]] = note["size"]

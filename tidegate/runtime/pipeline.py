@@ -362,14 +362,15 @@ class Pipeline:
 
     def _framed(self, epoch: Epoch, order: Order) -> PipelineFrame:
         members = tuple(self.members.values())
-        tasks = self._tasks_of(epoch)
-        return self._frames.kept(epoch, tasks, lambda: self._build(members, epoch, order))
+        together = self._frames.together(members, epoch, self._manifest)
+        job = replace(self._described(epoch, order), together=together)
+        return self._frames.kept(job, lambda: self._build(members, job))
 
     def _tasks_of(self, epoch: Epoch) -> int:
         return 1 if epoch.small and has_little_state(self._manifest) else epoch.tasks
 
-    def _build(self, members: Sequence[Member], epoch: Epoch, order: Order) -> PipelineFrame:
-        return self._frames.build(members, self._described(epoch, order))
+    def _build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
+        return self._frames.build(members, job)
 
     def _described(self, epoch: Epoch, order: Order) -> Job:
         tasks = self._tasks_of(epoch)
@@ -382,7 +383,8 @@ class Pipeline:
         if len(members) > 1:
             for member in members:
                 try:
-                    self._job(self._build(alone(member, members), epoch, order), order)
+                    job = self._described(epoch, order)
+                    self._job(self._build(alone(member, members), job), order)
                 except JobFailed as again:
                     return self._explained(member, epoch, order, again)
         return self._explained(members[0], epoch, order, error)

@@ -33,7 +33,8 @@ class DirectScan:
 
     reader: ShareReader
     share: str
-    stream: str
+    # Who is told how many records there were.
+    streams: tuple[str, ...]
     index: int
     columns: tuple[tuple[str, Vector], ...]
     # What must not be NULL; the event time, in microseconds, and how far it may be ahead.
@@ -51,8 +52,8 @@ class DirectScan:
                     records += count
                     yield self._scanned(batch, order)
             if records:
-                note = {"stream": self.stream, "source": self.share, "task": task, "rows": records}
-                yield self._noted(note_bytes(note))
+                about = {"streams": self.streams, "source": self.share, "task": task}
+                yield self._noted(note_bytes({**about, "rows": records}))
 
     def _scanned(self, batch: pa.RecordBatch, order: Order) -> pa.RecordBatch:
         count = batch.num_rows

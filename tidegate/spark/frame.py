@@ -28,6 +28,7 @@ from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
 from tidegate.spark.leaf import Leaf
 from tidegate.spark.lowering import Lowered, LoweringContext, lower
 from tidegate.spark.order import OrderPlace
+from tidegate.spark.shared_operators import SharedOperators, Told, read_scans
 from tidegate.spark.shared_scans import Place, SharedScan, shared_scans, without_notes
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
@@ -95,6 +96,9 @@ class FrameContext:
     decoded: dict[Place, DataFrame] = field(default_factory=dict)
     # By stream: late rows that others read.
     late: dict[str, LateRows] = field(default_factory=dict)
+    # The operators that step once for several streams, and by number what was sent by them.
+    shared_operators: SharedOperators = field(default_factory=dict)
+    sent: dict[int, DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,13 @@ class PipelineFrame:
 
 def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> PipelineFrame:
     """One frame for all streams; running it is an epoch, and its rows are notes."""
-    scans = [(stream.name, scan) for stream in streams for scan in stream.plan.scans]
+    scans = [
+        (stream.name, scan, told)
+        for stream in streams
+        for scan, told in read_scans(
+            stream.name, stream.plan.leaves, context.shared_operators, (stream.name,)
+        )
+    ]
     found = shared_scans(scans, context.alike, context.asked, context.sources)
     context.shared_scans.update(found)
     frames = [_stream_frame(context, stream) for stream in streams]
@@ -146,8 +156,8 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
     """What lowering needs of a stream and of its pipeline."""
     return LoweringContext(
         context.spark,
-        lambda scan: _scan(context, stream, scan),
-        lambda scan: _direct(context, stream, scan),
+        lambda scan, told: _scan(context, stream, scan, told),
+        lambda scan, told: _direct(context, stream, scan, told),
         context.place,
         context.key_groups,
         context.tasks,
@@ -157,6 +167,8 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
         context.grouped,
         context.shared,
         context.vectors,
+        context.shared_operators,
+        context.sent,
     )
 
 
@@ -249,13 +261,13 @@ def _arrow(frame: DataFrame, names: Sequence[str]) -> pa.Schema:
     return to_arrow_schema(StructType(fields), timezone="UTC")
 
 
-def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DataFrame:
+def _scan(context: FrameContext, stream: FramedStream, scan: ScanPlan, told: Told) -> DataFrame:
     if scan.late_of is not None:
         return late_scan(scan, context.late[scan.late_of])
     source, read = context.asked(scan)
     shared = context.shared_scans.get((stream.name.lower(), source.name.lower()))
     if shared is None:
-        own = SharedScan(stream.name, read, (stream.name,))
+        own = SharedScan(stream.name, read, told)
         frame = source_frame(source, _raw(context, own, scan, source))
     else:
         frame = _decoded_once(context, shared, scan, source)
@@ -298,7 +310,9 @@ def _decoded_once(
     return frame
 
 
-def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> DirectScan | None:
+def _direct(
+    context: FrameContext, stream: FramedStream, scan: ScanPlan, told: Told
+) -> DirectScan | None:
     """How tasks read a source themselves, where they can."""
     if scan.late_of is not None:
         return None
@@ -312,7 +326,7 @@ def _direct(context: FrameContext, stream: FramedStream, scan: ScanPlan) -> Dire
     return DirectScan(
         reader,
         f"{stream.name}/{source.name}".lower(),
-        stream.name,
+        told,
         scan.index,
         vectors.columns,
         vectors.required,

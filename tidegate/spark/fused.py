@@ -14,19 +14,19 @@ from tidegate.operators.vectors import VectorStage
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches, Packer, PackSpec
 from tidegate.spark.staging import Staging, StagingSpec
-from tidegate.spark.step import Step, StepSpec
+from tidegate.spark.step import GivesRows
 from tidegate.spark.worker import keep_what_is_loaded, task_number
 
 
 def step_and_pack(
-    step: StepSpec, between: VectorStage, pack: PackSpec, place: OrderPlace
+    step: GivesRows, between: VectorStage, pack: PackSpec, place: OrderPlace
 ) -> Callable[[Batches], Batches]:
     """An operator, and the packing of its rows for the one above."""
 
     def run(batches: Batches) -> Batches:
         order = place.read()
         packer = Packer(pack, task_number(), order)
-        for batch in Step(step, order).run(batches):
+        for batch in step.rows(order, batches):
             yield from packer.add(between.apply(batch, (MARK, LIVE, SIDE)))
         yield from packer.finish()
         keep_what_is_loaded()
@@ -35,14 +35,14 @@ def step_and_pack(
 
 
 def step_and_stage(
-    step: StepSpec, between: VectorStage, stage: StagingSpec, place: OrderPlace
+    step: GivesRows, between: VectorStage, stage: StagingSpec, place: OrderPlace
 ) -> Callable[[Batches], Batches]:
     """The last operator of a stream, and its sinks."""
 
     def run(batches: Batches) -> Batches:
         order = place.read()
         staging = Staging(stage, order, task_number())
-        for batch in Step(step, order).run(batches):
+        for batch in step.rows(order, batches):
             staging.add(pa.Table.from_batches([between.apply(batch, (LIVE, SIDE))]))
         yield staging.notes()
         keep_what_is_loaded()

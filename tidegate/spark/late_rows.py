@@ -98,10 +98,9 @@ def _turned_off(count: int, now_us: int) -> dict[str, Any]:
 
 
 def _told(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBatch:
-    notes = [note_bytes({"stream": reader, "rows": count}) for reader in readers]
-    off = pa.repeat(pa.scalar(False), len(notes))
-    given = {SIDE: pa.array(notes, pa.binary()), LIVE: off, IS_LATE: off}
-    return filled(given, len(notes), whole)
+    note = note_bytes({"streams": readers, "rows": count})
+    off = pa.array([False])
+    return filled({SIDE: pa.array([note], pa.binary()), LIVE: off, IS_LATE: off}, 1, whole)
 
 
 def filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:

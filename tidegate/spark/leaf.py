@@ -64,9 +64,8 @@ def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches]
         if rows:
             context = TaskContext.get()
             task = context.partitionId() if context is not None else 0
-            for scan, stream in enumerate(streams):
-                note = {"stream": stream, "scan": scan, "task": task, "rows": rows}
-                yield _note_row(note_bytes(note), schema)
+            note = {"streams": streams, "task": task, "rows": rows}
+            yield _note_row(note_bytes(note), schema)
 
     return count
 
@@ -87,10 +86,10 @@ def _reading(reader: ShareReader, leaf: Leaf, schema: pa.Schema) -> Callable[[Ba
                 for batch, count in reader.read(share):
                     records += count
                     yield _with_hidden(batch, order.now_us, schema)
-            # Where rows are grouped, equal notes would become one: scan and task tell them apart.
-            for scan, stream in enumerate(streams if records else ()):
-                about = {"stream": stream, "source": source, "scan": scan}
-                yield _note_row(note_bytes({**about, "task": task, "rows": records}), schema)
+            if records:
+                # Where rows are grouped, equal notes would become one: the task tells them apart.
+                about = {"streams": streams, "source": source, "task": task}
+                yield _note_row(note_bytes({**about, "rows": records}), schema)
         keep_what_is_loaded()
 
     return read

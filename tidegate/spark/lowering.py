@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,15 @@ from tidegate.spark.enrich import EnrichSpec, enriching
 from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
-from tidegate.spark.step import StepSpec, stepper
+from tidegate.spark.shared_operators import (
+    SENT_SCHEMA,
+    ReceiveSpec,
+    SharedOperator,
+    SharedOperators,
+    Told,
+    sender,
+)
+from tidegate.spark.step import GivesRows, StepSpec, stepper
 from tidegate.sql.python_names import calls_for_rows_only
 
 if TYPE_CHECKING:
@@ -49,9 +58,10 @@ class LoweringContext:
     """What lowering needs of the pipeline."""
 
     spark: SparkSession
-    scan: Callable[[ScanPlan], DataFrame]
+    # The rows of a scan, of which some streams are told.
+    scan: Callable[[ScanPlan, Told], DataFrame]
     # How tasks read a source themselves; None where Spark has to.
-    direct: Callable[[ScanPlan], DirectScan | None]
+    direct: Callable[[ScanPlan, Told], DirectScan | None]
     place: OrderPlace
     key_groups: int
     tasks: int
@@ -67,6 +77,9 @@ class LoweringContext:
     shared: list[DataFrame] = field(default_factory=list)
     # Whether tasks compute stages where they can.
     vectors: bool = True
+    # The operators that step once for several streams, and by number what was sent by them.
+    shared_operators: SharedOperators = field(default_factory=dict)
+    sent: dict[int, DataFrame] = field(default_factory=dict)
 
     def tasks_frame(self) -> DataFrame:
         """A row for each task that reads sources, with its number."""
@@ -75,10 +88,10 @@ class LoweringContext:
 
 @dataclass(frozen=True)
 class Stepped:
-    """Packed rows, and the operator that is to be run on them."""
+    """What comes through a shuffle, and what makes the rows of an operator of it."""
 
     packed: DataFrame
-    spec: StepSpec
+    spec: GivesRows
 
     def frame(self, place: OrderPlace) -> DataFrame:
         """The rows of the operator."""
@@ -108,7 +121,7 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
                 below = lowering.operator(last)
             else:
                 assert isinstance(last, ScanPlan), "tasks compute on operators and sources"
-                below = context.direct(last)
+                below = context.direct(last, lowering.told)
             if below is not None:
                 return Lowered(None, below, stage)
         user = calls_user_functions(plan.node, {leaf.node for leaf in plan.leaves})
@@ -139,6 +152,8 @@ class _Lowering:
         self.views: list[str] = []
         # What came for operators that others are like.
         self.packed: dict[Hashable, DataFrame] = {}
+        # The streams for which what is being lowered is done.
+        self.told: Told = (plan.stream,)
 
     def stage(self, sql: str, leaves: Leaves, user: bool) -> DataFrame:
         """The rows of a stage; `user`: it calls functions of the user, for rows only.
@@ -163,7 +178,7 @@ class _Lowering:
 
     def _leaf(self, leaf: LeafPlan) -> DataFrame:
         if isinstance(leaf, ScanPlan):
-            return self.context.scan(leaf)
+            return self.context.scan(leaf, self.told)
         if isinstance(leaf, EnrichPlan):
             return self._enriched(leaf)
         return self.operator(leaf).frame(self.context.place)
@@ -197,13 +212,51 @@ class _Lowering:
             self.views.append(leaf.view)
 
     def operator(self, plan: OperatorPlan) -> Stepped:
+        """An operator; one that does the work of others too is stepped by the first who asks."""
+        shared = self._shared(plan.number)
+        if shared is None:
+            spec, packed = self._stepped(plan)
+            return Stepped(packed, spec)
+        context = self.context
+        sent = context.sent.get(shared.id)
+        received = ReceiveSpec(self._spec(plan).output, passes=sent is None)
+        if sent is None:
+            with self._telling(shared.streams):
+                spec, packed = self._stepped(plan)
+            others = tuple(key for key in shared.keys if key != spec.key)
+            spec = replace(spec, runner=replace(spec.runner, id=shared.id), others=others)
+            rows = packed.mapInArrow(sender(spec, context.place), SENT_SCHEMA)
+            sent = context.sent[shared.id] = rows.repartitionById(context.tasks, F.expr("task"))
+        return Stepped(sent, received)
+
+    def _shared(self, number: int) -> SharedOperator | None:
+        return self.context.shared_operators.get((self.plan.stream.lower(), number))
+
+    @contextmanager
+    def _telling(self, streams: Told) -> Iterator[None]:
+        before, self.told = self.told, streams
+        try:
+            yield
+        finally:
+            self.told = before
+
+    def _known_as(self, origin: int) -> int:
+        """The number by which an origin is known in ticks."""
+        shared = self._shared(origin)
+        return origin if shared is None else shared.id
+
+    def _stepped(self, plan: OperatorPlan) -> tuple[StepSpec, DataFrame]:
+        """How an operator is stepped, and what comes for it."""
         alike = self._alike(plan)
         known = self.packed.get(alike) if alike is not None else None
         together = known if known is not None else self._packed(plan)
         if alike is not None:
             self.packed[alike] = together
+        return replace(self._spec(plan), passes=known is None), together
+
+    def _spec(self, plan: OperatorPlan) -> StepSpec:
         context = self.context
-        spec = StepSpec(
+        return StepSpec(
             self.plan.stream,
             context.keys[plan.number],
             runner_of(plan),
@@ -211,9 +264,7 @@ class _Lowering:
             plan.columns,
             plan.arrival,
             plan.clocked,
-            passes=known is None,
         )
-        return Stepped(together, spec)
 
     def _packed(self, plan: OperatorPlan) -> DataFrame:
         """What comes for an operator, in the tasks that step it."""
@@ -241,13 +292,16 @@ class _Lowering:
         """The packed rows of one port."""
         port = fed.port
         spec = PackSpec(
-            self.plan.stream,
+            self.told,
             plan.operator,
             number,
             port.columns,
-            fed.delays,
+            tuple((self._known_as(origin), delay) for origin, delay in fed.delays),
             tuple(origin.id for origin in fed.origins if origin.id < FIRST_OPERATOR),
-            tuple((origin.id, place_of(number, place)) for place, origin in enumerate(fed.origins)),
+            tuple(
+                (self._known_as(origin.id), place_of(number, place))
+                for place, origin in enumerate(fed.origins)
+            ),
             self.context.key_groups,
             port.grid,
             port.hashed,
@@ -275,7 +329,7 @@ class _Lowering:
             work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
             return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
         assert isinstance(leaf, ScanPlan), "tasks compute on operators and sources"
-        scan = context.direct(leaf)
+        scan = context.direct(leaf, self.told)
         if scan is None:
             return None
         work = scan_and_pack(scan, fed.vectors, spec, context.place)

@@ -47,7 +47,8 @@ class PackSpec:
     (`local`), which stays the same when the rest of a query changes.
     """
 
-    stream: str
+    # Who is told of records of no use.
+    streams: tuple[str, ...]
     operator: Operator
     port: int
     columns: tuple[tuple[str, str], ...]
@@ -202,7 +203,7 @@ class Packer:
         if self.order.ends:
             self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
         if self.bad:
-            self.notes.append(note_bytes({"stream": self.spec.stream, "bad": self.bad}))
+            self.notes.append(note_bytes({"streams": self.spec.streams, "bad": self.bad}))
         if self.grouped:
             shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
             self.notes.append(note_bytes(shrunk))

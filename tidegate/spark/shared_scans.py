@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from tidegate.catalog.objects import Source
 from tidegate.columns import SIDE
 from tidegate.physical.plan import ScanPlan
+from tidegate.spark.shared_operators import Told
 from tidegate.spark.sides import TICKS
 
 if TYPE_CHECKING:
@@ -35,19 +36,22 @@ class SharedScan:
 
 
 def shared_scans(
-    scans: Iterable[tuple[str, ScanPlan]],
+    scans: Iterable[tuple[str, ScanPlan, Told]],
     alike: Sequence[Sequence[Place]],
     asked: Callable[[ScanPlan], tuple[Source, Read]],
     sources: Mapping[str, OpenSource],
 ) -> dict[Place, SharedScan]:
-    """Which scans are one; `alike` are streams whose ranges of a source are the same."""
-    found: dict[Place, list[tuple[str, ScanPlan, Read]]] = {}
-    for stream, scan in scans:
+    """Which scans are one; `alike` are streams whose ranges of a source are the same.
+
+    Each scan comes with its stream, and those that are told of it.
+    """
+    found: dict[Place, list[tuple[Told, ScanPlan, Read]]] = {}
+    for stream, scan, told in scans:
         if scan.late_of is None:
             source, read = asked(scan)
             if sources[source.name.lower()].direct(read) is None:
                 place = (stream.lower(), source.name.lower())
-                found.setdefault(place, []).append((stream, scan, read))
+                found.setdefault(place, []).append((told, scan, read))
     shared: dict[Place, SharedScan] = {}
     for group in alike:
         places = [place for place in group if place in found]
@@ -57,7 +61,8 @@ def shared_scans(
         mixed = len({scan.partitioned for _, scan, _ in together}) > 1
         if len(together) > 1 and not several and not mixed:
             read = _merged([read for _, _, read in together])
-            one = SharedScan(places[0][0], read, tuple(stream for stream, _, _ in together))
+            streams = tuple(stream for told, _, _ in together for stream in told)
+            one = SharedScan(places[0][0], read, streams)
             shared |= dict.fromkeys(places, one)
     return shared
 

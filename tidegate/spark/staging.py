@@ -117,7 +117,7 @@ class Staging:
         notes: list[dict[str, Any]] = [
             {"sink": sink.name, "tokens": stager.finish()} for sink, stager in self.stagers
         ]
-        own: dict[str, Any] = {"stream": self.spec.stream, "out": self.rows}
+        own: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
         if self.bad:
             own["bad"] = self.bad
         if self.sides.failed:

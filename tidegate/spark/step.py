@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -30,6 +30,17 @@ from tidegate.storage import Store, open_store
 _Came = tuple[int, int, int, bytes, bytes | None]
 
 
+class GivesRows(Protocol):
+    """What stands behind a shuffle and gives the rows of an operator."""
+
+    @property
+    def output(self) -> pa.Schema:
+        """Its rows as the stage above reads them."""
+
+    def rows(self, order: Order, batches: Batches) -> Batches:
+        """What it makes of what came for one task."""
+
+
 @dataclass(frozen=True)
 class StepSpec:
     """An operator as its tasks know it; `key` is its name in manifests and orders."""
@@ -43,6 +54,12 @@ class StepSpec:
     with_now: bool
     # Whether what only passes goes on here, or with another operator that gets the same.
     passes: bool = True
+    # The names of operators of other streams for which it steps too.
+    others: tuple[str, ...] = ()
+
+    def rows(self, order: Order, batches: Batches) -> Batches:
+        """What the operator makes of what came for one task."""
+        return Step(self, order).run(batches)
 
     @cached_property
     def output(self) -> pa.Schema:
@@ -63,11 +80,11 @@ class StepSpec:
         return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
 
 
-def stepper(spec: StepSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
-    """The function for mapInArrow behind the shuffle."""
+def stepper(spec: GivesRows, place: OrderPlace) -> Callable[[Batches], Batches]:
+    """The function for mapInArrow behind a shuffle."""
 
     def step(batches: Batches) -> Batches:
-        yield from Step(spec, place.read()).run(batches)
+        yield from spec.rows(place.read(), batches)
         keep_what_is_loaded()
 
     return step
@@ -117,7 +134,7 @@ class Step:
         result = self.spec.runner.run(backend, inputs, ticks, self.order.now_us, key_group)
         saved = backend.save(self.file)
         note = {
-            "operator": self.spec.key,
+            "operators": [self.spec.key, *self.spec.others],
             "key_group": key_group,
             "head": saved.as_json(),
             "files": backend.needed_files,
