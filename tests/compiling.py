@@ -9,6 +9,8 @@ from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
+from tidegate.physical.stage_sql import quoted
+from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise import optimise
 
@@ -57,6 +59,17 @@ def refused(query: str, options: str = "") -> list[TidegateError]:
     compiled = compile_with_sources(as_stream(query, options))
     assert compiled.errors, f"accepted: {query}"
     return list(compiled.errors)
+
+
+def typed(plan: n.Node) -> TypedPlan:
+    """A plan with the declared types, or BIGINT."""
+    known = {
+        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+    }
+    types = Types(known)
+    made = with_types(plan, types)
+    assert isinstance(made, n.Emit)
+    return TypedPlan(made, types)
 
 
 def plan_of(compiled: Compiled, name: str) -> n.Emit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.compiling import accepted, compile_with_sources, plan_of
+from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.catalog.objects import SideStream, Stream
 from tidegate.operators.limits import NO_LIMITS
 from tidegate.operators.timed_join import TimedJoin
@@ -13,9 +13,6 @@ from tidegate.physical.late import typed_side
 from tidegate.physical.plan import plan_physical
 from tidegate.physical.refusal import Unrunnable
 from tidegate.physical.runner import runner_of
-from tidegate.physical.stage_sql import quoted
-from tidegate.physical.typed import TypedPlan, Types, with_types
-from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_side, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -91,20 +88,8 @@ def test_a_stream_below_judges_its_own_rows() -> None:
     assert names(late) == ["n", "at"]
 
 
-def typed(query: str) -> TypedPlan:
-    """A plan with the declared types, or BIGINT."""
-    plan = accepted(query)
-    known = {
-        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
-    }
-    types = Types(known)
-    made = with_types(plan, types)
-    assert isinstance(made, n.Emit)
-    return TypedPlan(made, types)
-
-
 def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
-    plan = plan_physical("s", typed(JOIN), NO_LIMITS, keeps_late=True)
+    plan = plan_physical("s", typed(accepted(JOIN)), NO_LIMITS, keeps_late=True)
     (join,) = (item.operator for item in plan.operators)
     assert isinstance(join, TimedJoin) and join.late_rows is not None
     assert plan.late is not None and plan.late == join.late
@@ -121,10 +106,10 @@ def test_two_operators_hand_out_the_same_columns() -> None:
         f"SELECT count(*) AS n FROM (SELECT price, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT seller, ts FROM asks) {WINDOW} {LATE}"
     )
-    plan = plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
+    plan = plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late=True)
     assert len(plan.operators) == 2
     assert {item.operator.late for item in plan.operators} == {plan.late}
-    nobody = plan_physical("s", typed(query), NO_LIMITS)
+    nobody = plan_physical("s", typed(accepted(query)), NO_LIMITS)
     assert [item.operator.late for item in nobody.operators] == [None, None]
 
 
@@ -134,7 +119,7 @@ def test_types_that_turn_out_to_differ_are_refused() -> None:
         f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"
     )
     with pytest.raises(Unrunnable, match="columns x have the types BIGINT and STRING"):
-        plan_physical("s", typed(query), NO_LIMITS, keeps_late=True)
+        plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late=True)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +134,7 @@ def test_the_state_is_the_same_whether_somebody_reads_late_rows_or_not(query: st
     prints = [
         [
             runner_of(item).fingerprint
-            for item in plan_physical("s", typed(query), NO_LIMITS, keeps_late).operators
+            for item in plan_physical("s", typed(accepted(query)), NO_LIMITS, keeps_late).operators
         ]
         for keeps_late in (False, True)
     ]
@@ -161,7 +146,7 @@ def side_of(query: str) -> SideStream:
     stream = compile_with_sources(f"CREATE STREAM s AS {query};").catalog.get("s")
     assert isinstance(stream, Stream)
     (side,) = late_side(stream)
-    return typed_side(side, typed(query).plan)
+    return typed_side(side, typed(accepted(query)).plan)
 
 
 def test_a_late_stream_has_the_types_of_computed_columns_and_means_its_operators() -> None:
