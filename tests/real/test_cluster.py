@@ -1,4 +1,4 @@
-"""A real cluster: five streams on it while executors, workers and the driver are killed."""
+"""A real cluster: six streams on it while executors, workers and the driver are killed."""
 
 from __future__ import annotations
 

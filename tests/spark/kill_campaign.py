@@ -45,10 +45,12 @@ SCHEMA = pa.schema(
     [("id", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("ts", TIME)]
 )
 # The same queries over all rows at once; times are microseconds.
-BATCH = {
-    "sales": """SELECT auction, us - us % 15000000 AS window_start,
+_SALES = """SELECT auction, us - us % 15000000 AS window_start,
         us - us % 15000000 + 15000000 AS window_end, count(*) AS n, sum(price)::BIGINT AS total,
-        max(price) AS top, count(DISTINCT price % 7) AS kinds FROM bids GROUP BY ALL""",
+        max(price) AS top, count(DISTINCT price % 7) AS kinds FROM bids GROUP BY ALL"""
+BATCH = {
+    "sales": _SALES,
+    "busy": f"SELECT * FROM ({_SALES}) WHERE n > 12",
     "visits": """SELECT auction, min(us) AS window_start, count(*) AS n FROM (
         SELECT *, sum(fresh) OVER (PARTITION BY auction ORDER BY us, id) AS visit FROM (
         SELECT *, CASE WHEN us - lag(us) OVER (PARTITION BY auction ORDER BY us, id) <= 5000000

@@ -1,4 +1,4 @@
-"""Five streams over two sources that run until they are killed, or to their end.
+"""Six streams over two sources that run until they are killed, or to their end.
 
 python kill_program.py DATA_DIR IN_DIR OUT_DIR [--until-end] [--kill STEP TIMES] [--master URL]
 """
@@ -28,6 +28,8 @@ SELECT auction, window_start, window_end, count(*) AS n, sum(price) AS total, ma
        count(DISTINCT price % 7) AS kinds
 FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '15' SECOND);
 
+CREATE STREAM busy AS SELECT * FROM sales WHERE n > 12;
+
 CREATE STREAM visits AS
 SELECT auction, window_start, count(*) AS n FROM bids GROUP BY auction, SESSION(ts, INTERVAL '5' SECOND);
 
@@ -44,13 +46,14 @@ EMIT ON WINDOW CLOSE;
 CREATE STREAM cheap AS SELECT id, price, rand() AS dice FROM bids WHERE price < 500;
 
 CREATE SINK sales_out FROM sales WITH (connector = 'files', path = '{out}/sales');
+CREATE SINK busy_out FROM busy WITH (connector = 'files', path = '{out}/busy');
 CREATE SINK visits_out FROM visits WITH (connector = 'files', path = '{out}/visits');
 CREATE SINK pairs_out FROM pairs WITH (connector = 'files', path = '{out}/pairs');
 CREATE SINK best_out FROM best WITH (connector = 'files', path = '{out}/best');
 CREATE SINK cheap_out FROM cheap WITH (connector = 'files', path = '{out}/cheap');
 CREATE SINK cheap_again FROM cheap WITH (connector = 'files', path = '{out}/cheap_again');
 """
-STREAMS = ("sales", "visits", "pairs", "best", "cheap")
+STREAMS = ("sales", "busy", "visits", "pairs", "best", "cheap")
 
 
 def kill_at(step: str, times: int) -> None:

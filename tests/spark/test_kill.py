@@ -1,4 +1,4 @@
-"""kill -9 of a pipeline of five streams: at every step of an epoch, and at random moments.
+"""kill -9 of a pipeline of six streams: at every step of an epoch, and at random moments.
 
 `kill_campaign.py` does the latter as often as one likes.
 """
