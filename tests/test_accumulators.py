@@ -112,6 +112,11 @@ EXAMPLES: list[tuple[str, pa.DataType, pa.DataType, Any, Any, dict[str, Any]]] =
     ("std", L, D, [2, 2, 4], math.sqrt(2), {"distinct": True}),
     ("variance", D, D, [None], None, {}),
     ("stddev_samp", D, D, [1e15, 1e15 + 2], math.sqrt(2), {}),
+    ("skewness", D, D, [1.0, None, 2.0, 5.0], 0.5280049792181881, {}),
+    ("skewness", L, D, [1, 2, 9, 1], 0.6654688661238353, {"distinct": True}),
+    ("kurtosis", DEC, D, [Decimal("1.5"), Decimal(2), Decimal(7)], -1.5, {}),
+    *((name, D, D, values, result, {}) for name in ("skewness", "kurtosis")
+      for values, result in (([None], None), ([3.0], None), ([0.1] * 500, None), ([INF, 1.0], NAN), ([NAN], NAN))),
     ("first", L, L, [None, 1, 2], None, {}),
     ("first_value", L, L, [None, 1, 2], 1, {"constants": (True,)}),
     ("last", S, S, ["a", None], None, {}),
@@ -173,7 +178,7 @@ def test_examples(example: tuple[Any, ...], taken_back: bool) -> None:
 
 
 def test_every_function_has_an_example() -> None:
-    by_two = {"min_by", "max_by"}
+    by_two = {"min_by", "max_by", *PAIRS}
     assert {example[0] for example in EXAMPLES} | by_two == set(FUNCTIONS)
 
 
@@ -197,6 +202,62 @@ def test_min_by_and_max_by() -> None:
         for weights in (None, [1] * 6):
             assert evaluate(one, columns, [0] * 6, weights) == {0: expected}
     assert evaluate(call("max_by", [S, L], S), [["a"], [None]], [0]) == {0: None}
+
+
+# Results of Spark for pairs (y, x) of which some differ, one is there, x or y is always the same,
+# none is there, or one is infinite.
+PAIRS: dict[str, list[Any]] = {
+    "corr": [0.9933992677987827, None, None, None, None, NAN],
+    "covar_pop": [1.6666666666666667, 0.0, 0.0, 0.0, None, NAN],
+    "covar_samp": [2.5, None, 0.0, 0.0, None, NAN],
+    "regr_count": [3, 1, 500, 2, 0, 2],
+    "regr_avgx": [4.333333333333333, 2.0, 0.1, 2.5, None, 2.5],
+    "regr_avgy": [2.0, 1.0, 1.5, 1.0, None, INF],
+    "regr_slope": [0.3947368421052631, None, None, 0.0, None, NAN],
+    "regr_intercept": [0.28947368421052655, None, None, 1.0, None, NAN],
+    "regr_r2": [0.9868421052631576, None, None, 1.0, None, NAN],
+    "regr_sxx": [12.666666666666668, 0.0, 0.0, 0.5, None, 0.5],
+    "regr_syy": [2.0, 0.0, 125.0, 0.0, None, NAN],
+    "regr_sxy": [5.0, 0.0, 0.0, 0.0, None, NAN],
+}
+PAIR_ROWS: list[list[tuple[float | None, float | None]]] = [
+    [(1.0, 2.0), (None, 100.0), (2.0, 4.0), (3.0, 7.0), (100.0, None)],
+    [(1.0, 2.0)],
+    [(1.0, 0.1), (2.0, 0.1)] * 250,
+    [(1.0, 2.0), (1.0, 3.0)],
+    [(None, 2.0), (1.0, None)],
+    [(INF, 2.0), (1.0, 3.0)],
+]
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+@pytest.mark.parametrize("function", PAIRS)
+def test_aggregates_of_pairs(function: str, taken_back: bool) -> None:
+    keys = [key for key, rows in enumerate(PAIR_ROWS) for _ in rows]
+    columns = [[row[side] for rows in PAIR_ROWS for row in rows] for side in (0, 1)]
+    weights = [1] * len(keys) if taken_back else None
+    one = call(function, [D, D], L if function == "regr_count" else D)
+    got = evaluate(one, columns, keys, weights)
+    assert all(map(same, [got[key] for key in range(len(PAIR_ROWS))], PAIRS[function])), got
+
+
+@pytest.mark.parametrize("function", ["corr", "regr_sxy", "regr_avgy", "regr_avgx"])
+def test_pairs_that_are_left_do_not_show_how_they_came(function: str) -> None:
+    pairs = [(0.1, 0.3), (0.1, 0.7), (0.1, -1e9), (2.5, 1e-9), (2.5, 0.1)]
+    orders = [pairs, pairs[::-1], [*pairs[2:], *pairs[:2]]]
+    found = set()
+    for rows in orders:
+        columns = [[row[side] for row in (*rows, (7.0, 1e12), (7.0, 1e12))] for side in (0, 1)]
+        weights = [1] * (len(rows) + 1) + [-1]
+        found.add(evaluate(call(function, [D, D], D), columns, [0] * len(weights), weights)[0])
+    assert len(found) == 1
+
+
+def test_averages_of_pairs_of_decimals() -> None:
+    columns = [[Decimal("1.50"), Decimal("3.50"), None], [Decimal("2.25"), Decimal(7), Decimal(9)]]
+    for function, expected in [("regr_avgy", "2.5"), ("regr_avgx", "4.625")]:
+        one = call(function, [DEC, DEC], pa.decimal128(14, 6))
+        assert evaluate(one, columns, [0, 0, 0]) == {0: Decimal(expected)}
 
 
 def test_count_of_several() -> None:
@@ -260,7 +321,9 @@ REFUSED = [
     call("percentile", [L], D, constants=(0.5, 2)),
     call("percentile", [S], D, constants=(0.5,)),
     call("approx_percentile", [L, D], L),
-    call("corr", [D, D], D),
+    call("histogram_numeric", [D, L], pa.list_(D)),
+    call("corr", [D, S], D),
+    *(call(f"regr_{name}", [D, D], D, distinct=True) for name in ("sxx", "syy", "avgx", "avgy")),
 ]
 
 

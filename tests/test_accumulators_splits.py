@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.test_accumulators import INF, NAN, B, D, L, S, call, rows_of, same
+from tests.test_accumulators import INF, NAN, PAIRS, B, D, L, S, call, rows_of, same
 from tidegate.operators.accumulators import Call
 from tidegate.operators.group_kernels import ROWS, Groups, GroupSpec, Tables
 
@@ -50,8 +50,11 @@ CALLS: list[Call] = [
       for kind in (L, D, S, DEC) for options in ({}, SKIP)),
     *(call(name, [B], B) for name in ("bool_and", "bool_or")),
     *(call(name, [L], L) for name in ("bit_and", "bit_or", "bit_xor")),
-    *(call(name, [kind], D, **options) for name in ("stddev", "var_pop")
+    *(call(name, [kind], D, **options) for name in ("stddev", "var_pop", "skewness")
       for kind in (D, DEC) for options in ({}, ONCE)),
+    *(call(name, [L, DEC], D, **options) for name in ("corr", "covar_samp", "regr_intercept")
+      for options in ({}, ONCE)),
+    call("regr_avgx", [L, DEC], pa.decimal128(14, 6)),
     *(call("collect_list", [kind], pa.list_(kind), **options)
       for kind in (L, D, S) for options in ({}, ONCE, {"constants": (False,)})),
     *(call("collect_set", [kind], pa.list_(kind)) for kind in (D, S)),
@@ -188,7 +191,10 @@ DUCK: list[tuple[Call, str]] = [
     (call("percentile", [L], D, constants=(0.3,)), "quantile_cont(x, 0.3)"),
     (call("approx_percentile", [L], L, constants=(0.3,)), "quantile_disc(x, 0.3)"),
     (call("min_by", [L, L], L), "arg_min_null(n, x)"),
+    *((call(name, [L, L], L if name == "regr_count" else D), f"{name}(n, x)") for name in PAIRS),
 ]
+# Aggregates of two columns, from the first of which on they are at the end of the list.
+FIRST_PAIR = len(DUCK) - len(PAIRS) - 1
 
 
 def test_as_duckdb_has_it() -> None:
@@ -207,8 +213,9 @@ def test_as_duckdb_has_it() -> None:
         for row in database.execute(f"SELECT k, {columns} FROM t GROUP BY k").fetchall()
     }
     groups = Groups(GroupSpec((L,), tuple(one for one, _ in DUCK)))
-    arguments = {f"a{i}_0": values for i, _ in enumerate(DUCK)}
-    arguments |= {f"a{len(DUCK) - 1}_0": numbers, f"a{len(DUCK) - 1}_1": values}
+    arguments = {f"a{i}_0": values for i in range(FIRST_PAIR)}
+    for place in range(FIRST_PAIR, len(DUCK)):
+        arguments |= {f"a{place}_0": numbers, f"a{place}_1": values}
     rows = rows_of(keys, arguments)
     parts = [groups.lift(rows.slice(start, 700)) for start in range(0, size, 700)]
     got = groups.evaluate(groups.merge(parts))

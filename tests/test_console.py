@@ -22,6 +22,7 @@ from tests.compiling import compile_text
 from tests.consoles import STATUS, Fake
 from tests.pipelines import House, Looped
 from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
+from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.console.app import STATIC, build_app, ticks
 from tidegate.console.guard import TOKEN_HEADER
 from tidegate.console.running import RunningSession
@@ -434,6 +435,14 @@ class TestAStoredDirectory:
         (status, _) = shown.statuses()
         assert (status.rows_in, status.epoch) == (6, 2)
         assert [(epoch.epoch, epoch.rows_in) for epoch in shown.epochs()] == [(1, 0), (2, 4)]
+
+    def test_late_rows_are_since_the_first_epoch_like_the_others(
+        self, shown: StoredDirectory
+    ) -> None:
+        window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
+        manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
+        status = shown._status(manifest, "t0")
+        assert (status.rows_in, status.late_rows) == (9, 3)
 
     def test_nothing_is_changed_while_another_holds_it(
         self, shown: StoredDirectory, held: DataDirectory

@@ -128,9 +128,24 @@ def test_state_and_late_rows_are_those_of_the_operators_of_the_stream() -> None:
     other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
     counters = Counters("s")
     assert counters.status().state_bytes == 0
-    counters.restore(manifest(3, own, other))
+    counters.add(manifest(3, own, other), StreamNotes(), 1)
     status = counters.status()
     assert (status.state_bytes, status.late_rows, status.operators[0].groups) == (300, 2, 4)
+
+
+def test_late_rows_are_counted_since_the_start_like_all_others() -> None:
+    def reported(late: int, discarded: int = 0) -> OperatorState:
+        return OperatorState("s", "w", "f", report={"late_rows": late, "discarded": discarded})
+
+    counters = Counters("s")
+    counters.restore(manifest(3, reported(7, 2)))
+    assert counters.status().late_rows == 0, "those of an earlier run"
+    counters.add(manifest(4, reported(9, 3), reported(5)), StreamNotes(), 1)
+    status = counters.status()
+    assert [item.late_rows for item in status.operators] == [2, 5]
+    assert (status.late_rows, status.operators[0].discarded) == (7, 1)
+    counters.add(manifest(5, reported(1), reported(5)), StreamNotes(), 1)
+    assert counters.status().late_rows == 6, "the first one began with an empty state"
 
 
 def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:

@@ -170,10 +170,34 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("unknown_setting", "did you mean validator?", "validater", "validator"),
     ("misplaced_proctime", "current_timestamp()", "PROCTIME()", "current_timestamp()"),
     ("table_with_schema", "write bids", "shop.bids", "bids"),
-    ("group_by_all", "name the columns to group by", "GROUP BY ALL", "GROUP BY auction, channel"),
 ]
 # The same for scripts with several mistakes, each mended as its hint says.
 MENDED: list[tuple[str, list[tuple[str, str]]]] = [
+    (
+        "group_by_all",
+        [
+            ("GROUP BY ALL channel", "GROUP BY auction, channel"),
+            ("price + count(*)", "max(price) + count(*)"),
+            ("ALL EMIT ON WINDOW", "TUMBLE(ts, INTERVAL '1' MINUTE) EMIT ON WINDOW"),
+        ],
+    ),
+    (
+        "trailing_comma",
+        [
+            ("price, FROM", "price FROM"),
+            ("auction, HAVING", "auction HAVING"),
+            ("auction, EMIT", "auction EMIT"),
+            ("2,)", "2)"),
+            ("0,)", "0)"),
+            ("auction,, price", "auction, price"),
+            ("SELECT , price", "SELECT price"),
+            ("bids, WHERE", "bids WHERE"),
+            ("auction, ORDER", "auction ORDER"),
+            ("bids), SELECT", "bids) SELECT"),
+            ("00',)", "00')"),
+            ("00'),", "00')"),
+        ],
+    ),
     (
         "missing_comma",
         [

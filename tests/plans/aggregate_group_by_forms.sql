@@ -15,3 +15,15 @@ EMIT CHANGES;
 
 CREATE STREAM by_event_time AS
 SELECT ts, count(*) AS n FROM posts GROUP BY ts EMIT ON WINDOW CLOSE;
+
+CREATE STREAM by_all AS
+SELECT *, length(tag) AS letters, letters + count(*) AS n
+FROM (SELECT author.name, tag FROM posts LATERAL VIEW explode(tags) t AS tag)
+GROUP BY ALL
+EMIT ON UPDATE;
+
+CREATE STREAM all_of_none AS SELECT count(*) AS n, avg(author.age) AS age FROM posts GROUP BY ALL EMIT CHANGES;
+
+CREATE STREAM by_all_and_window AS
+SELECT window_end, author.name, 7 AS seven, count(*) AS n
+FROM TUMBLE(posts, ts, INTERVAL '1' MINUTE) GROUP BY ALL;

@@ -100,6 +100,8 @@ class StoredDirectory:
         stream = manifest.streams[name]
         counters = Counters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
         counters.restore(manifest)
+        # Nobody knows here when it was started: all numbers are since the first epoch.
+        counters.before = {}
         rates = self._rates.get(name)
         return replace(
             counters.status(),

@@ -22,7 +22,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class OperatorStatus:
-    """What one operator keeps, all key groups together; late rows are since the first epoch."""
+    """What one operator keeps, all key groups together; counters are since the stream started."""
 
     name: str
     watermark: datetime | None = None

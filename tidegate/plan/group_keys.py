@@ -16,6 +16,7 @@ from tidegate.plan.grouping_sets import (
     written_order,
     written_sets,
 )
+from tidegate.plan.items import select_items
 from tidegate.plan.scope import (
     Context,
     Relation,
@@ -48,10 +49,12 @@ class KeyBinder:
     context: Context
     scope: Scope
     select: list[exp.Expr]
-    resolver: Callable[[], Resolver]
+    resolver: Callable[..., Resolver]
 
     def bind(self, group: exp.Group, node: n.Node) -> BoundKeys:
         self._refuse_extras(group)
+        if group.args.get("all"):
+            return self._all(group, node)
         sets = written_sets(group) if self._few_enough(group) else None
         parts = written_order(group) if sets is not None else list(group.expressions)
         window = self._window_call(group, parts, sets)
@@ -71,6 +74,23 @@ class KeyBinder:
             {order.index(plain[id(part)]) for part in one if id(part) in plain} for one in sets
         ]
         return self._several(group, node, trees, order, chosen)
+
+    def _all(self, group: exp.Group, node: n.Node) -> BoundKeys:
+        """GROUP BY ALL: what the SELECT list has without aggregates, each once."""
+        if group.expressions:
+            self.context.report(
+                "TG-103",
+                "GROUP BY ALL stands alone",
+                group,
+                "name all keys, or none of them; windows can stand in FROM: "
+                "FROM TUMBLE(…, INTERVAL '1' MINUTE) GROUP BY ALL.",
+            )
+        trees: list[exp.Expr] = []
+        for item in select_items(self.select, self.scope, self.resolver):
+            tree = item.expression
+            if not (ex.has_aggregate(tree) or tree.find(exp.Window) or tree in trees):
+                trees.append(tree)
+        return self._bound(node, trees)
 
     def _bound(self, node: n.Node, trees: list[exp.Expr]) -> BoundKeys:
         keys = tuple(trees)
@@ -117,14 +137,9 @@ class KeyBinder:
         return replace(bound, written=(*windows, *order), sets=sets_of_keys)
 
     def _refuse_extras(self, group: exp.Group) -> None:
-        for word in ("all", "totals"):
-            if group.args.get(word):
-                self.context.report(
-                    "TG-103",
-                    f"GROUP BY {word.upper()} is not supported on streams",
-                    group,
-                    "name the columns to group by.",
-                )
+        if group.args.get("totals"):
+            message = "GROUP BY TOTALS is not supported on streams"
+            self.context.report("TG-103", message, group, "name the columns to group by.")
 
     def _few_enough(self, group: exp.Group) -> bool:
         if count_of_sets(group) <= MOST_SETS:

@@ -215,7 +215,7 @@ class SelectBinder:
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        refused = group is not None and bool(group.args.get("all") or group.args.get("totals"))
+        refused = group is not None and bool(group.args.get("totals"))
         grouping = Grouping(
             self.context, node, keys.fields, keys.trees, keys.written, keys.sets, refused
         )

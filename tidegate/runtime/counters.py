@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.protocols import Cut
@@ -42,7 +43,9 @@ class Counters:
     # When the epoch began that runs now, by the clock that never goes back.
     working_since: float | None = None
     marks_us: dict[str, int] = field(default_factory=dict)
-    operators: tuple[OperatorState, ...] = ()
+    operators: dict[str, OperatorState] = field(default_factory=dict)
+    # What operators had counted in earlier runs: they count since their first epoch.
+    before: dict[str, OperatorState] = field(default_factory=dict)
     last_watermark: datetime | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -52,6 +55,7 @@ class Counters:
             stream = manifest.streams.get(self.name.lower())
             self.marks_us = dict(stream.marks) if stream is not None else {}
             self._take_operators(manifest)
+            self.before = self.operators
 
     def add(
         self,
@@ -87,8 +91,8 @@ class Counters:
         return min((read / (read + left or 1) for read, left in self.read.values()), default=None)
 
     def _take_operators(self, manifest: Manifest) -> None:
-        own = [o for o in manifest.operators.values() if o.stream == self.name.lower()]
-        self.operators = tuple(own)
+        own = self.name.lower()
+        self.operators = {k: o for k, o in manifest.operators.items() if o.stream == own}
 
     def watermark(self, operators: tuple[OperatorStatus, ...]) -> datetime | None:
         """The smallest watermark of the operators, else of the sources once all have one."""
@@ -107,7 +111,9 @@ class Counters:
 
     def status(self) -> StreamStatus:
         with self.lock:
-            operators = tuple(_status(operator) for operator in self.operators)
+            operators = tuple(
+                _status(operator, self.before.get(key)) for key, operator in self.operators.items()
+            )
             watermark = self.watermark(operators)
             since = self.working_since
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
@@ -147,19 +153,26 @@ def at_work(counters: Iterable[Counters]) -> Iterator[None]:
             item.working_since = None
 
 
-def _status(operator: OperatorState) -> OperatorStatus:
+def _status(operator: OperatorState, before: OperatorState | None) -> OperatorStatus:
     report = operator.report
+    earlier = before.report if before is not None else {}
     mark = report.get("watermark_us")
     return OperatorStatus(
         name=operator.name,
         watermark=moment(mark) if mark is not None else None,
-        late_rows=int(report.get("late_rows", 0)),
+        late_rows=_since(report, earlier, "late_rows"),
         groups=int(report.get("groups", 0)),
         open_windows=int(report.get("open_windows", 0)),
         rows=int(report.get("rows", 0)),
         bytes=int(report.get("bytes", 0)),
-        discarded=int(report.get("discarded", 0)),
+        discarded=_since(report, earlier, "discarded"),
     )
+
+
+def _since(report: Mapping[str, Any], earlier: Mapping[str, Any], name: str) -> int:
+    """What was counted since then; less than then is the count of an operator that began anew."""
+    now, then = int(report.get(name, 0)), int(earlier.get(name, 0))
+    return now - then if now >= then else now
 
 
 def moment(micros: int) -> datetime | None:

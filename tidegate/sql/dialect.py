@@ -34,6 +34,14 @@ _SPECIAL_CALLS = frozenset(
 # systems are no types.
 _NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
 
+LONELY_COMMA = "this comma is one too many"
+# What ends a list, so that it is no item of one.
+_NO_ITEM = (
+    frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.FROM, TokenType.SENTINEL})
+    | frozenset(SparkParser.QUERY_MODIFIER_PARSERS)
+    | frozenset(SparkParser.SET_OPERATIONS)
+)
+
 
 class TidegateParser(SparkParser):
     """Spark's parser that remembers where clauses stand in the text."""
@@ -65,6 +73,31 @@ class TidegateParser(SparkParser):
             node.meta["span"] = (first.start, self._prev.end + 1)
         return node
 
+    def _parse_csv(
+        self, parse_method: Callable[[], Node | None], sep: TokenType = TokenType.COMMA
+    ) -> list[Node]:
+        """A list without holes: sqlglot reads over a comma that nothing follows or precedes."""
+        items: list[Node] = []
+        while True:
+            item = parse_method()
+            if item is not None:
+                items.append(item)
+            elif sep is TokenType.COMMA and self._at_hole(bool(items)):
+                self.raise_error(
+                    LONELY_COMMA, self._curr if self._curr.token_type is sep else self._prev
+                )
+            if not self._match(sep):
+                return items
+            if isinstance(item, exp.Expr):
+                self._add_comments(item)
+
+    def _at_hole(self, has_items: bool) -> bool:
+        """Whether a comma has nothing beside it here. (Callers may retreat from anything else.)"""
+        if self._curr.token_type is TokenType.COMMA:
+            return True
+        after_comma = has_items and self._prev.token_type is TokenType.COMMA
+        return after_comma and self._curr.token_type in _NO_ITEM
+
     def _parse_order(self, this: Any = None, skip_order_token: bool = False) -> Any:
         return self._located(
             lambda: super(TidegateParser, self)._parse_order(this, skip_order_token)
@@ -80,6 +113,8 @@ class TidegateParser(SparkParser):
         first = self._index
         join = self._located(lambda: super(TidegateParser, self)._parse_join(*args, **kwargs))
         if not isinstance(join, exp.Join):
+            if self._index > first and self._at_hole(has_items=True):
+                self.raise_error(LONELY_COMMA, self._prev)
             return join
         if first in self._nearest:
             join.set("hint", "NEAREST")

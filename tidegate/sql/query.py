@@ -14,7 +14,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tidegate.errors import Place, SqlError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
-from tidegate.sql.dialect import DIALECT
+from tidegate.sql.dialect import DIALECT, LONELY_COMMA
 from tidegate.sql.expressions import require_interval
 from tidegate.sql.flink import plain_windows
 from tidegate.sql.habits import word_hint
@@ -29,6 +29,9 @@ EMIT_FORMS = (
 _EMIT_FOLLOW = {"ON", "CHANGES", "FINAL", "AFTER", "EVERY"}
 # Words behind which EMIT is a name.
 _BEFORE_NAMES = {"AS", "SELECT", "FROM", "JOIN", "BY", "AND", "OR", "NOT", "WHERE", "ON"}
+_NAMED_QUERIES = (
+    "WITH a AS (SELECT …), b AS (SELECT …) SELECT …: the last one has no comma after it."
+)
 _QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "("}
 # Two words that begin a statement: inside another one, a semicolon is missing before them.
 _STATEMENT_STARTS = {
@@ -152,6 +155,11 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         end = line_start + column
         place = Place(cursor.text, max(end - width, 0), end, cursor.file)
     found = cursor.text[place.start : place.end]
+    if message == LONELY_COMMA:
+        return SqlError("TG-101", message, place=place, hint="remove it, or write what is missing.")
+    if message == "Expected CTE to have alias":
+        message = f"{found} is not the name of a query"
+        return SqlError("TG-101", message, place=place, hint=_NAMED_QUERIES)
     if message.startswith("Required keyword"):
         message = f"something is missing after {found}"
     elif message == "unexpected":
@@ -209,11 +217,9 @@ def _is_emit(tokens: list[Token], index: int) -> bool:
     if index + 1 == len(tokens):
         # Behind a name or a parenthesis it would be an alias that nobody means.
         return before == ")" or (before.replace("_", "a").isalnum() and before not in _BEFORE_NAMES)
-    return tokens[index + 1].text.upper() in _EMIT_FOLLOW and before not in {
-        *_BEFORE_NAMES,
-        ".",
-        ",",
-    }
+    if before == "," and any(later.token_type is TokenType.FROM for later in tokens[index:]):
+        return False
+    return tokens[index + 1].text.upper() in _EMIT_FOLLOW and before not in {*_BEFORE_NAMES, "."}
 
 
 def _is_late_data(tokens: list[Token], index: int) -> bool:

@@ -61,7 +61,7 @@ class OverBag(BagAccumulator):
             rows = np.arange(len(ids)) if self.once else np.repeat(np.arange(len(ids)), counts)
         if self.plain.rounds:
             # The result is then one of the values, and not of how they came and went.
-            rows = rows[np.argsort(ranks(values[0])[rows], kind="stable")]
+            rows = rows[np.lexsort([ranks(value)[rows] for value in reversed(values)])]
         taken = [as_array(value).take(pa.array(rows)) for value in values]
         return aggregate(self.plain, taken, ids[rows], groups)
 

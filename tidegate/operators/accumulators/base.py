@@ -69,6 +69,8 @@ class PlainAccumulator(Accumulator):
     retractable: ClassVar[bool] = False
     # The order of arrival counts.
     in_order: ClassVar[bool] = False
+    # What to write instead of DISTINCT, where Spark means something else by it.
+    instead_of_distinct: ClassVar[str | None] = None
     # The result is rounded on the way, so that the order of values shows in its last bits.
     rounds: ClassVar[bool] = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -121,7 +122,7 @@ class Sum(_Totalled):
 class Average(_Totalled):
     """avg: a double for numbers, a wider decimal for decimals, an interval for intervals."""
 
-    names = ("avg", "mean")
+    names: ClassVar[tuple[str, ...]] = ("avg", "mean")
 
     def __init__(self, call: Call) -> None:
         super().__init__(call, total_of(call, averaged=True), counts=True)

@@ -9,9 +9,11 @@ from tidegate.operators.accumulators import (
     arrivals,
     extremes,
     lists,
+    moments,
     nth,
     numbers,
     ranks,
+    regression,
     sketch,
     variance,
 )
@@ -33,6 +35,20 @@ AGGREGATES: tuple[type[PlainAccumulator] | type[BagAccumulator], ...] = (
     variance.StddevPopulation,
     variance.VarianceSample,
     variance.VariancePopulation,
+    moments.Skewness,
+    moments.Kurtosis,
+    regression.Correlation,
+    regression.CovariancePopulation,
+    regression.CovarianceSample,
+    regression.RegrSlope,
+    regression.RegrIntercept,
+    regression.RegrR2,
+    regression.RegrSxx,
+    regression.RegrSyy,
+    regression.RegrSxy,
+    regression.RegrCount,
+    regression.RegrAvgY,
+    regression.RegrAvgX,
     extremes.Min,
     extremes.Max,
     extremes.BoolAnd,
@@ -77,6 +93,9 @@ def make(call: Call) -> Accumulator:
 
 
 def _plain_or_over_bag(call: Call, kind: type[PlainAccumulator]) -> Accumulator:
+    if call.distinct and kind.instead_of_distinct is not None:
+        hint = kind.instead_of_distinct
+        raise unsupported(call, "with DISTINCT would not look at pairs, as the others do", hint)
     once = kind.once or (call.distinct and not kind.idempotent)
     if once or (call.retracts and not kind.retractable):
         return OverBag(call, kind)

@@ -35,10 +35,7 @@ class _Spread(PlainAccumulator):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        kind = call.arguments[0]
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
-            hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
-            raise unsupported(call, f"is not supported over {kind}", hint)
+        require_numbers(call)
 
     def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
@@ -134,6 +131,14 @@ def _at_once(
     rest = np.bincount(ids, counts * off, groups) / divisor
     spread = np.bincount(ids, squares + counts * off * off, groups) - total * rest * rest
     return total, mean + rest, np.maximum(spread, 0)
+
+
+def require_numbers(call: Call) -> None:
+    """Spark casts texts by rules of its own; that is left to Spark."""
+    for kind in call.arguments:
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
+            hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
+            raise unsupported(call, f"is not supported over {kind}", hint)
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
