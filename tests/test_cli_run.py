@@ -392,6 +392,15 @@ class TestLiveScreen:
         assert head.split("  ")[0].strip() == "stream"
         assert "rows/s" in head and "dead letters" not in head
 
+    def test_a_full_table_fits_the_usual_screen(self) -> None:
+        screen, written = self.screen(80)
+        screen.ends = True
+        full = replace(RUNNING, progress=1.0, late_rows=16, dead_letters=59, state_bytes=74_800)
+        screen.end([replace(full, name="sessions", rows_in=3_138, epoch_seconds=80.0)])
+        assert "…" not in written.getvalue()
+        for column in ("rows in", "rows out", "late", "dead letters"):
+            assert column in written.getvalue()
+
     def test_wide_screens_show_all(self) -> None:
         screen, written = self.screen(140)
         screen.end([RUNNING])

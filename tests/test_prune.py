@@ -20,6 +20,7 @@ from tidegate.checkpoint.manifest import (
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
 from tidegate.connectors import memory
+from tidegate.errors import DataDirectoryError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning
 from tidegate.runtime.prune import Pruning
@@ -226,3 +227,15 @@ def test_parked_streams_are_named_with_what_removes_them(data: Path) -> None:
     assert "the streams live, own are parked" in message and command == f"{data} live own"
     assert ran(*command.split()).exit_code == 0
     assert parked_warning(directory, compile_text("SHOW SOURCES;").catalog) is None
+
+
+def test_a_directory_of_data_directories_says_which_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "tidegate.lock").touch()
+    for command in (["prune", str(tmp_path), "s"], ["query", str(tmp_path), "SELECT 1"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2 and "TG-601" in result.stderr
+        assert f"Hint: did you mean {tmp_path / 'shop'}?" in result.stderr
+    with pytest.raises(DataDirectoryError) as caught:
+        DataDirectory(tmp_path).open()
+    assert caught.value.hint == f"did you mean {tmp_path / 'shop'}?"

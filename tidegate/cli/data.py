@@ -23,8 +23,9 @@ def require(path: str) -> None:
         raise DataDirectoryError(
             "TG-601",
             f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
-            hint="name the directory that was given to run with --data; by default it is "
-            ".tidegate/<file>.",
+            hint=directory.meant()
+            or "name the directory that was given to run with --data; by default it is "
+            ".tidegate/<file>, beside the file.",
         )
 
 

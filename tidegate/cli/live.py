@@ -138,16 +138,17 @@ def pretty_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
 
 def status_table(statuses: Sequence[StreamStatus], console: Console, ends: bool = False) -> Table:
     """One row per stream. On a narrow screen first the columns that are empty for all give way,
-    then the watermark, of which the lag says enough. Input that ends has a bar."""
-    shown = [column for column in _COLUMNS if ends or column.head != "input"]
-    telling = [column for column in shown if not all(column.empty(status) for status in statuses)]
-    shortest = [column for column in telling if column.head != "watermark"]
+    then those that matter least. Input that ends has a bar."""
+    columns = [column for column in _COLUMNS if ends or column.head != "input"]
+    telling = [column for column in columns if not all(column.empty(status) for status in statuses)]
     unlimited = console.options.update_width(10_000)
-    for columns in (shown, telling):
+    for least in (None, "", *_MATTER_LEAST):
+        if least is not None:
+            columns = telling = [column for column in telling if column.head != least]
         table = _status_table(columns, statuses)
         if Measurement.get(console, unlimited, table).maximum <= console.width:
-            return table
-    return _status_table(shortest, statuses)
+            break
+    return table
 
 
 def _status_table(columns: Sequence[_Column], statuses: Sequence[StreamStatus]) -> Table:
@@ -219,3 +220,5 @@ _COLUMNS = (
     ),
     _Column("took", _took, lambda s: s.epoch_seconds is None),
 )
+# Of the watermark the lag says enough; the rest is told in the end, and by metrics.
+_MATTER_LEAST = ("watermark", "took", "epoch", "state size", "input", "rows/s", "lag")

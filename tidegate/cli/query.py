@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from tidegate.cli import data
 from tidegate.cli.formats import Format, formatted
 from tidegate.cli.screen import cells, open_screen
-from tidegate.errors import DataDirectoryError, RunError
+from tidegate.errors import RunError
 from tidegate.queries.asking import ask
 from tidegate.queries.readable import stored_readable
 from tidegate.queries.result import QueryResult
@@ -15,14 +16,8 @@ from tidegate.runtime.directory import DataDirectory
 
 def query(path: str, sql: str, kind: Format | None) -> int:
     """Print what a query finds."""
+    data.require(path)
     directory = DataDirectory(path)
-    if not directory.is_ours:
-        raise DataDirectoryError(
-            "TG-601",
-            f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
-            hint="name the directory that was given to run with --data; by default it is "
-            ".tidegate/<file>, beside the file.",
-        )
     known = stored_readable(directory)
     if not known:
         raise RunError(

@@ -17,6 +17,8 @@ _PIPELINES, _ORDERS = "_pipelines", "_orders"
 FORMAT = 3
 _FORMAT_FILE = "_format"
 _NOT_DATA = (LOCK, SPARK_LOG, f"{LEASES}/")
+# So many directories are named in a hint.
+_MOST_NAMED = 3
 
 
 class DataDirectory:
@@ -89,8 +91,16 @@ class DataDirectory:
         raise DataDirectoryError(
             "TG-601",
             f"{self} is not empty and not a data directory of Tidegate",
-            hint="choose a directory that is empty or does not exist yet.",
+            hint=self.meant() or "choose a directory that is empty or does not exist yet.",
         )
+
+    def meant(self) -> str | None:
+        """What to say if data directories lie in this one: one of them is meant."""
+        if not self.store.local or not self.path.is_dir():
+            return None
+        found = sorted(self.path.glob(f"*/{LOCK}"))[:_MOST_NAMED]
+        names = " or ".join(str(mark.parent) for mark in found)
+        return f"did you mean {names}?" if names else None
 
     def holds_anything(self) -> bool:
         if self.store.local:
