@@ -252,6 +252,21 @@ def test_skips_beside_the_cases(tmp_path: Path) -> None:
     assert Skips(tmp_path / "other.yaml").apply(load_case(write(inner))).skip == "elsewhere"
 
 
+def test_data_beside_cases_is_no_case(tmp_path: Path) -> None:
+    for folder in ("tests", "orders", ".tidegate/streams"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "orders" / "rows.json").write_text('{"id": 1}\n{"id": 2}\n', "utf-8")
+    (tmp_path / "orders" / "row.json").write_text('{"id": 1}\n', "utf-8")
+    (tmp_path / "compose.yaml").write_text("services: {}\n", "utf-8")
+    write(tmp_path / ".tidegate" / "streams")
+    case = write(tmp_path / "tests")
+    broken = write(tmp_path / "tests", '{"query": "SELECT', name="broken.json")
+    yaml = write(tmp_path / "tests", "sources: []\n", name="of_yaml.yaml")
+    assert find_cases([tmp_path]) == [broken, case, yaml]
+    data = tmp_path / "orders" / "rows.json"
+    assert find_cases([data]) == [data], "a file that is named is meant"
+
+
 if "TIDEGATE_CONFORMANCE_DIR" in os.environ:
 
     def test_every_conformance_case_is_understood() -> None:

@@ -13,3 +13,6 @@ CREATE STREAM sorted AS
 SELECT auction, price, window_start, window_end
 FROM HOP(bids, ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE)
 ORDER BY price DESC, ts;
+
+CREATE STREAM runners_up AS
+SELECT auction, price, window_end FROM TUMBLE(bids, ts, INTERVAL '1' MINUTE) ORDER BY price DESC LIMIT 2 OFFSET 1;

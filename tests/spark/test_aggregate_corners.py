@@ -27,6 +27,10 @@ ROWS = [
     (36, "a", math.nan),
     (41, "a", 2.0),
 ]
+PAIRS = (
+    "round(covar_pop(n, ascii(k)), 9) AS covariance, round(regr_slope(n, ascii(k)), 9) AS slope, "
+    "round(skewness(n), 9) AS lean"
+)
 # A stream, and the same over the rows as a table `t` with the column `start` of a window.
 QUERIES = {
     "no_calls": (
@@ -49,6 +53,21 @@ QUERIES = {
         "SELECT v, count(*) AS n FROM s GROUP BY v EMIT CHANGES",
         "GROUP BY v",
         "v, count(*)",
+    ),
+    "all_keys": (
+        "SELECT upper(k) AS u, 7 AS seven, count(*) AS n FROM s GROUP BY ALL EMIT ON UPDATE",
+        "GROUP BY ALL",
+        "upper(k), 7, count(*)",
+    ),
+    "pairs_of_changes": (
+        f"SELECT {PAIRS} FROM (SELECT k, count(*) AS n FROM s GROUP BY k) EMIT CHANGES",
+        f"CROSS JOIN (SELECT {PAIRS} FROM (SELECT k, count(*) AS n FROM t GROUP BY k)) AS x LIMIT 1",
+        "x.covariance, x.slope, x.lean",
+    ),
+    "without_the_first": (
+        "SELECT k, v FROM s WHERE v BETWEEN 1 AND 9 ORDER BY v DESC LIMIT 2 OFFSET 1 EMIT CHANGES",
+        "WHERE v BETWEEN 1 AND 9 ORDER BY v DESC LIMIT 2 OFFSET 1",
+        "k, v",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,29 @@ def test_a_missing_or_old_java_is_one_clear_sentence(
     with pytest.raises(RunError) as caught:
         require_java()
     assert "is Java 8" in caught.value.message
+
+
+def test_a_java_that_ends_while_spark_starts_is_told(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\nexit 1\n")
+    java.chmod(0o755)
+    code = (
+        "from pathlib import Path\nfrom tidegate.spark.spark_session import own_session\n"
+        f"own_session('local[1]', Path({str(tmp_path / 'spark.log')!r}))"
+    )
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "TG-502" in ended.stderr and "Java ended before Spark had started" in ended.stderr
+    assert f"what it said is in {tmp_path / 'spark.log'}" in ended.stderr
+
+
+def test_ctrl_c_stays_what_it_was(spark: Any) -> None:
+    """Spark's handler would cancel the job of an epoch, and print what it was in the middle of."""
+    handler = signal.getsignal(signal.SIGINT)
+    assert getattr(handler, "__module__", None) != "pyspark.core.context"
 
 
 def test_a_session_of_the_users_lends_its_functions_and_keeps_its_settings(

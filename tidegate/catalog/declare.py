@@ -28,7 +28,7 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.columns import LETTER_COLUMNS, OP
-from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean
+from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, nearest
 from tidegate.names import unsafe
 from tidegate.sql import statements as st
 from tidegate.sql.expressions import calls, is_volatile_call
@@ -161,12 +161,16 @@ class Declarer:
         given = next((o for o in statement.options if o.name.lower() == "connector"), None)
         able = [name for name, spec in self.connectors.items() if getattr(spec, role) is not None]
         if given is None:
+            misspelt = nearest("connector", [option.name for option in statement.options])
+            near = next((o for o in statement.options if o.name == misspelt), None)
             return None, [
                 self._error(
                     "TG-208",
                     f"{statement.name} does not say its connector",
-                    statement.name_span,
-                    f"add connector = '…' to its WITH (…): {', '.join(sorted(able))}.",
+                    near.span if near is not None else statement.name_span,
+                    f"did you mean connector instead of {misspelt}?"
+                    if near is not None
+                    else f"add connector = '…' to its WITH (…): {', '.join(sorted(able))}.",
                 )
             ]
         spec = self.connectors.get(given.value.lower())

@@ -93,8 +93,9 @@ class KeyBinder:
         return self._bound(node, trees)
 
     def _bound(self, node: n.Node, trees: list[exp.Expr]) -> BoundKeys:
-        keys = tuple(trees)
-        return BoundKeys(node, tuple(self._field(tree, node) for tree in keys), keys, keys)
+        keys = tuple(map(_no_position, trees))
+        fields = tuple(self._field(tree, node) for tree in keys)
+        return BoundKeys(node, fields, keys, tuple(trees))
 
     def _field(self, tree: exp.Expr, node: n.Node) -> n.Field:
         fields, bare = by_id(node.fields), tree.unnest()
@@ -216,6 +217,14 @@ class KeyBinder:
                 "group in a subquery first, and then group its result.",
             )
         return tree
+
+
+def _no_position(tree: exp.Expr) -> exp.Expr:
+    """A key that is a whole number is itself, where Spark would take it for a place in SELECT."""
+    number = tree.this if isinstance(tree, exp.Neg) else tree
+    if not isinstance(number, exp.Literal) or not number.is_int or int(number.name) >= 2**31:
+        return tree
+    return exp.cast(tree.copy(), "INT")
 
 
 def is_name(node: exp.Expr) -> bool:

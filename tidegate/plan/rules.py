@@ -184,7 +184,7 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
     sort = below if isinstance(below, n.Sort) else None
     if limit is None and sort is None:
         return node
-    if limit is not None and (limit.offset is not None or limit.count is None):
+    if limit is not None and limit.count is None:
         return node
     base = sort.input if sort is not None else node.inputs[0]
     if base.bounded:
@@ -193,8 +193,8 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
     if not partition:
         return node
     if isinstance(base, n.TopN) and base.limit is None and sort is None and limit is not None:
-        return replace(base, limit=limit.count, span=limit.span)
-    return n.TopN(
+        return _without_first(limit, replace(base, limit=limit.count, span=limit.span))
+    top = n.TopN(
         node.fields,
         input=base,
         partition=partition,
@@ -203,6 +203,18 @@ def top_n_from_window_limit(node: n.Node) -> n.Node:
         windowed=True,
         span=node.span,
     )
+    return top if limit is None else _without_first(limit, top)
+
+
+def _without_first(limit: n.Limit, top: n.TopN) -> n.Node:
+    """OFFSET m: the top n + m by their number, without the first m."""
+    if limit.offset is None or limit.rank is None or limit.count is None:
+        return top
+    last = exp.Literal.number(int(limit.count.name) + int(limit.offset.name))
+    ranked = replace(top, fields=(*top.fields, limit.rank), limit=last, rank_id=limit.rank.id)
+    beyond = exp.GT(this=column(limit.rank), expression=limit.offset.copy())
+    rest = n.Filter(ranked.fields, input=ranked, condition=beyond, span=limit.span)
+    return n.Project(top.fields, input=rest, expressions=tuple(map(column, top.fields)))
 
 
 def top_n_of_changes(node: n.Node, changes: bool = False) -> n.Node:
@@ -220,9 +232,9 @@ def top_n_of_changes(node: n.Node, changes: bool = False) -> n.Node:
         return node
     rows = node.input.input
     counted = isinstance(node.count, exp.Literal) and node.count.is_int
-    if not counted or node.offset is not None or rows.bounded or _one_window(rows.fields):
+    if not counted or rows.bounded or _one_window(rows.fields):
         return node
-    return n.TopN(
+    top = n.TopN(
         node.fields,
         input=rows,
         partition=(),
@@ -230,6 +242,7 @@ def top_n_of_changes(node: n.Node, changes: bool = False) -> n.Node:
         limit=node.count,
         span=node.span,
     )
+    return _without_first(node, top)
 
 
 def union_is_distinct(node: n.Node) -> n.Node:

@@ -404,6 +404,7 @@ def limited(context: Context, tree: exp.Expr, node: n.Node) -> n.Node:
         input=node,
         count=limit.expression if limit is not None else None,
         offset=offset.expression if offset is not None else None,
+        rank=n.Field(context.fresh("rank"), "rank") if offset is not None else None,
         span=own_span(clause),
     )
 

@@ -7,12 +7,15 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from tidegate.errors import RunError
@@ -85,9 +88,31 @@ def own_session(
     for key, value in {**ours, **given}.items():
         if local or key in given or not key.startswith("spark.driver."):
             builder = builder.config(key, value)
-    with _stderr_to(log_file):
-        spark = builder.getOrCreate()
+    try:
+        with _stderr_to(log_file), _own_interrupts():
+            spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise RunError(
+            "TG-502",
+            "Java ended before Spark had started",
+            hint=f"what it said is in {log_file}.",
+        ) from None
     return _configured(spark)
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Ctrl-C stays what it was: Spark's handler cancels jobs in the middle of whatever runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _joined(master: str | None, given: Mapping[str, str]) -> SparkSession:

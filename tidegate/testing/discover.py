@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from tidegate.testing.fields import CaseError, read_document, shown
 
 SUFFIXES = (".json", ".yaml", ".yml")
 SKIPS = "skips.yaml"
+# A case has at least one of these; so has one that cannot be read.
+_FIELD = re.compile(r"\b(query|script|script_file|sources|steps|expected_rows)\b[\"']?\s*:")
 
 
 def find_cases(paths: Sequence[Path]) -> list[Path]:
@@ -18,8 +21,7 @@ def find_cases(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
-            inside = [f for f in path.rglob("*") if f.suffix in SUFFIXES and f.name != SKIPS]
-            files = sorted(f for f in inside if f.is_file())
+            files = sorted(file for file in path.rglob("*") if _looks_like_a_case(file, path))
         elif path.is_file():
             files = [path]
         else:
@@ -27,6 +29,18 @@ def find_cases(paths: Sequence[Path]) -> list[Path]:
         for file in files:
             found.setdefault(file.resolve(), file)
     return list(found.values())
+
+
+def _looks_like_a_case(file: Path, folder: Path) -> bool:
+    """Whether a file of a folder is a case, and not data that lies there."""
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    if hidden or file.suffix not in SUFFIXES or file.name == SKIPS or not file.is_file():
+        return False
+    try:
+        return _FIELD.search(file.read_text("utf-8", errors="replace")) is not None
+    except OSError:
+        # Loading it says what is wrong.
+        return True
 
 
 class Skips:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.plan.nodes.base import Unary
+from tidegate.plan.nodes.fields import Field
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,3 +19,5 @@ class Sort(Unary):
 class Limit(Unary):
     count: exp.Expr | None = field(kw_only=True)
     offset: exp.Expr | None = field(default=None, kw_only=True)
+    # The number of a row in its order, for the top n that an OFFSET cuts.
+    rank: Field | None = field(default=None, kw_only=True)
