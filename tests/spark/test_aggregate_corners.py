@@ -55,7 +55,7 @@ QUERIES = {
         "v, count(*)",
     ),
     "all_keys": (
-        "SELECT upper(k) AS u, 7 AS seven, count(*) AS n FROM s GROUP BY ALL EMIT ON UPDATE",
+        "SELECT upper(k) AS u, 7 AS seven, count(*) AS n FROM s GROUP BY ALL EMIT CHANGES",
         "GROUP BY ALL",
         "upper(k), 7, count(*)",
     ),
