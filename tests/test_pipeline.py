@@ -419,6 +419,9 @@ def test_the_stream_that_fails_is_named(house: House) -> None:
         running.wait(30)
     assert "nothing is lost" in (caught.value.hint or "").lower()
     assert house.epochs() == []
+    told = {status.name: (status.state, status.error) for status in running.status()}
+    assert told.pop("t1") == (State.FAILED, caught.value.message)
+    assert set(told.values()) == {(State.STOPPED, "stopped, because the stream t1 did")}
 
 
 @pytest.mark.parametrize("error", [RunError("TG-503", "boom"), ValueError("boom"), Killed("boom")])

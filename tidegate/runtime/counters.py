@@ -57,6 +57,12 @@ class Counters:
             self._take_operators(manifest)
             self.before = self.operators
 
+    def fail(self, message: str, culprit: str | None) -> None:
+        """The pipeline has failed; if it was another stream, this one only had to stop."""
+        mine = culprit in (None, self.name.lower())
+        self.state = State.FAILED if mine else State.STOPPED
+        self.error = message if mine else f"stopped, because the stream {culprit} did"
+
     def add(
         self,
         manifest: Manifest,

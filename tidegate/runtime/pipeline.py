@@ -77,6 +77,7 @@ class Pipeline:
         self.pace = Pace(context.settings["target_epoch"] / 1_000_000)
         self.timeline = Timeline(name, span_listener())
         self.failure: TidegateError | None = None
+        self._culprit: str | None = None
         self.warnings: list[TidegateError] = []
         # Whether it ends with its input, everything closed; or when nothing is new, all open.
         self.until_end = self.available_now = False
@@ -268,12 +269,11 @@ class Pipeline:
     def _fail(self, error: BaseException) -> None:
         self.failure = pipeline_error(self._blamed(error), error)
         for counters in self.counters.values():
-            counters.state = State.FAILED
-            counters.error = self.failure.message
+            counters.fail(self.failure.message, self._culprit)
 
     def _blamed(self, error: BaseException) -> str:
-        names = [member.name for member in self.members.values()]
-        return getattr(error, "stream", None) or (names[0] if names else self.name)
+        first = next((member.name for member in self.members.values()), self.name)
+        return getattr(error, "stream", None) or first
 
     # Cutting
 
@@ -379,13 +379,13 @@ class Pipeline:
 
     def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
         """Which stream it was: each is run alone. What they write then, nobody will know of."""
-        members = list(self.members.values())
+        members, job = list(self.members.values()), self._described(epoch, order)
         if len(members) > 1:
             for member in members:
                 try:
-                    job = self._described(epoch, order)
                     self._job(self._build(alone(member, members), job), order)
                 except JobFailed as again:
+                    self._culprit = member.key
                     return self._explained(member, epoch, order, again)
         return self._explained(members[0], epoch, order, error)
 
