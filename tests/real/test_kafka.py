@@ -310,8 +310,13 @@ def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(
         finally:
             threading.Thread(target=broker.start).start()
         eventually(lambda: all(s.error is None for s in session.status()), 180)
-        broker.produce(topic, [json.dumps({"a": n}) for n in numbers[200:]], 1)
+        broker.produce(topic, [json.dumps({"a": n}) for n in numbers[200:300]], 1)
         session.wait()
+        # What tasks cannot decode is left to Spark, in the middle of a stream.
+        broker.produce(topic, ["no JSON", '{"a": "b"}'], 0)
+        broker.produce(topic, [json.dumps({"a": n}) for n in numbers[300:]], 1)
+        session.wait()
+        assert [status.dead_letters for status in session.status()] == [2]
         rows = rows_of(taken.take_all())
     values = [value for _, value in written(broker, out)]
     assert sorted(row["a"] for row in values) == numbers

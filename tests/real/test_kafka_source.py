@@ -14,12 +14,14 @@ from tests.compiling import compile_text
 from tests.real.kafka import PASSWORD, USER, Broker
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
+from tidegate.columns import ARRIVAL_ROW, PARTITION
 from tidegate.connectors import kafka_source, kafka_tasks
 from tidegate.connectors.kafka_source import KafkaSource, connection_of
 from tidegate.connectors.kafka_tasks import KafkaReader
-from tidegate.connectors.protocols import Cut, SourceContext
+from tidegate.connectors.protocols import Cut, Read, SourceContext
 from tidegate.connectors.text_lines import TEXT_BYTES
 from tidegate.errors import RunError, SystemAway
+from tidegate.operators.vectors import VectorFailed
 
 
 def declared(broker: Broker, topic: str, options: str = "") -> Source:
@@ -313,3 +315,28 @@ def test_what_a_record_tells_besides_its_content(
     assert told[4] == [b"k", None]
     assert told[5][0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert batch.column(kafka_tasks.TOMBSTONE).to_pylist() == [False, True]
+
+
+def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    for partition in range(2):
+        broker.produce(topic, [json.dumps({"a": 10 * partition + n}) for n in range(3)], partition)
+    source = opened(broker, topic)
+    reader = source.direct(Read((("a", "BIGINT"),), arrival=True))
+    cut = source.cut(None, 1)
+    assert reader is not None and cut is not None
+    batches = [batch for share in cut.shares for part in share for batch, _ in reader.read(part)]
+    assert all(batch.schema == reader.schema for batch in batches)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["a"], row[PARTITION], row[ARRIVAL_ROW]) for row in rows] == [
+        *((n, 0, n) for n in range(3)),
+        *((10 + n, 1, n) for n in range(3)),
+    ]
+    broker.produce(topic, ["no JSON"])
+    with pytest.raises(VectorFailed):
+        later = source.cut(cut.offset, 1)
+        assert later is not None
+        list(reader.read(later.shares[0][0]))
+    for options in (", format = 'csv'", ", changelog = true", ", timestamp_format = 'yyyy'"):
+        assert opened(broker, topic, options).direct(Read((("a", "BIGINT"),))) is None
+    assert source.direct(Read((("a", "BIGINT"),), located=True)) is None

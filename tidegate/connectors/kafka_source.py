@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tidegate.catalog.objects import Source
     from tidegate.connectors.kafka_avro import AvroDecoder
+    from tidegate.connectors.kafka_json import JsonReader
 
 # New partitions are looked for about this often.
 _LOOK_SECONDS = 1.0
@@ -271,8 +272,21 @@ class KafkaSource:
 
     # Reading
 
-    def direct(self, read: Read) -> None:
-        """Spark decodes them."""
+    def direct(self, read: Read) -> JsonReader | None:
+        """Plain JSON is decoded by tasks, all else by Spark, which also says why it cannot."""
+        from tidegate.connectors.kafka_json import JsonReader, json_schema
+        from tidegate.connectors.kafka_records import Records
+
+        records = Records(self.source, read.arrival, read.located)
+        options = self.options
+        odd = options["changelog"] or options["timestamp_format"] is not None
+        if records.format != "json" or odd or records.upserts or records.metadata or read.located:
+            return None
+        schema = json_schema(records.record_columns)
+        if schema is None:
+            return None
+        names = tuple(name for name, _ in read.columns)
+        return JsonReader(self.connection, schema, names, read.arrival)
 
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         from tidegate.connectors.kafka_records import Records

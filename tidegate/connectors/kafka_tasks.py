@@ -98,59 +98,24 @@ class KafkaReader:
         )
 
     def read(self, share: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        consumer = _consumer(self.connection)
-        try:
-            yield from self._read(consumer, share)
-        except TidegateError:
-            # Brokers may be there, and it alone not find them: the next task asks with a new one.
-            consumer.forget()
-            raise
-
-    def _read(
-        self, consumer: _Consumer, share: list[list[Any]]
-    ) -> Iterator[tuple[pa.RecordBatch, int]]:
         schema = self.schema
-        parts = {(part[1], part[2]): part for part in share}
-        kept: dict[tuple[str, int], list[Any]] = {place: [] for place in parts}
-        count = size = 0
-        for message in consumer.messages(parts.values()):
-            kept[message.topic(), message.partition()].append(message)
-            count, size = count + 1, size + len(message)
-            if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                yield from self._batches(kept, parts, schema)
-                count = size = 0
-        yield from self._batches(kept, parts, schema)
+        for taken in taken_of(self.connection, share):
+            yield self._batch(taken, schema), len(taken.messages)
 
-    def _batches(
-        self,
-        kept: dict[tuple[str, int], list[Any]],
-        parts: dict[tuple[str, int], list[Any]],
-        schema: pa.Schema,
-    ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """A batch for each partition of which something was kept."""
-        for (topic, partition), messages in kept.items():
-            if messages:
-                number, cut = parts[topic, partition][0], parts[topic, partition][5]
-                shown, arrival = f"{topic}/{partition}", f"{cut:012d} {number:06d}"
-                yield self._batch(messages, shown, arrival, number, schema), len(messages)
-                messages.clear()
-
-    def _batch(
-        self, messages: list[Any], shown: str, arrival: str, number: int, schema: pa.Schema
-    ) -> pa.RecordBatch:
-        count = len(messages)
+    def _batch(self, taken: Taken, schema: pa.Schema) -> pa.RecordBatch:
+        messages, count = taken.messages, len(taken.messages)
         values = [message.value() for message in messages]
         offsets = pa.array([message.offset() for message in messages], pa.int64())
         gone = [value is None for value in values]
         texts, reasons = self._texts(messages, values)
         arrays: list[Any] = [
             pa.array(texts, pa.binary()),
-            pa.repeat(pa.scalar(shown), count),
+            pa.repeat(pa.scalar(taken.shown), count),
             offsets,
             pa.repeat(pa.scalar(False), count),
-            pa.repeat(pa.scalar(arrival), count),
+            pa.repeat(pa.scalar(taken.arrival), count),
             offsets,
-            pa.repeat(pa.scalar(number, pa.int32()), count),
+            pa.repeat(pa.scalar(taken.number, pa.int32()), count),
             pa.array(gone, pa.bool_()),
         ]
         arrays += [pa.array(_told(name, messages), METADATA_TYPES[name]) for name in self.metadata]
@@ -186,6 +151,50 @@ def _told(name: str, messages: list[Any]) -> list[Any]:
             for message in messages
         ]
     return [getattr(message, name)() for message in messages]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Records of one partition, in order: its number in the source, and where they stood."""
+
+    messages: list[Any]
+    number: int
+    shown: str
+    arrival: str
+
+
+def taken_of(connection: Connection, share: list[list[Any]]) -> Iterator[Taken]:
+    """The records of a share, some at a time."""
+    consumer = _consumer(connection)
+    try:
+        yield from _taken(consumer, share)
+    except TidegateError:
+        # Brokers may be there, and it alone not find them: the next task asks with a new one.
+        consumer.forget()
+        raise
+
+
+def _taken(consumer: _Consumer, share: list[list[Any]]) -> Iterator[Taken]:
+    parts = {(part[1], part[2]): part for part in share}
+    kept: dict[tuple[str, int], list[Any]] = {place: [] for place in parts}
+    count = size = 0
+    for message in consumer.messages(parts.values()):
+        kept[message.topic(), message.partition()].append(message)
+        count, size = count + 1, size + len(message)
+        if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+            yield from _by_partition(kept, parts)
+            count = size = 0
+    yield from _by_partition(kept, parts)
+
+
+def _by_partition(
+    kept: dict[tuple[str, int], list[Any]], parts: dict[tuple[str, int], list[Any]]
+) -> Iterator[Taken]:
+    for (topic, partition), messages in kept.items():
+        if messages:
+            number, cut = parts[topic, partition][0], parts[topic, partition][5]
+            yield Taken(messages, number, f"{topic}/{partition}", f"{cut:012d} {number:06d}")
+            messages.clear()
 
 
 class _Consumer:

@@ -13,11 +13,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL, BAD_MARK, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.columns import (
+    ARRIVAL,
+    BAD_MARK,
+    LIVE,
+    MARK,
+    NOW,
+    ORIGIN,
+    PARTITION,
+    PARTITION_SHIFT,
+    SIDE,
+)
+from tidegate.operators.clock import UNHEARD_US, Tick
 from tidegate.operators.vectors import Vector, VectorFailed, VectorStage
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import Batches, Packer, PackSpec
-from tidegate.spark.sides import note_bytes
+from tidegate.spark.sides import note_bytes, tick_bytes
 from tidegate.spark.staging import Staging, StagingSpec
 from tidegate.spark.worker import keep_what_is_loaded, task_number
 
@@ -41,12 +52,23 @@ class DirectScan:
     required: tuple[Vector, ...]
     time: Vector | None
     max_future_us: int | None
+    # Whether its partitions have watermarks of their own.
+    partitioned: bool = False
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What goes to an operator besides columns: one origin alone need not be told."""
+        return (*([ORIGIN] if self.partitioned else []), MARK, LIVE, SIDE)
 
     def batches(self, order: Order, tasks: Iterator[int]) -> Iterator[pa.RecordBatch]:
         """The rows of some tasks, with hidden columns, then a note of how many they were."""
         shares = order.shares.get(self.share, [])
         for task in tasks:
             records = 0
+            if task == 0 and self.partitioned and self.share in order.partitions:
+                partitions = range(order.partitions[self.share])
+                known = [Tick(self.index, number, UNHEARD_US) for number in partitions]
+                yield self._noted(tick_bytes(*known))
             for share in shares[task] if task < len(shares) else []:
                 for batch, count in self.reader.read(share):
                     records += count
@@ -63,7 +85,7 @@ class DirectScan:
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
         hidden: dict[str, Any] = {
-            ORIGIN: pa.repeat(pa.scalar(self.index, pa.int32()), count),
+            ORIGIN: self._origin(batch),
             MARK: mark,
             LIVE: pa.repeat(pa.scalar(True), count) if bad is None else pc.invert(bad),
             SIDE: pa.nulls(count, pa.binary()),
@@ -72,6 +94,12 @@ class DirectScan:
         hidden |= {name: batch.column(name) for name in ARRIVAL if name in batch.schema.names}
         names = [*(name for name, _ in self.columns), *hidden]
         return pa.record_batch([*columns, *hidden.values()], names=names)
+
+    def _origin(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self.partitioned:
+            return pa.repeat(pa.scalar(self.index, pa.int32()), batch.num_rows)
+        numbers = pc.shift_left(batch.column(PARTITION).cast(pa.int64()), PARTITION_SHIFT)
+        return pc.add(numbers, self.index)
 
     def _judged(self, batch: pa.RecordBatch, now_us: int) -> tuple[pa.Array, pa.Array | None]:
         """The event time of rows, and which of them are bad; None if none is."""
@@ -121,7 +149,7 @@ def scan_and_pack(
         order = place.read()
         packer = Packer(pack, task_number(), order)
         for batch in scan.batches(order, _numbers(batches)):
-            yield from packer.add(stage.apply(batch, (MARK, LIVE, SIDE)))
+            yield from packer.add(stage.apply(batch, scan.hidden))
         yield from packer.finish()
         keep_what_is_loaded()
 

@@ -332,6 +332,7 @@ def _direct(
         vectors.required,
         vectors.time,
         vectors.max_future_us,
+        scan.partitioned,
     )
 
 

@@ -1,0 +1,88 @@
+"""Records of JSON that tasks decode: what they leave to Spark. `tests/spark` holds both together."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tidegate.connectors.kafka_json import decoded, json_schema
+from tidegate.operators.vectors import VectorFailed
+
+# 2026-01-01.
+START_US = 1_767_225_600_000_000
+COLUMNS = [
+    ("a", "BIGINT"),
+    ("i", "INT"),
+    ("d", "DOUBLE"),
+    ("b", "BOOLEAN"),
+    ("s", "STRING"),
+    ("t", "TIMESTAMP"),
+]
+
+
+def rows(*texts: bytes) -> list[dict[str, object]]:
+    schema = json_schema(COLUMNS)
+    assert schema is not None
+    found: list[dict[str, object]] = decoded(list(texts), schema).to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def test_plain_records_are_decoded() -> None:
+    text = '{"a": -5, "i": 7, "d": 1e3, "b": true, "s": "ä\\n\\"", "x": {"y": [1, "]"]}}'.encode()
+    found = rows(text, b"{}", b'{"s":null, "a":1}', b'{"s":"\\u00e4\\ud83d\\ude00"}')
+    assert found == [
+        {"a": -5, "i": 7, "d": 1000.0, "b": True, "s": 'ä\n"'},
+        {},
+        {"a": 1},
+        {"s": "ä😀"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "micros"),
+    [
+        ([b'{"t":"2026-01-01T00:00:00.5Z"}', b'{"t":"2026-01-01 02:00:00+02:00"}'], [500_000, 0]),
+        ([b'{"t":"2026-01-01 00:00:01"}', b'{"t":null}'], [1_000_000, None]),
+    ],
+)
+def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | None]) -> None:
+    schema = json_schema(COLUMNS)
+    assert schema is not None
+    found = decoded(texts, schema).column("t").cast(pa.int64()).to_pylist()
+    assert [None if us is None else us - START_US for us in found] == micros
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b'{"a":1}{"a":2}'],
+        [b'{"a":1', b'"b":true}'],
+        [b'{"a":\n1}'],
+        [b' {"a":1}'],
+        [b""],
+        [b"null"],
+        [b'{"s":"\\ud83d"}'],
+        [b'{"x":"\\ude00\\ud83d"}'],
+        [b'{"x":"\\\\ud83d\\ude00"}'],
+        [b'{"s":"\xff"}'],
+        [b'{"d":NaN}'],
+        [b'{"x":[ -Inf]}'],
+        [b'{"d":-0}'],
+        [b'{"d":1e999}'],
+        [b'{"a":1,"a":1}'],
+        [b'{"s":1}'],
+        [b'{"t":"2026-01-01T00:00:00Z"}', b'{"t":"2026-01-01T00:00:00"}'],
+        [b'{"t":"2026-02-30T00:00:00Z"}'],
+        [b'{"t":"2026-01-01"}'],
+        [b'{"x":' + b"[" * 1000 + b"]" * 1000 + b"}"],
+        [b'{"x":1' + b"0" * 1000 + b"}"],
+    ],
+)
+def test_what_may_mean_something_else_is_left_to_spark(texts: list[bytes]) -> None:
+    with pytest.raises(VectorFailed):
+        rows(*texts)
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(10,2)", "DATE", "FLOAT", "ARRAY<INT>", "TIMESTAMP_NTZ"])
+def test_types_that_only_spark_reads(kind: str) -> None:
+    assert json_schema([*COLUMNS, ("z", kind)]) is None
