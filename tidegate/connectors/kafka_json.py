@@ -2,8 +2,8 @@
 
 Arrow is stricter than Spark almost everywhere, and fails. Where it is not, or where both read
 something else, a record is left to Spark: numbers that are none or minus zero, what is nested too
-deep. All columns are decoded, also those that nobody asks for: a record with a
-value that does not fit is bad as a whole. Python workers import this: it must load little.
+deep. All columns are decoded, also those that nobody asks for: a record with a value that does not
+fit is bad as a whole. Python workers import this: it must load little.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ class JsonReader:
     decoded: pa.Schema
     names: tuple[str, ...]
     arrival: bool
+    # Reading again would be decoding again: where several scans read alike, Spark does it once.
+    decodes = True
 
     @property
     def schema(self) -> pa.Schema:

@@ -317,6 +317,8 @@ def _direct(
     if scan.late_of is not None:
         return None
     source, read = context.asked(scan)
+    if (stream.name.lower(), source.name.lower()) in context.shared_scans:
+        return None
     opened = context.sources[source.name.lower()]
     cut = context.native.get((stream.name.lower(), source.name.lower()))
     reader = opened.direct(read)

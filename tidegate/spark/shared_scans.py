@@ -49,7 +49,8 @@ def shared_scans(
     for stream, scan, told in scans:
         if scan.late_of is None:
             source, read = asked(scan)
-            if sources[source.name.lower()].direct(read) is None:
+            reader = sources[source.name.lower()].direct(read)
+            if reader is None or getattr(reader, "decodes", False):
                 place = (stream.lower(), source.name.lower())
                 found.setdefault(place, []).append((told, scan, read))
     shared: dict[Place, SharedScan] = {}
