@@ -1,6 +1,7 @@
 """JSON in Kafka through a window into Kafka: Tidegate and plain PySpark, side by side in one run.
 
     python -m benchmarks.kafka_window [--rows 1000000] [--rounds 2] [--rows-per-epoch 250000]
+        [--only-ours]
 
 Both read the same topic of three partitions on two cores in the same epochs and write the windows
 into a topic of their own, from building the query to the end of the last epoch. Plain PySpark has
@@ -108,6 +109,7 @@ def our_query(
 ) -> float:
     """The query in Tidegate."""
     with tidegate.open(work, spark=spark) as session:
+        started = time.perf_counter()
         session.execute(
             f"""CREATE SOURCE bids ({COLUMNS}, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND)
             WITH (connector = 'kafka', topic = '{given}', brokers = '{brokers}',
@@ -117,7 +119,6 @@ def our_query(
             CREATE SINK s FROM q
             WITH (connector = 'kafka', topic = '{out}', brokers = '{brokers}');"""
         )
-        started = time.perf_counter()
         session.start()
         session.wait()
         return time.perf_counter() - started
@@ -176,11 +177,21 @@ def compare(bench: Bench, rows: int, rounds: int, plain: Any, ours: Any) -> None
     print(f"ratio {ratio:.2f} (wanted: 2)")
 
 
+def alone(bench: Bench, rows: int, rounds: int, ours: Any) -> None:
+    """Tidegate by itself."""
+    for number in range(rounds + 1):
+        took = bench.run("ours", ours)
+        print(
+            f"  round {number} ours   {rows / took / 1000:8.0f} K rows/s, {took:.2f} s", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rows-per-epoch", type=int, default=250_000)
+    parser.add_argument("--only-ours", action="store_true", help="to profile it")
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
     (base / "kafka").mkdir()
@@ -193,11 +204,13 @@ def main() -> None:
         bench = Bench(broker.brokers, admin, "bids", arguments.rows_per_epoch, base)
         print(f"{arguments.rows:,} bids, epochs of {arguments.rows_per_epoch:,}")
         with tidegate.open(base / "spark") as session:
-            plain = PlainSpark(plain_query, partial(session_with, connector_jars()))
-            compare(
-                bench, arguments.rows, arguments.rounds, plain, partial(our_query, session.spark)
-            )
-            plain.close()
+            ours = partial(our_query, session.spark)
+            if arguments.only_ours:
+                alone(bench, arguments.rows, arguments.rounds, ours)
+            else:
+                plain = PlainSpark(plain_query, partial(session_with, connector_jars()))
+                compare(bench, arguments.rows, arguments.rounds, plain, ours)
+                plain.close()
     finally:
         broker.kill()
         shutil.rmtree(base, ignore_errors=True)

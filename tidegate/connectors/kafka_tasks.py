@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from tidegate.connectors.kafka_client import Complaints, Connection, is_login
 from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
 from tidegate.errors import SystemAway, TidegateError
 
+# A topic and a partition of it.
+Place = tuple[str, int]
 # Whether a record has no value: it deletes its key.
 TOMBSTONE = "_tg_tombstone"
 _BATCH_BYTES = 16 << 20
@@ -104,8 +108,8 @@ class KafkaReader:
 
     def _batch(self, taken: Taken, schema: pa.Schema) -> pa.RecordBatch:
         messages, count = taken.messages, len(taken.messages)
-        values = [message.value() for message in messages]
-        offsets = pa.array([message.offset() for message in messages], pa.int64())
+        values = taken.values
+        offsets = pa.array(taken.offsets, pa.int64())
         gone = [value is None for value in values]
         texts, reasons = self._texts(messages, values)
         arrays: list[Any] = [
@@ -158,9 +162,16 @@ class Taken:
     """Records of one partition, in order: its number in the source, and where they stood."""
 
     messages: list[Any]
+    offsets: list[int]
     number: int
     shown: str
     arrival: str
+
+    @property
+    def values(self) -> list[bytes | None]:
+        from confluent_kafka import Message
+
+        return list(map(Message.value, self.messages))
 
 
 def taken_of(connection: Connection, share: list[list[Any]]) -> Iterator[Taken]:
@@ -176,25 +187,55 @@ def taken_of(connection: Connection, share: list[list[Any]]) -> Iterator[Taken]:
 
 def _taken(consumer: _Consumer, share: list[list[Any]]) -> Iterator[Taken]:
     parts = {(part[1], part[2]): part for part in share}
-    kept: dict[tuple[str, int], list[Any]] = {place: [] for place in parts}
+    kept: dict[Place, list[Run]] = {place: [] for place in parts}
     count = size = 0
-    for message in consumer.messages(parts.values()):
-        kept[message.topic(), message.partition()].append(message)
-        count, size = count + 1, size + len(message)
+    for run in consumer.runs(parts.values()):
+        kept[run.place].append(run)
+        count, size = count + len(run.messages), size + sum(map(len, run.messages))
         if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             yield from _by_partition(kept, parts)
             count = size = 0
     yield from _by_partition(kept, parts)
 
 
-def _by_partition(
-    kept: dict[tuple[str, int], list[Any]], parts: dict[tuple[str, int], list[Any]]
-) -> Iterator[Taken]:
-    for (topic, partition), messages in kept.items():
-        if messages:
+def _by_partition(kept: dict[Place, list[Run]], parts: dict[Place, list[Any]]) -> Iterator[Taken]:
+    for (topic, partition), runs in kept.items():
+        if runs:
             number, cut = parts[topic, partition][0], parts[topic, partition][5]
-            yield Taken(messages, number, f"{topic}/{partition}", f"{cut:012d} {number:06d}")
-            messages.clear()
+            messages = [message for run in runs for message in run.messages]
+            offsets = [offset for run in runs for offset in run.offsets]
+            arrival = f"{cut:012d} {number:06d}"
+            yield Taken(messages, offsets, number, f"{topic}/{partition}", arrival)
+            runs.clear()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Records of one partition that came one after the other."""
+
+    place: Place
+    messages: list[Any]
+    offsets: list[int]
+
+
+def _in_a_row(given: list[Any]) -> Iterator[tuple[Place, bool, list[Any]]]:
+    """What a consumer has given, by partition and whether it is records, in its order."""
+    from confluent_kafka import Message
+
+    # No line of Python for each record: that would cost as much as fetching it.
+    topics: list[Any] = list(map(Message.topic, given))
+    partitions: list[Any] = list(map(Message.partition, given))
+    records: list[Any] = [error is None for error in map(Message.error, given)]
+    if given and all(
+        items.count(items[0]) == len(given) for items in (topics, partitions, records)
+    ):
+        yield (topics[0], partitions[0]), records[0], given
+        return
+    at = 0
+    for (topic, partition, plain), same in groupby(zip(topics, partitions, records, strict=True)):
+        count = len(list(same))
+        yield (topic, partition), plain, given[at : at + count]
+        at += count
 
 
 class _Consumer:
@@ -213,7 +254,7 @@ class _Consumer:
         for key in [key for key, (_, known) in _consumers.items() if known is self]:
             del _consumers[key]
 
-    def messages(self, parts: Iterable[list[Any]]) -> Iterator[Any]:
+    def runs(self, parts: Iterable[list[Any]]) -> Iterator[Run]:
         """The records of all parts, those of a partition in order; some offsets have none."""
         from confluent_kafka import TopicPartition
 
@@ -224,31 +265,33 @@ class _Consumer:
         finally:
             self.consumer.unassign()
 
-    def _until(self, open_parts: dict[tuple[str, int], list[int]]) -> Iterator[Any]:
+    def _until(self, open_parts: dict[Place, list[int]]) -> Iterator[Run]:
         """`open_parts` are where each partition is, and where it ends."""
+        from confluent_kafka import Message
+
         heard = time.monotonic()
         while open_parts:
             left = sum(end - at for at, end in open_parts.values())
-            for message in self.consumer.consume(min(left, _CONSUMED), _POLL_SECONDS):
-                place = (message.topic(), message.partition())
+            given = self.consumer.consume(min(left, _CONSUMED), _POLL_SECONDS)
+            for place, plain, messages in _in_a_row(given):
                 part = open_parts.get(place)
-                if message.error() is not None and not self._is_end(message, part):
-                    continue
-                if part is None:
+                if not plain:
+                    messages = [message for message in messages if self._is_end(message, part)]
+                if part is None or not messages:
                     continue
                 heard = time.monotonic()
-                at = message.offset()
-                if message.error() is None and at < part[1]:
-                    at += 1
-                    yield message
-                part[0] = max(part[0], at)
+                offsets: list[Any] = list(map(Message.offset, messages))
+                inside = bisect_left(offsets, part[1]) if plain else 0
+                if inside:
+                    yield Run(place, messages[:inside], offsets[:inside])
+                part[0] = max(part[0], offsets[-1], offsets[inside - 1] + 1 if inside else 0)
                 if part[0] >= part[1]:
                     self._close(place)
                     del open_parts[place]
             if time.monotonic() - heard > _SILENT_SECONDS:
                 raise self.complaints.error("they are silent")
 
-    def _close(self, place: tuple[str, int]) -> None:
+    def _close(self, place: Place) -> None:
         from confluent_kafka import TopicPartition
 
         self.consumer.incremental_unassign([TopicPartition(*place)])
