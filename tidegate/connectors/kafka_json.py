@@ -129,8 +129,6 @@ class JsonReader:
     decoded: pa.Schema
     names: tuple[str, ...]
     arrival: bool
-    # Reading again would be decoding again: where several scans read alike, Spark does it once.
-    decodes = True
 
     @property
     def schema(self) -> pa.Schema:

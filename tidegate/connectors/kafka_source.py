@@ -274,13 +274,16 @@ class KafkaSource:
 
     def direct(self, read: Read) -> JsonReader | None:
         """Plain JSON is decoded by tasks, all else by Spark, which also says why it cannot."""
+        # Only Spark says of a bad record what is wrong with it.
+        if read.located or not read.vectors:
+            return None
         from tidegate.connectors.kafka_json import JsonReader, json_schema
         from tidegate.connectors.kafka_records import Records
 
         records = Records(self.source, read.arrival, read.located)
         options = self.options
         odd = options["changelog"] or options["timestamp_format"] is not None
-        if records.format != "json" or odd or records.upserts or records.metadata or read.located:
+        if records.format != "json" or odd or records.upserts or records.metadata:
             return None
         schema = json_schema(records.record_columns)
         if schema is None:
@@ -292,6 +295,9 @@ class KafkaSource:
         from tidegate.connectors.kafka_records import Records
         from tidegate.connectors.kafka_tasks import KafkaReader
 
+        plain = self.direct(read)
+        if plain is not None:
+            return leaf(plain)
         records = Records(self.source, read.arrival, read.located)
         told = tuple(dict.fromkeys(what for _, what, _ in records.metadata))
         decoder = self._decoder(records.text_columns) if records.format == "avro" else None

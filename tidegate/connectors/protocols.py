@@ -56,6 +56,8 @@ class Read:
     arrival: bool = False
     # Whether records must say where they stood in a file, and bad ones why they are bad.
     located: bool = False
+    # Whether tasks may decode what they read as Spark does; if not, Spark has to.
+    vectors: bool = True
 
 
 @dataclass(frozen=True)

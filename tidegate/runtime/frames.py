@@ -131,7 +131,7 @@ class Frames:
         source = self.source_of(scan)
         located = isinstance(scan.node, n.SideScan)
         names = {c.name for c in source.columns} if located else {f.name for f in scan.node.fields}
-        return source, Read(stored_columns(source, names), scan.arrival, located)
+        return source, Read(stored_columns(source, names), scan.arrival, located, self.vectors)
 
 
 @dataclass(frozen=True)

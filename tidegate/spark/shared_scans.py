@@ -1,13 +1,14 @@
 """Sources that several scans of a pipeline read alike: their records are decoded once per epoch.
 
-Only in large epochs, and where decoding is work for Spark (texts, topics): keeping what was decoded
-costs more than reading parquet again, and more than a small epoch takes.
+Only in large epochs, and where decoding is work for Spark: keeping what was decoded costs more than
+a small epoch takes, and more than tasks need to read Parquet or plain JSON again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -46,21 +47,27 @@ def shared_scans(
     Each scan comes with its stream, and those that are told of it.
     """
     found: dict[Place, list[tuple[Told, ScanPlan, Read]]] = {}
+    by_spark: set[Place] = set()
     for stream, scan, told in scans:
         if scan.late_of is None:
             source, read = asked(scan)
-            reader = sources[source.name.lower()].direct(read)
-            if reader is None or getattr(reader, "decodes", False):
-                place = (stream.lower(), source.name.lower())
-                found.setdefault(place, []).append((told, scan, read))
+            place = (stream.lower(), source.name.lower())
+            found.setdefault(place, []).append((told, scan, read))
+            if sources[source.name.lower()].direct(read) is None:
+                by_spark.add(place)
     shared: dict[Place, SharedScan] = {}
-    for group in alike:
-        places = [place for place in group if place in found]
+    for group, partitioned in product(alike, (True, False)):
+        # Where Spark decodes for one scan of a stream, it does so for all of them.
+        places = [
+            place
+            for place in group
+            if place in by_spark
+            and {scan.partitioned for _, scan, _ in found[place]} == {partitioned}
+        ]
         together = [item for place in places for item in found[place]]
-        origins = {scan.index for _, scan, _ in together if scan.partitioned}
-        several = any(scan.partitioned for _, scan, _ in together) and len(origins) > 1
-        mixed = len({scan.partitioned for _, scan, _ in together}) > 1
-        if len(together) > 1 and not several and not mixed:
+        # Whose partitions have watermarks of their own is told to one origin.
+        origins = {scan.index for _, scan, _ in together if partitioned}
+        if len(together) > 1 and len(origins) < 2:
             read = _merged([read for _, _, read in together])
             streams = tuple(stream for told, _, _ in together for stream in told)
             one = SharedScan(places[0][0], read, streams)

@@ -1,0 +1,68 @@
+"""Streams over one topic: tasks decode plain JSON for each of them, Spark all else once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.kafka import Broker
+from tests.spark.helpers import open_with, rows_of
+from tidegate.runtime import cutting
+from tidegate.spark import frame as frames
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, WATERMARK FOR at AS at)
+    WITH (connector = 'kafka', topic = 'shared', brokers = '{brokers}', dead_letters = 'bad');
+CREATE STREAM sums AS SELECT window_start, kind, sum(id) AS total FROM s
+    GROUP BY kind, TUMBLE(at, INTERVAL '1' MINUTE);
+CREATE STREAM shown AS SELECT id, initcap(soundex(kind)) AS code FROM s WHERE id % 2 = 0;
+"""
+
+
+def _records(first: int, last: int) -> list[str]:
+    rows = [
+        {"id": i, "kind": "ab"[i % 2], "at": f"2026-01-01T00:{i // 60:02}:{i % 60:02}Z"}
+        for i in range(first, last)
+    ]
+    return [json.dumps(row) for row in rows]
+
+
+def test_streams_over_one_topic(
+    broker: Broker, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
+    shared: list[tuple[str, ...]] = []
+    found = frames.shared_scans
+
+    def watched(*given: Any) -> Any:
+        scans = found(*given)
+        shared.append(tuple(sorted({stream for one in scans.values() for stream in one.streams})))
+        return scans
+
+    monkeypatch.setattr(frames, "shared_scans", watched)
+    broker.create("shared")
+    broker.produce("shared", _records(0, 100))
+    with open_with(tmp_path / "data", spark, SCRIPT.format(brokers=broker.brokers)) as db:
+        taken = {name: db.subscribe(name) for name in ("sums", "shown", "bad")}
+        db.start()
+        db.wait()
+        assert set(shared) == {()}, "tasks decode for each of them"
+        broker.produce("shared", ["no JSON", *_records(100, 181)])
+        db.wait()
+        assert shared[-1] == ("shown", "sums"), "Spark decodes once for both of them"
+        assert {one.name: one.dead_letters for one in db.status()}["sums"] == 1
+        given: dict[str, Any] = {name: rows_of(one.take_all()) for name, one in taken.items()}
+    sums = {(row["window_start"].minute, row["kind"]): row["total"] for row in given["sums"]}
+    assert sums == {
+        (minute, kind): sum(range(60 * minute + "ab".index(kind), 60 * minute + 60, 2))
+        for minute in range(3)
+        for kind in "ab"
+    }
+    assert sorted(row["id"] for row in given["shown"]) == list(range(0, 181, 2))
+    assert {row["code"] for row in given["shown"]} == {"A000"}
+    assert [row["record"] for row in given["bad"]] == ["no JSON"]
