@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -92,18 +93,13 @@ class WholeTable:
 
 
 @dataclass
-class _Entry:
-    start: int
-    count: int
-    until_us: int
-
-
-@dataclass
 class Cache:
     """Answers that were given lately: the rows of keys, and keys that have none.
 
     The one that was not asked for the longest goes first. An answer counts as one row if it has
-    none. `fetch` asks for keys that are not here: all at once.
+    none. `fetch` asks for keys that are not here: all at once. An answer has a number, under which
+    columns say where its rows begin and how many they are, until when it holds, and when it was
+    asked for: only finding the numbers is work for each key.
     """
 
     schema: pa.Schema
@@ -111,8 +107,15 @@ class Cache:
     most_rows: int
     ttl_us: int
     rows: pa.Table = field(init=False)
-    places: dict[Hashable, _Entry] = field(default_factory=dict)
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    until_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    used: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    # How often keys were asked for, what answers count as, and how many rows they have.
+    asked: int = 0
     kept: int = 0
+    known: int = 0
 
     def __post_init__(self) -> None:
         self.rows = self.schema.empty_table()
@@ -122,61 +125,81 @@ class Cache:
     ) -> Found:
         asked, codes = distinct(keys)
         values = key_values(asked)
-        missing = [place for place, key in enumerate(values) if not self._has(key, now_us)]
-        if missing:
+        at = self._numbers(values)
+        missing = np.flatnonzero((at < 0) | (self._of(self.until_us, at) <= now_us))
+        if len(missing):
             self._learn([column.take(pa.array(missing)) for column in asked], now_us, fetch)
-        places = [self._used(key) for key in values]
-        at = np.array(places, np.int64).reshape(-1, 2)[codes]
-        found = Found(self.rows, at[:, 0], at[:, 1])
+            at = self._numbers(values)
+        self.used[at] = self.asked + np.arange(len(at))
+        self.asked += len(at)
+        found = Found(self.rows, self.starts[at][codes], self.counts[at][codes])
         self._shrink()
         return found
 
-    def _has(self, key: Hashable, now_us: int) -> bool:
-        entry = self.places.get(key)
-        return entry is not None and entry.until_us > now_us
+    def _numbers(self, values: Keys) -> np.ndarray:
+        return np.fromiter(map(self.numbers.get, values, repeat(-1)), np.int64, len(values))
 
-    def _used(self, key: Hashable) -> tuple[int, int]:
-        entry = self.places[key] = self.places.pop(key)
-        return entry.start, entry.count
+    def _of(self, column: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return column[at] if len(column) else np.zeros(len(at), np.int64)
 
     def _learn(
         self, keys: list[pa.Array], now_us: int, fetch: Callable[[list[pa.Array]], pa.Table]
     ) -> None:
         rows, found, starts, counts = by_key(fetch(keys), self.keys)
-        until_us = now_us + self.ttl_us
+        answers = dict.fromkeys(key_values(keys), (0, 0))
         first = self.rows.num_rows
-        asked = set(key_values(keys))
-        for key in asked:
-            self._put(key, _Entry(0, 0, until_us))
         for key, start, count in zip(found, starts.tolist(), counts.tolist(), strict=True):
-            if key in asked:
-                self._put(key, _Entry(first + start, count, until_us))
+            if key in answers:
+                answers[key] = (first + start, count)
+        before = self._numbers(list(answers))
+        self._forget(before[before >= 0])
+        self.numbers |= {key: len(self.starts) + place for place, key in enumerate(answers)}
+        told = np.array(list(answers.values()), np.int64).reshape(-1, 2)
+        self.starts = np.concatenate([self.starts, told[:, 0]])
+        self.counts = np.concatenate([self.counts, told[:, 1]])
+        until_us = np.full(len(told), now_us + self.ttl_us, np.int64)
+        self.until_us = np.concatenate([self.until_us, until_us])
+        self.used = np.concatenate([self.used, np.zeros(len(told), np.int64)])
+        self.kept += int(np.maximum(told[:, 1], 1).sum())
+        self.known += int(told[:, 1].sum())
         self.rows = pa.concat_tables([self.rows, rows])
 
-    def _put(self, key: Hashable, entry: _Entry) -> None:
-        before = self.places.pop(key, None)
-        self.kept += max(entry.count, 1) - (max(before.count, 1) if before is not None else 0)
-        self.places[key] = entry
+    def _forget(self, at: np.ndarray) -> None:
+        """Answers that nobody gets any more."""
+        self.kept -= int(np.maximum(self.counts[at], 1).sum())
+        self.known -= int(self.counts[at].sum())
 
     def _shrink(self) -> None:
         """Forget what is too much; rows that nobody knows of go when they are the most."""
-        while self.kept > self.most_rows and self.places:
-            key = next(iter(self.places))
-            self.kept -= max(self.places.pop(key).count, 1)
-        known = sum(entry.count for entry in self.places.values())
-        if self.rows.num_rows > 2 * known + 1_024:
-            self._pack(known)
+        if self.kept > self.most_rows:
+            keys, at = self._in_order()
+            left = self.kept - np.cumsum(np.maximum(self.counts[at], 1))
+            gone = int(np.argmax(left <= self.most_rows)) + 1
+            self._forget(at[:gone])
+            for key in keys[:gone]:
+                del self.numbers[key]
+        most = 2 * max(self.known, len(self.numbers)) + 1_024
+        if max(self.rows.num_rows, len(self.starts)) > most:
+            self._pack()
         elif self.rows.column(0).num_chunks > 64:
             self.rows = self.rows.combine_chunks()
 
-    def _pack(self, known: int) -> None:
-        taken = np.zeros(known, np.int64)
-        at = 0
-        for entry in self.places.values():
-            taken[at : at + entry.count] = np.arange(entry.start, entry.start + entry.count)
-            entry.start = at
-            at += entry.count
+    def _in_order(self) -> tuple[list[Hashable], np.ndarray]:
+        """All keys and the numbers of their answers, the one not asked for the longest first."""
+        at = np.fromiter(self.numbers.values(), np.int64, len(self.numbers))
+        order = np.argsort(self.used[at])
+        keys = list(self.numbers)
+        return [keys[place] for place in order.tolist()], at[order]
+
+    def _pack(self) -> None:
+        at = np.fromiter(self.numbers.values(), np.int64, len(self.numbers))
+        counts = self.counts[at]
+        starts = np.cumsum(counts) - counts
+        taken = np.repeat(self.starts[at] - starts, counts) + np.arange(self.known)
         self.rows = self.rows.take(pa.array(taken)).combine_chunks()
+        self.numbers = dict(zip(self.numbers, range(len(at)), strict=True))
+        self.starts, self.counts = starts, counts
+        self.until_us, self.used = self.until_us[at], self.used[at]
 
 
 def listed(found: Found, asked: np.ndarray, count: int, kind: pa.DataType) -> pa.Array:
