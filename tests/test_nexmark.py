@@ -184,7 +184,8 @@ def test_verify_fails_if_a_result_differs(
     [
         (["run", "q23"], "there is no query q23"),
         (["verify", "nonsense"], "there is no query nonsense"),
-        (["run", "--source", "kafka"], "does not read from Kafka"),
+        (["run", "--source", "kafka"], "events from Kafka need brokers"),
+        (["run", "--source", "files", "--brokers", "b:1"], "events from Kafka need brokers"),
         (["run", "--events", "x"], "the generator makes its own events"),
         (["verify", "--flink", "nowhere"], "there is no Flink in nowhere"),
     ],

@@ -50,12 +50,19 @@ def run(
     queries: Queries = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Events of all tables.")] = 1_000_000,
     source: Annotated[
-        SourceKind, typer.Option("--source", help="Made on the fly, or read from parquet files.")
+        SourceKind,
+        typer.Option("--source", help="Made on the fly, or read from parquet files or Kafka."),
     ] = SourceKind.GENERATOR,
     sink: Annotated[
         SinkKind, typer.Option("--sink", help="Where results go; those of q10 go to files.")
     ] = SinkKind.BLACKHOLE,
     events: Folder = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers", metavar="HOST:PORT", help="Of Kafka; topics are made, and deleted again."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> int:
     """Run queries to their end: events per second, epochs, state and rows.
@@ -65,7 +72,7 @@ def run(
     from tidegate.nexmark import commands
 
     wanted = commands.Wanted(commands.known(queries), rows, events)
-    return commands.run(wanted, source.value, sink.value)
+    return commands.run(wanted, source.value, sink.value, brokers)
 
 
 @app.command()

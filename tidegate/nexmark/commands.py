@@ -18,6 +18,7 @@ from tidegate.nexmark.events import stored_rows, write_events
 from tidegate.nexmark.flink_home import Flink, FlinkJobs, find_flink, flink_answer, unable
 from tidegate.nexmark.running import HEADS, Job, line, side_input
 from tidegate.nexmark.scripts import Events, Generated, Stored
+from tidegate.nexmark.topics import sent
 from tidegate.session import Session
 
 if TYPE_CHECKING:
@@ -52,23 +53,15 @@ def known(queries: Sequence[str] | None) -> list[str]:
     return [name.lower() for name in queries] if queries else there
 
 
-def run(wanted: Wanted, source: str, sink: str) -> int:
+def run(wanted: Wanted, source: str, sink: str, brokers: str | None = None) -> int:
     """Measure queries; returns the exit code."""
-    if source == "kafka":
-        raise RunError(
-            "TG-501",
-            "NEXMark does not read from Kafka yet",
-            hint="tidegate nexmark run --source files",
-        )
-    if wanted.events is not None and source != "files":
-        raise RunError(
-            "TG-506",
-            "the generator makes its own events",
-            hint=f"tidegate nexmark run --source files --events {wanted.events}",
-        )
+    _require_fitting(wanted, source, brokers)
     failed = 0
-    with _workshop() as (spark, folder):
+    with _workshop() as (spark, folder), contextlib.ExitStack() as stack:
         events, rows = _events(spark, folder, wanted, source)
+        if brokers is not None:
+            _progress("sending the events…")
+            events = stack.enter_context(sent(wanted.events or folder / "events", brokers))
         print(f"{rows:,} events from {source}", flush=True)
         _print_line(HEADS)
         for name in wanted.queries:
@@ -80,6 +73,21 @@ def run(wanted: Wanted, source: str, sink: str) -> int:
                 failed += _print_failure(name, error)
             shutil.rmtree(folder / name, ignore_errors=True)
     return 1 if failed else 0
+
+
+def _require_fitting(wanted: Wanted, source: str, brokers: str | None) -> None:
+    if wanted.events is not None and source == "generator":
+        raise RunError(
+            "TG-506",
+            "the generator makes its own events",
+            hint=f"tidegate nexmark run --source files --events {wanted.events}",
+        )
+    if (brokers is not None) != (source == "kafka"):
+        raise RunError(
+            "TG-506",
+            "events from Kafka need brokers, and no others do",
+            hint="tidegate nexmark run --source kafka --brokers localhost:9092",
+        )
 
 
 def verify(wanted: Wanted, flink_folder: Path | None) -> int:

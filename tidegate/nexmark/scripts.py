@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tidegate.connectors.nexmark_events import TABLES
 from tidegate.nexmark import query
 
 _STATEMENT = re.compile(r"^(?=CREATE )", re.MULTILINE)
 _SOURCE = re.compile(r"CREATE SOURCE (\w+)")
-_WATERMARK = "WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
+WATERMARK = "WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
 # What q13 looks up: so many keys, each with a text.
 SIDE_KEYS = 10_000
 
@@ -24,7 +25,7 @@ class Generated:
 
     def declaration(self, table: str) -> str:
         return (
-            f"CREATE SOURCE {table} ({_WATERMARK}) WITH (connector = 'generator', "
+            f"CREATE SOURCE {table} ({WATERMARK}) WITH (connector = 'generator', "
             f"kind = 'nexmark', table = '{table}', rows = {self.rows});"
         )
 
@@ -40,12 +41,16 @@ class Stored:
         columns = ", ".join(f"{name} {kind}" for name, kind in TABLES[table].columns)
         limit = f", files_per_epoch = {self.files_per_epoch}" if self.files_per_epoch else ""
         return (
-            f"CREATE SOURCE {table} ({columns}, {_WATERMARK}) WITH (connector = 'files', "
+            f"CREATE SOURCE {table} ({columns}, {WATERMARK}) WITH (connector = 'files', "
             f"path = '{quoted(self.folder / table)}', max_future = 'off'{limit});"
         )
 
 
-Events = Generated | Stored
+class Events(Protocol):
+    """Where the events of tables are."""
+
+    def declaration(self, table: str) -> str:
+        """The source of a table."""
 
 
 def tables(name: str) -> list[str]:
