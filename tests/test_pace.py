@@ -28,12 +28,35 @@ def test_epochs_come_to_take_the_time_they_should() -> None:
     assert 0.5 + pace.bytes / 50e6 == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth_it(
+    noise: float,
+) -> None:
+    """Smaller epochs would take as long, and get nowhere."""
+    pace, dice = Pace(target_seconds=1.0), random.Random(1)
+    sizes = []
+    for _ in range(60):
+        sizes.append(pace.bytes)
+        seconds = 3.0 + pace.bytes / 50e6
+        pace.learn(pace.bytes, seconds * dice.uniform(1 - noise, 1 + noise))
+    if not noise:
+        assert sizes[-1] == pytest.approx(150e6, rel=0.1)
+    assert min(sizes[10:]) > 20e6
+
+
+def test_an_epoch_that_was_slow_by_chance_is_made_up_for() -> None:
+    pace = Pace()
+    for number in range(40):
+        pace.learn(pace.bytes, seconds=5.0 if number == 20 else 0.2 + pace.bytes / 50e6)
+    assert pace.bytes == pytest.approx(40e6, rel=0.1)
+
+
 def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
     pace = Pace()
     pace.learn(100 << 20, seconds=1_000)
     assert pace.bytes == 25 << 20
     for _ in range(50):
-        pace.learn(pace.bytes, seconds=1_000)
+        pace.learn(pace.bytes, seconds=pace.bytes / 1_000)
     assert pace.bytes == 1 << 20
 
 
