@@ -112,7 +112,8 @@ def _own_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _joined(master: str | None, given: Mapping[str, str]) -> SparkSession:
