@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tidegate.connectors import kafka_tasks, kafka_topics, kafka_transactions
 from tidegate.connectors.kafka_client import Complaints, Connection
@@ -25,32 +25,10 @@ PART = [0, "t", 0, 5, 7, 0]
 MARKER = Marker(EpochId(0, 0), "me")
 
 
-class Message:
+def message(offset: int, code: int | None = None) -> Message:
     """A record, or what a consumer tells instead of one."""
-
-    def __init__(self, offset: int, code: int | None = None) -> None:
-        self._offset, self._code = offset, code
-
-    def error(self) -> KafkaError | None:
-        return None if self._code is None else KafkaError(self._code)
-
-    def __len__(self) -> int:
-        return 1
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def value(self) -> bytes:
-        return b"{}"
-
-    def key(self) -> None:
-        return None
+    error = None if code is None else KafkaError(code)
+    return Message(topic="t", partition=0, offset=offset, value=b"{}", error=error)
 
 
 class Consumer:
@@ -97,7 +75,7 @@ def read() -> int:
 
 def test_a_consumer_that_fell_silent_is_not_asked_again(scripted: Callable[..., None]) -> None:
     """It outlives its tasks: the epoch that is cut anew would wait for it again, for ever."""
-    scripted(silent, lambda: [Message(5), Message(6)])
+    scripted(silent, lambda: [message(5), message(6)])
     with pytest.raises(SystemAway, match="silent"):
         read()
     assert read() == 2
@@ -110,7 +88,7 @@ def test_who_only_complains_is_silent_and_ends_no_range(scripted: Callable[..., 
         time.sleep(0.005)
         left[0] -= 1
         assert left[0], "it is asked for ever"
-        return [Message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
+        return [message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
 
     scripted(complain)
     with pytest.raises(SystemAway, match="silent"):
@@ -120,7 +98,7 @@ def test_who_only_complains_is_silent_and_ends_no_range(scripted: Callable[..., 
 def test_the_end_of_a_partition_ends_a_range_without_records(
     scripted: Callable[..., None],
 ) -> None:
-    scripted(lambda: [Message(7, KafkaError._PARTITION_EOF)])
+    scripted(lambda: [message(7, KafkaError._PARTITION_EOF)])
     assert read() == 0
 
 

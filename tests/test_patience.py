@@ -124,10 +124,9 @@ def test_workers_that_leave_in_mid_epoch_take_no_share_with_them(
     unread: list[int] = []
     build = Looped._build
 
-    def built(self: Looped, members: Any, epoch: Any, order: Any) -> Any:
-        tasks = self._described(epoch, order).tasks
-        unread.extend(len(shares) - tasks for shares in order.shares.values())
-        return build(self, members, epoch, order)
+    def built(self: Looped, members: Any, job: Any) -> Any:
+        unread.extend(len(shares) - job.tasks for shares in job.order.shares.values())
+        return build(self, members, job)
 
     monkeypatch.setattr(Looped, "_build", built)
     monkeypatch.setattr(Looped, "job", staticmethod(failing(2)))

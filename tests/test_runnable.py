@@ -142,8 +142,8 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
             "SELECT nth_value(price, 1) OVER (ORDER BY ts) AS x FROM bids",
         ),
         (
-            "SELECT skewness(price) OVER (ORDER BY ts) AS x FROM bids",
-            "skewness cannot run",
+            "SELECT histogram_numeric(price, 3) OVER (ORDER BY ts) AS x FROM bids",
+            "histogram_numeric cannot run",
             "SELECT count(DISTINCT price) FILTER (WHERE price > 1) OVER (ORDER BY ts) AS x FROM bids",
         ),
     ],
@@ -187,7 +187,7 @@ def test_what_cannot_run_is_found_with_the_other_errors_of_a_script() -> None:
     vault = ConnectorSpec("vault", "a vault", source=SourceSpec((), built=False))
     compiled = Compiler({**CONNECTORS, "vault": vault}).compile(
         "CREATE SOURCE bids (price BIGINT) WITH (connector = 'memory');"
-        + "CREATE STREAM a AS SELECT skewness(price) AS x FROM bids EMIT CHANGES;"
+        + "CREATE STREAM a AS SELECT histogram_numeric(price, 3) AS x FROM bids EMIT CHANGES;"
         + "CREATE SOURCE k (v BIGINT) WITH (connector = 'vault');"
     )
     assert not compiled.errors
@@ -196,5 +196,5 @@ def test_what_cannot_run_is_found_with_the_other_errors_of_a_script() -> None:
     ] * 2
     assert [e.message for e in compiled.unrunnable] == [
         "the connector vault cannot be used as a source yet",
-        "the aggregate skewness cannot run on streams yet",
+        "the aggregate histogram_numeric cannot run on streams yet",
     ]
