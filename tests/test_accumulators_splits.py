@@ -29,6 +29,8 @@ VALUES: dict[pa.DataType, list[Any]] = {
     DEC: [None, Decimal("0.10"), Decimal("-99999999.99"), Decimal("7.00")],
     DAY: [None, timedelta(microseconds=1), timedelta(-1), timedelta(2)],
 }
+# Of larger numbers doubles leave nothing where they nearly cancel.
+INT = pa.int32()
 WIDE = pa.decimal128(20, 2)
 HALF = {"constants": (0.5,)}
 SKIP = {"constants": (True,)}
@@ -37,7 +39,7 @@ CALLS: list[Call] = [
     call("count", [L], L),
     *(call("count", kinds, L, **ONCE) for kinds in ([D], [L, S], [DAY])),
     call("count_if", [B], L),
-    call("sum", [pa.int32()], L),
+    call("sum", [INT], L),
     *(call("sum", [kind], result, **options)
       for kind, result in ((D, D), (DEC, WIDE), (DAY, DAY)) for options in ({}, ONCE)),
     *(call("avg", [kind], result, **options)
@@ -52,9 +54,9 @@ CALLS: list[Call] = [
     *(call(name, [L], L) for name in ("bit_and", "bit_or", "bit_xor")),
     *(call(name, [kind], D, **options) for name in ("stddev", "var_pop", "skewness")
       for kind in (D, DEC) for options in ({}, ONCE)),
-    *(call(name, [L, DEC], D, **options) for name in ("corr", "covar_samp", "regr_intercept")
+    *(call(name, [INT, DEC], D, **options) for name in ("corr", "covar_samp", "regr_intercept")
       for options in ({}, ONCE)),
-    call("regr_avgx", [L, DEC], pa.decimal128(14, 6)),
+    call("regr_avgx", [INT, DEC], pa.decimal128(14, 6)),
     *(call("collect_list", [kind], pa.list_(kind), **options)
       for kind in (L, D, S) for options in ({}, ONCE, {"constants": (False,)})),
     *(call("collect_set", [kind], pa.list_(kind)) for kind in (D, S)),
