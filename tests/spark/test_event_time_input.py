@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.spark.helpers import bag, open_with, play_with_restart, rows_of, run_to_end
+from tests.spark.helpers import (
+    bag,
+    eventually,
+    open_with,
+    play_with_restart,
+    rows_of,
+    run_to_end,
+)
 from tidegate.errors import RunError
 from tidegate.observe.status import State
 
@@ -74,8 +81,9 @@ def test_limits_stop_with_one_clear_error_and_a_restart_goes_on(spark: Any, data
                 session.wait()
             codes.add((caught.value.code, (caught.value.hint or "").split(" ")[0]))
         assert codes <= {("TG-507", "cast"), ("TG-508", "group")}
+        # They are two pipelines, and fail one after the other.
+        eventually(lambda: {item.state for item in session.status()} == {State.FAILED})
         errors = {item.name: item.error or "" for item in session.status()}
-        assert {item.state for item in session.status()} == {State.FAILED}
         assert "sum(v) overflows" in errors["sums"].lower()
         assert "and 10 are allowed" in errors["many"]
         assert "Traceback" not in "".join(errors.values())

@@ -81,8 +81,8 @@ def test_streams_and_sinks_over_late_rows_agree_through_a_restart(spark: Any, da
     assert {r["late_operator"] for r in rows["plain"]} == {"window_aggregate"}
     assert len(rows["both_ways"]) == 8 and sum(r["v"] for r in rows["both_ways"]) == 0
     assert [(r["later"], float(r["v"])) for r in rows["by_clock"]][-1] == (True, 21.0)
-    assert status["w"].late_rows == 4
     # Since this start: what a stream has read is what was too late for the other one.
+    assert status["w"].late_rows == 2
     assert [status[name].rows_in for name in names[1:4]] == [2, 2, 2]
 
 
@@ -111,7 +111,7 @@ def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
         session.subscribe("w")
         session.start()
         play(session, given(STEPS[3]))
-        assert session.status()[0].late_rows == 3
+        assert session.status()[0].late_rows == 1
     with open_with(data, spark, SOURCE + PARENT + SUMS, key_groups=2) as session:
         sums = session.subscribe("sums", 4)
         session.start()
