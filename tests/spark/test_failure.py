@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError
@@ -135,8 +135,17 @@ def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [Py4JNetworkError("Error while sending or receiving"), ConnectionRefusedError(111, "refused")],
+    [
+        Py4JNetworkError("Error while sending or receiving"),
+        ConnectionRefusedError(111, "refused"),
+        Py4JError("An error occurred while calling o39.sc"),
+    ],
 )
 def test_a_jvm_that_was_killed_is_named(error: Exception) -> None:
     found = pipeline_error("t", JobFailed(error))
     assert found.code == "TG-503" and "Spark's JVM is gone" in found.message
+
+
+def test_a_jvm_that_answers_is_not_gone() -> None:
+    text = "An error occurred while calling o39.sc. Trace:\npy4j.Py4JException: no method sc\n"
+    assert "JVM is gone" not in pipeline_error("t", Py4JError(text)).message

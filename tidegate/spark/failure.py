@@ -110,9 +110,14 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
 
 
 def _is_jvm_gone(error: BaseException) -> bool:
-    """Whether nobody answers any more at the other end of PySpark."""
-    from py4j.protocol import Py4JNetworkError
+    """Whether nobody answers any more at the other end of PySpark.
 
+    An error of Java comes with what it says; one that says nothing was no answer at all.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    if type(error) is Py4JError:
+        return "Trace:" not in str(error)
     return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
