@@ -35,13 +35,7 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.replacements import altered, may_replace, reads_back
 from tidegate.catalog.settings import Settings
 from tidegate.compiled import Compiled
-from tidegate.errors import (
-    CatalogError,
-    Place,
-    TidegateError,
-    did_you_mean,
-    not_built,
-)
+from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, not_built
 from tidegate.plan import nodes as n
 from tidegate.plan.binder import bind
 from tidegate.plan.computed import bound_computed

@@ -36,10 +36,10 @@ BUILD_CONF = {
 # Most of Java runs once in a while here, and is compiled for the long run only if it is really hot:
 # else the compiler takes more time in the first minutes than everything else.
 _LATER = {
-    "Tier4InvocationThreshold": 50_000,
-    "Tier4MinInvocationThreshold": 10_000,
-    "Tier4CompileThreshold": 100_000,
-    "Tier4BackEdgeThreshold": 400_000,
+    "Tier4InvocationThreshold": 500_000,
+    "Tier4MinInvocationThreshold": 100_000,
+    "Tier4CompileThreshold": 1_000_000,
+    "Tier4BackEdgeThreshold": 4_000_000,
 }
 # Where workers have the Python of the driver, and tasks run in its Java.
 LOCAL_CONF = {
