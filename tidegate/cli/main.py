@@ -326,6 +326,8 @@ def test(
     """Run test cases for streaming SQL: rows in, expected rows out."""
     from tidegate import testing
 
+    # Cases are short: Java that compiles for the long run takes half of their time.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return testing.main(paths, verbose)
 
 
