@@ -332,7 +332,7 @@ def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, to
         *((n, 0, n) for n in range(3)),
         *((10 + n, 1, n) for n in range(3)),
     ]
-    broker.produce(topic, ["no JSON"])
+    broker.produce(topic, ["{'a': 1}"])
     with pytest.raises(VectorFailed):
         later = source.cut(cut.offset, 1)
         assert later is not None

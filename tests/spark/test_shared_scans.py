@@ -16,8 +16,9 @@ from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark
 
+# Tasks decode plain JSON each for themselves; decimals are for Spark.
 SOURCE = """
-CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, twice AS id * 2,
+CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, price DECIMAL(10, 2), twice AS id * 2,
     WATERMARK FOR at AS at - INTERVAL '10' SECONDS)
     WITH (connector = 'files', path = '{given}', format = 'json', dead_letters = 'bad',
           files_per_epoch = 2);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,6 +20,7 @@ from tidegate.operators.vectors import Column, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectors import Untranslatable, known, translated
 from tidegate.runtime import cutting
+from tidegate.runtime.frames import Frames
 from tidegate.sql.dialect import DIALECT
 
 pytestmark = pytest.mark.spark
@@ -194,6 +196,40 @@ def test_streams_are_the_same_whoever_reads_and_computes(
     monkeypatch.setattr(files_source, "_NATIVE_BYTES", 1)
     assert made(tmp_path / "native", spark, script, "off") == tasks
     assert made(tmp_path / "still", spark, script, "on") == tasks
+
+
+def test_json_is_the_same_whoever_decodes_it(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks do, and go on beside lines that are no JSON; what only Spark understands is for Spark."""
+    left_to_spark: list[int] = []
+    leave = Frames.without_vectors
+    monkeypatch.setattr(
+        Frames, "without_vectors", lambda self: (left_to_spark.append(1), leave(self))
+    )
+    rng = random.Random(8)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    lines = []
+    for n in range(300):
+        row = {"k": rng.randrange(5), "v": rng.randrange(8), "p": rng.choice(["x", "é", None])}
+        line = json.dumps({**row, "ms": 1_767_225_600_000 + n * 100, "more": {"x": [n]}})
+        lines.append(rng.choice([line, line, line, f" {line}", line[: rng.randrange(len(line))]]))
+    for number in range(3):
+        text = "\n".join(lines[number * 100 : number * 100 + 100])
+        (folder / f"{number}.json").write_text(text, "utf-8")
+    script = SCRIPT.replace(
+        "connector = 'memory', inserts_per_epoch = 1",
+        f"connector = 'files', path = '{folder}', format = 'json', files_per_epoch = 1",
+    )
+    tasks = made(tmp_path / "tasks", spark, script, "on")
+    assert all(tasks[0].values()) and all(dead for _, dead in tasks[1].values())
+    assert made(tmp_path / "spark", spark, script, "off") == tasks
+    assert left_to_spark == []
+    (folder / "3.json").write_text("{'k': 1, 'v': 2, 'p': 'x', 'ms': 1767225631000}\n")
+    tasks = made(tmp_path / "tasks of more", spark, script, "on")
+    assert made(tmp_path / "spark of more", spark, script, "off") == tasks
+    assert left_to_spark == [1]
 
 
 def test_a_value_that_only_spark_can_judge_is_left_to_it(spark: Any, data: Path) -> None:

@@ -24,6 +24,8 @@ from tidegate.storage import Item, RangedFile, open_store, uri
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidegate.connectors.json_lines import JsonLinesReader
+
 # A part of a file that is worth a task of its own.
 _PART_BYTES = 8 << 20
 # From here on Spark's own reader of parquet is faster, though the frame is built for it.
@@ -176,10 +178,29 @@ class FilesSource:
 
     # Reading
 
-    def direct(self, read: Read) -> ParquetReader | None:
-        if self.options["format"] != "parquet" or self._metadata:
+    def direct(self, read: Read) -> ParquetReader | JsonLinesReader | None:
+        if self.options["format"] != "parquet":
+            return self._plain_json(read)
+        return None if self._metadata else self._parquet(read)
+
+    def _plain_json(self, read: Read) -> JsonLinesReader | None:
+        """Plain JSON is decoded by tasks, all else by Spark, which also says why it cannot."""
+        from tidegate.connectors.json_lines import JsonLinesReader
+        from tidegate.connectors.plain_json import json_schema
+
+        options = self.options
+        # Only Spark says of a bad record what is wrong with it.
+        if options["format"] != "json" or read.located or not read.vectors:
             return None
-        return self._parquet(read)
+        odd = options["timestamp_format"] is not None or options["encoding"] != "utf-8"
+        if odd or self.whole or options["changelog"] or self._metadata:
+            return None
+        declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
+        schema = json_schema(declared)
+        if schema is None:
+            return None
+        names = tuple(name for name, _ in read.columns)
+        return JsonLinesReader(self._text_reader(), schema, names, read.arrival)
 
     def _parquet(self, read: Read) -> ParquetReader:
         columns = pa.schema([self._wanted().field(name) for name, _ in self._records(read)])
@@ -189,21 +210,27 @@ class FilesSource:
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         if self.options["format"] == "parquet":
             return self._with_metadata(leaf(self._parquet(read)))
+        plain = self._plain_json(read)
+        if plain is not None:
+            return leaf(plain)
         from tidegate.connectors.text_files import TextFiles
 
-        is_csv = self.options["format"] == "csv"
-        reader = TextReader(
-            self.store.uri,
-            self.whole,
-            is_csv and bool(self.options["header"]),
-            self.options["encoding"] == "utf-8",
-        )
+        reader = self._text_reader()
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
         declared += [(OP, "STRING")] if self.options["changelog"] else []
         kept = (ARRIVAL_FILE, ARRIVAL_ROW) if read.arrival or self._metadata else ()
         frame = TextFiles(self.options, tuple(declared), kept, read.located).read(leaf(reader))
         frame = self._with_metadata(frame)
         return leaf.counted(frame) if self.whole else frame
+
+    def _text_reader(self) -> TextReader:
+        is_csv = self.options["format"] == "csv"
+        return TextReader(
+            self.store.uri,
+            self.whole,
+            is_csv and bool(self.options["header"]),
+            self.options["encoding"] == "utf-8",
+        )
 
     def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
         from tidegate.physical.stage_sql import quoted

@@ -277,8 +277,9 @@ class KafkaSource:
         # Only Spark says of a bad record what is wrong with it.
         if read.located or not read.vectors:
             return None
-        from tidegate.connectors.kafka_json import JsonReader, json_schema
+        from tidegate.connectors.kafka_json import JsonReader
         from tidegate.connectors.kafka_records import Records
+        from tidegate.connectors.plain_json import json_schema
 
         records = Records(self.source, read.arrival, read.located)
         options = self.options

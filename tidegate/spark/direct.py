@@ -1,7 +1,7 @@
 """Sources that tasks read and judge themselves: no row goes to Spark's SQL and back.
 
-What cannot be used is counted as everywhere: records without a value where one must be, without an
-event time, or with one too far in the future.
+What cannot be used is counted as everywhere: records that cannot be read, without a value where one
+must be, without an event time, or with one too far in the future.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidegate.columns import (
     ARRIVAL,
     BAD_MARK,
+    BAD_RECORD,
     LIVE,
     MARK,
     NOW,
@@ -104,6 +105,8 @@ class DirectScan:
     def _judged(self, batch: pa.RecordBatch, now_us: int) -> tuple[pa.Array, pa.Array | None]:
         """The event time of rows, and which of them are bad; None if none is."""
         tests = [pc.is_null(_array(vector.of(batch), batch.num_rows)) for vector in self.required]
+        if BAD_RECORD in batch.schema.names:
+            tests.append(pc.is_valid(batch.column(BAD_RECORD)))
         if self.time is None:
             mark = pa.nulls(batch.num_rows, pa.int64())
         else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidegate.connectors.kafka_json import decoded, json_schema
+from tidegate.columns import BAD_RECORD
+from tidegate.connectors.plain_json import decoded, json_schema
 from tidegate.operators.vectors import VectorFailed
 
 # 2026-01-01.
@@ -38,11 +39,27 @@ def test_plain_records_are_decoded() -> None:
     ]
 
 
+def test_what_is_no_json_to_anybody_is_bad_and_stays_in_its_place() -> None:
+    texts = [b'{"a":1}', b'{"a":2', b'{"a":3}', b"", b' {"a":4} ', b'{"a":5,}', b'{"s":"\xff"}']
+    texts.append(b'{"a":6}{"a":7}')
+    assert rows(*texts) == [
+        {"a": 1},
+        {BAD_RECORD: '{"a":2'},
+        {"a": 3},
+        {BAD_RECORD: ""},
+        {"a": 4},
+        {BAD_RECORD: '{"a":5,}'},
+        {BAD_RECORD: '{"s":"\ufffd"}'},
+        {BAD_RECORD: '{"a":6}{"a":7}'},
+    ]
+
+
 @pytest.mark.parametrize(
     ("texts", "micros"),
     [
         ([b'{"t":"2026-01-01T00:00:00.5Z"}', b'{"t":"2026-01-01 02:00:00+02:00"}'], [500_000, 0]),
         ([b'{"t":"2026-01-01 00:00:01"}', b'{"t":null}'], [1_000_000, None]),
+        ([b'{"t":"2026-01-01T00:00:00Z"}', b'{"t":"2026-01-01T00:00:02"}'], [0, 2_000_000]),
     ],
 )
 def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | None]) -> None:
@@ -55,23 +72,21 @@ def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | Non
 @pytest.mark.parametrize(
     "texts",
     [
-        [b'{"a":1}{"a":2}'],
-        [b'{"a":1', b'"b":true}'],
         [b'{"a":\n1}'],
-        [b' {"a":1}'],
-        [b""],
         [b"null"],
+        [b"{'a':1"],
+        [b'{"x":INF,'],
+        [b'{"a":1},"x":2'],
+        [b'{"a":1},"end":1} x'],
         [b'{"s":"\\ud83d"}'],
         [b'{"x":"\\ude00\\ud83d"}'],
         [b'{"x":"\\\\ud83d\\ude00"}'],
-        [b'{"s":"\xff"}'],
         [b'{"d":NaN}'],
         [b'{"x":[ -Inf]}'],
         [b'{"d":-0}'],
         [b'{"d":1e999}'],
         [b'{"a":1,"a":1}'],
         [b'{"s":1}'],
-        [b'{"t":"2026-01-01T00:00:00Z"}', b'{"t":"2026-01-01T00:00:00"}'],
         [b'{"t":"2026-02-30T00:00:00Z"}'],
         [b'{"t":"2026-01-01"}'],
         [b'{"x":' + b"[" * 1000 + b"]" * 1000 + b"}"],
