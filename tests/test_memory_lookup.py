@@ -20,7 +20,9 @@ COLUMNS = pa.schema([("id", pa.int64()), ("Name", pa.string()), ("_op", pa.strin
 
 
 def declared(options: str, key: str = "") -> LookupTable:
-    text = f"CREATE LOOKUP TABLE t (id BIGINT, Name STRING{key}) WITH (connector = 'memory'{options});"
+    text = (
+        f"CREATE LOOKUP TABLE t (id BIGINT, Name STRING{key}) WITH (connector = 'memory'{options});"
+    )
     found = compile_text(text).catalog.get("t")
     assert isinstance(found, LookupTable)
     return found
