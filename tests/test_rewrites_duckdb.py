@@ -37,6 +37,15 @@ QUERIES = [
     f"SELECT l.v FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND r.v <> l.v AND {NEAR})",
     "SELECT l.v FROM sure AS l WHERE k NOT IN (SELECT k FROM sure AS r WHERE r.v = l.v)",
     "SELECT v FROM l WHERE v NOT IN (SELECT k FROM r WHERE k IS NOT NULL) AND v IS NOT NULL",
+    "SELECT k, v FROM l WHERE v NOT IN (SELECT k FROM r)",
+    "SELECT k, v FROM sure WHERE k NOT IN (SELECT v FROM r)",
+    "SELECT k, v FROM l WHERE v + 1 NOT IN (SELECT k FROM sure)",
+    f"SELECT l.k, l.v FROM l WHERE v NOT IN (SELECT v FROM r WHERE {NEAR})",
+    f"SELECT l.k, l.v FROM l WHERE v NOT IN (SELECT v FROM r WHERE r.k = l.k AND {NEAR} AND r.ts < l.ts)",
+    "SELECT k, v FROM l WHERE v > (SELECT avg(v) FROM r)",
+    "SELECT k, v FROM l WHERE v >= (SELECT count(*) - count(k) FROM r) OR k = (SELECT max(k) FROM sure)",
+    "SELECT k, count(*) AS n FROM l GROUP BY k HAVING count(*) > (SELECT count(DISTINCT v) FROM r WHERE k > 0)",
+    "SELECT k, v - (SELECT min(v) FROM r) AS d, (SELECT count(*) FROM r) AS n FROM l WHERE v IS NOT NULL",
     "SELECT k, v FROM l INTERSECT SELECT v, k FROM r",
     "SELECT k, v FROM l EXCEPT SELECT k, v FROM r EXCEPT SELECT k, v FROM sure",
 ]
@@ -48,7 +57,7 @@ SURE = st.lists(st.tuples(st.integers(0, 2), NUMBERS, st.integers(0, 4)), max_si
 @cache
 def planned(query: str, optimised: bool) -> str:
     """The plan of a query as one statement of DuckDB's."""
-    text = SOURCES + as_stream(query, "state_ttl = '1 day'")
+    text = SOURCES + as_stream(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
     compiled = compile_text(text)
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     plan = plan_of(compiled, "s")

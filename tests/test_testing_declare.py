@@ -80,6 +80,9 @@ def test_lookup_tables(all_built: None) -> None:
     table = CaseSource("k", "lookup", (("id", "INT"), ("name", "STRING")), primary_key=("id",))
     found = declare(case("SELECT t.id, k.name FROM t JOIN k ON t.id = k.id", source(), table))
     assert "CREATE LOOKUP TABLE `k` (\n    `id` INT,\n    `name` STRING," in found.script
+    assert not found.source("k").carries_op
+    query = "SELECT t.id, k.name FROM t JOIN k ON t.id = k.id"
+    assert declare(case(query, source(), table, steps=(DeleteAll(("k",)),))).source("k").carries_op
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_yaml_is_the_same_format(tmp_path: Path) -> None:
 def test_every_step(tmp_path: Path) -> None:
     steps = [
         {"add": [{"source": "T", "rows": [{"ID": 1}]}]},
-        {"expect_delta": [{"_op": "+I", "id": 1}]},
+        {"expect_delta": [{"_op": "+I", "id": 1}, {"_diff": -2, "id": 1}]},
         {"expect_dropped": 0},
         {"expect_watermark_ms": 5},
         {"expect_watermark_ms": None},
@@ -84,7 +84,7 @@ def test_every_step(tmp_path: Path) -> None:
     case = load_case(write(tmp_path, sources=[source], steps=steps))
     assert case.steps == (
         Add((("t", ({"ID": 1},)),)),
-        ExpectDelta(({"_op": "+I", "id": 1},)),
+        ExpectDelta(({"_op": "+I", "id": 1}, {"_weight": -2, "id": 1})),
         ExpectDropped(0),
         ExpectWatermark(5),
         ExpectWatermark(None),
@@ -207,9 +207,14 @@ def test_a_script_replaces_schema_and_query(tmp_path: Path) -> None:
 
 
 def test_late_rows_by_place_or_as_rows(tmp_path: Path) -> None:
-    late = [{"source": "t", "row_index": 1, "why": "window closed"}, {"id": 5}]
+    late = [{"source": "t", "row_index": 1, "why": "closed", "window": "[0, 5)"}, {"id": 5}]
     case = load_case(write(tmp_path, late_rows=late))
     assert case.late_rows == (LateReference("t", 1), {"id": 5})
+
+
+def test_what_becomes_of_late_rows(tmp_path: Path) -> None:
+    for lateness in ("none", "drops", "unclosed", "refires"):
+        assert load_case(write(tmp_path, lateness=lateness)).late_is_none is (lateness == "none")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ def test_a_whole_table_finds_what_a_search_finds(rows: list, wanted: list) -> No
     assert answers(found, len(wanted)) == expected
 
 
+@given(st.lists(row, max_size=20), keys)
+def test_without_keys_everybody_finds_the_whole_table(rows: list, wanted: list) -> None:
+    found = WholeTable(table(rows), ()).find([pa.array([True] * len(wanted))])
+    assert answers(found, len(wanted)) == [sorted(x for _, _, x in rows)] * len(wanted)
+
+
 class Database:
     """Counts what it is asked."""
 

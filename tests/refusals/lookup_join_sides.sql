@@ -12,7 +12,10 @@ CREATE SOURCE rates (
     PRIMARY KEY (currency), WATERMARK FOR ts AS ts
 ) WITH (connector = 'memory');
 
+CREATE LOOKUP TABLE countries (code STRING, name STRING, PRIMARY KEY (code))
+WITH (connector = 'postgres', table = 'countries', database = 'shop', user = 'me', password = 'secret');
+
 CREATE STREAM a AS SELECT c.name FROM customers AS c JOIN bids AS b ON b.bidder = c.id;
 CREATE STREAM b AS SELECT c.name FROM bids AS b RIGHT JOIN customers AS c ON b.bidder = c.id;
-CREATE STREAM c AS SELECT c.name FROM bids AS b JOIN customers AS c ON b.bidder > c.id;
+CREATE STREAM c AS SELECT c.name FROM bids AS b JOIN countries AS c ON b.channel > c.code;
 CREATE STREAM d AS SELECT r.rate FROM bids AS b JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS r ON b.channel = r.currency;

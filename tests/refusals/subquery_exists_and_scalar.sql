@@ -11,3 +11,6 @@ CREATE SOURCE asks (
 CREATE STREAM a AS
 SELECT price FROM bids AS b WHERE NOT EXISTS (SELECT 1 FROM asks AS a WHERE a.auction = b.auction);
 CREATE STREAM b AS SELECT price, (SELECT max(price) FROM asks) AS top FROM bids;
+CREATE STREAM c AS SELECT price, (SELECT price FROM asks LIMIT 1) AS top FROM bids;
+CREATE STREAM d AS
+SELECT price FROM bids AS b WHERE price > (SELECT max(price) FROM asks AS a WHERE a.auction = b.auction);

@@ -29,6 +29,8 @@ CREATE STREAM both_keys AS SELECT o.id, c.name FROM orders o JOIN customers c ON
 CREATE STREAM lookup_of_a_lookup AS SELECT o.id, c.name, t.kind, t.rate FROM orders o
     LEFT JOIN customers c ON o.customer = c.id LEFT JOIN taxes AS t ON c.country = t.country AND t.rate < o.amount;
 CREATE STREAM not_equal_types AS SELECT o.id, c.name FROM orders o JOIN customers c ON o.amount = c.age;
+CREATE STREAM no_keys AS SELECT o.id, t.kind FROM orders o LEFT JOIN taxes t ON o.amount < t.rate AND t.kind <> o.country;
+CREATE STREAM everything AS SELECT o.id, t.kind FROM orders o CROSS JOIN taxes t;
 CREATE STREAM counted AS SELECT c.country, window_start, count(*) AS n, sum(o.amount) AS amount FROM orders o
     JOIN customers c ON o.customer = c.id GROUP BY c.country, TUMBLE(o.ts, INTERVAL '1' MINUTE);
 CREATE STREAM last_of_country AS SELECT o.id, c.country FROM orders o JOIN customers c ON o.customer = c.id
@@ -66,6 +68,8 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
         "both_keys",
         "lookup_of_a_lookup",
         "not_equal_types",
+        "no_keys",
+        "everything",
         "counted",
         "last_of_country",
     ]
@@ -119,6 +123,10 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
         (1, "low"), (2, None), (3, None), (4, None), (5, None), (6, "low"), (6, "high"), (7, "low"), (8, None), (9, None),
     }  # fmt: skip
     assert pairs("not_equal_types") == {(6, "Ann"), (8, "Bob")}
+    assert pairs("no_keys") == {
+        (1, "high"), (2, "high"), (3, "high"), (4, "high"), (5, "high"), (6, None), (7, "high"), (8, "high"), (9, "high"),
+    }  # fmt: skip
+    assert pairs("everything") == {(i, k) for i in range(1, 10) for k in ("low", "high", "none")}
     assert {(c, n, str(a)) for c, _, n, a in pairs("counted")} == {
         ("at", 3, "50.00"),
         ("be", 1, "7.00"),

@@ -64,6 +64,13 @@ QUERIES: list[tuple[str, str | None]] = [
         f"(SELECT v FROM u WHERE v IS NOT NULL AND {NEAR})",
         None,
     ),
+    (f"SELECT a, v FROM t WHERE v NOT IN (SELECT v FROM u WHERE u.a = t.a AND {NEAR})", None),
+    ("SELECT a, v FROM t WHERE v NOT IN (SELECT v FROM u WHERE v > 2)", None),
+    (
+        "SELECT a, v, v / (SELECT sum(v) FROM u) AS part FROM t "
+        "WHERE v >= (SELECT count(*) / count(DISTINCT v, a) FROM u) OR a = (SELECT max(a) FROM sure)",
+        None,
+    ),
     (f"SELECT a, v FROM t WHERE (a, v) IN (SELECT a, v FROM u WHERE {NEAR})", None),
     (
         "SELECT a, count(*) AS n FROM t WHERE a IN (SELECT a FROM u GROUP BY a HAVING count(*) > 2) "

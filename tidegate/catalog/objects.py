@@ -131,7 +131,8 @@ class LookupTable(Declared):
 
     @property
     def carries_op(self) -> bool:
-        return False
+        """Whether rows are inserted with _op, so that they can be taken away again."""
+        return bool(self.options.get("changelog"))
 
     @property
     def watermark(self) -> None:

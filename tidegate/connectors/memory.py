@@ -64,7 +64,17 @@ SPEC = ConnectorSpec(
         ),
         forgets=True,
     ),
-    lookup=LookupSpec((), insertable=True),
+    lookup=LookupSpec(
+        (
+            OptionSpec(
+                "changelog",
+                OptionType.BOOLEAN,
+                "true if rows are inserted with a column _op: -D takes a row away",
+                default=False,
+            ),
+        ),
+        insertable=True,
+    ),
 )
 
 DEFAULT_RETAIN_EPOCHS = 100_000

@@ -78,14 +78,22 @@ def by_key(rows: pa.Table, names: Sequence[str]) -> tuple[pa.Table, Keys, np.nda
 
 
 class WholeTable:
-    """A table that is held in memory."""
+    """A table that is held in memory; without keys every row that asks gets all of it."""
 
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
-        self.rows, found, starts, counts = by_key(rows, keys)
-        pairs = zip(starts.tolist(), counts.tolist(), strict=True)
-        self.places = dict(zip(found, pairs, strict=True))
+        self.rows, self.places = rows.combine_chunks(), {}
+        self.keyed = bool(keys)
+        if self.keyed:
+            self.rows, found, starts, counts = by_key(rows, keys)
+            pairs = zip(starts.tolist(), counts.tolist(), strict=True)
+            self.places = dict(zip(found, pairs, strict=True))
 
     def find(self, keys: list[pa.Array]) -> Found:
+        if not self.keyed:
+            count = len(keys[0])
+            return Found(
+                self.rows, np.zeros(count, np.int64), np.full(count, self.rows.num_rows, np.int64)
+            )
         asked, codes = distinct(keys)
         places = [self.places.get(key, (0, 0)) for key in key_values(asked)]
         at = np.array(places, np.int64).reshape(-1, 2)[codes]

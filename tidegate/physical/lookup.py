@@ -71,8 +71,9 @@ def wanted(node: n.Join, types: Types) -> Wanted:
 
 def operands(node: n.Join) -> Iterator[Operands]:
     """The keys of the rows that ask, and the type in which Spark compares each of them."""
-    yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.asked))
-    yield Operands(node.inputs, tuple(_both(pair) for pair in node.asked))
+    if node.asked:
+        yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.asked))
+        yield Operands(node.inputs, tuple(_both(pair) for pair in node.asked))
 
 
 def _both(pair: n.KeyPair) -> str:
@@ -80,8 +81,10 @@ def _both(pair: n.KeyPair) -> str:
 
 
 def refusals(node: n.Join) -> Iterator[Refusal]:
-    served = isinstance(node.right, n.LookupScan) and node.how in ("INNER", "LEFT")
-    if not served or not node.asked:
+    table = node.right.table if isinstance(node.right, n.LookupScan) else None
+    served = table is not None and node.how in ("INNER", "LEFT")
+    # A table that tasks hold as a whole need not be asked by a key.
+    if not served or not (node.asked or (table is not None and table.steady)):
         yield Refusal(
             "a lookup needs a lookup table on the right of JOIN or LEFT JOIN, and a column of it "
             "that is compared with =",
@@ -103,6 +106,7 @@ def enrich_sql(node: n.Join, types: Types, writer: TickedWriter) -> EnrichSql:
     passed = {sql: f"p{place}" for place, sql in enumerate(own)}
     hidden = {name: name for name in writer.hidden}
     keys = tuple((f"k{place}", _key(pair, types)) for place, pair in enumerate(node.asked))
+    keys = keys or (("k0", "true"),)
     places = {item.id: place for place, item in enumerate(table_of(node).fields)}
     above = [f"{name} AS {sql}" for sql, name in passed.items()]
     above += [

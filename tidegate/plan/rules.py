@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.first_rows import along_time, first_along_time
 from tidegate.plan.scope import column, referenced
 from tidegate.plan.versions import join_with_one_row
 from tidegate.sql import expressions as ex
@@ -217,22 +218,25 @@ def _without_first(limit: n.Limit, top: n.TopN) -> n.Node:
     return n.Project(top.fields, input=rest, expressions=tuple(map(column, top.fields)))
 
 
-def top_n_of_changes(node: n.Node, changes: bool = False) -> n.Node:
+def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
     """ORDER BY … LIMIT n with EMIT CHANGES is the top n of all rows so far.
 
-    `changes`: the query that a node stands in gives out changes.
+    With EMIT ON WINDOW CLOSE it is that too if it is by event time: the first rows are final when
+    the watermark has passed them. `mode`: how the query that a node stands in gives out rows.
     """
     if isinstance(node, n.Emit):
-        modes = (EmitMode.CHANGES, EmitMode.UPDATE)
-        changes = node.clause is not None and node.clause.mode in modes
-    inputs = tuple(top_n_of_changes(child, changes) for child in node.inputs)
+        mode = node.clause.mode if node.clause is not None else None
+    inputs = tuple(top_n_of_changes(child, mode) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
-    if not changes or not isinstance(node, n.Limit) or not isinstance(node.input, n.Sort):
+    if not isinstance(node, n.Limit) or not isinstance(node.input, n.Sort):
         return node
     rows = node.input.input
     counted = isinstance(node.count, exp.Literal) and node.count.is_int
     if not counted or rows.bounded or _one_window(rows.fields):
+        return node
+    closes = mode is EmitMode.WINDOW_CLOSE and along_time(node.input.order, rows)
+    if not closes and mode not in (EmitMode.CHANGES, EmitMode.UPDATE):
         return node
     top = n.TopN(
         node.fields,
@@ -263,7 +267,7 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
     by_time = any(item.on_time for item in node.fields)
-    return replace(node, input=node.input.until_close(by_time))
+    return replace(node, input=first_along_time(node.input).until_close(by_time))
 
 
 def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:

@@ -13,6 +13,7 @@ from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import Item, select_items
 from tidegate.plan.over import over_nodes, with_nulls_outside, written_out
+from tidegate.plan.scalars import with_scalars
 from tidegate.plan.scope import (
     Context,
     Relation,
@@ -153,6 +154,8 @@ class SelectBinder:
         """The rows for which conditions hold; IN and EXISTS with a subquery are joins."""
         asked = {id(part): as_predicate(part, self.subqueries) for part in conditions}
         plain = [part for part in conditions if asked[id(part)] is None]
+        node, plain = with_scalars(self.context, node, plain, self.subqueries)
+        node = self._with_fields(node)
         condition = ex.conjunction(plain)
         if condition is not None:
             taken = tuple(subqueries_in(condition, self.subqueries))
@@ -309,6 +312,9 @@ class SelectBinder:
 
     def _finish(self, node: n.Node, items: list[Item], order: list[exp.Expr]) -> n.Node:
         """Projection, DISTINCT, ORDER BY and LIMIT."""
+        trees = [item.expression for item in items]
+        node, trees = with_scalars(self.context, node, trees, self.subqueries)
+        items = [Item(item.name, tree) for item, tree in zip(items, trees, strict=True)]
         known = by_id(node.fields)
         fields = self._projected(items, known)
         expressions = tuple(item.expression for item in items)

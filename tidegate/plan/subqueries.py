@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.copies import fresh_copy, with_names
 from tidegate.plan.joins import JoinInput, build_join
 from tidegate.plan.scope import Context, by_id, column, referenced
 from tidegate.sql import expressions as ex
@@ -72,14 +73,30 @@ def semi_join(
                 "select one column for each value on the left.",
             )
             return node
-        pairs = list(zip(asked.operands, right.fields, strict=False))
         if asked.negated and not _compares_values(context, node, right, asked):
             return node
-        conditions += [exp.EQ(this=left.copy(), expression=column(item)) for left, item in pairs]
     else:
         right = _needed(right, conditions)
-    parts = JoinInput(
-        node,
+
+    def join(left: n.Node, other: n.Node, found: list[exp.Expr]) -> n.Node:
+        parts = _parts(left, other, asked, found, time)
+        return build_join(context, replace(parts, unused=unused))
+
+    if asked.operands is None:
+        return join(node, right, conditions)
+    pairs = zip(asked.operands, right.fields, strict=False)
+    equal = [exp.EQ(this=left.copy(), expression=column(item)) for left, item in pairs]
+    joined = join(node, right, [*conditions, *equal])
+    if not asked.negated:
+        return joined
+    return _without_nulls(context, node, joined, right, conditions, asked.operands[0], join)
+
+
+def _parts(
+    left: n.Node, right: n.Node, asked: Predicate, conditions: list[exp.Expr], time: str | None
+) -> JoinInput:
+    return JoinInput(
+        left,
         right,
         "ANTI" if asked.negated else "SEMI",
         False,
@@ -89,9 +106,31 @@ def semi_join(
         own_span(asked.query),
         (time, _inner_time(asked.query, right)),
         predicate=asked.words,
-        unused=unused,
     )
-    return build_join(context, parts)
+
+
+def _without_nulls(
+    context: Context,
+    node: n.Node,
+    joined: n.Node,
+    right: n.Node,
+    conditions: list[exp.Expr],
+    operand: exp.Expr,
+    join: Callable[[n.Node, n.Node, list[exp.Expr]], n.Node],
+) -> n.Node:
+    """NOT IN where there may be NULLs: with one among the values it is never true, and of NULL it
+    is only true where there are no values at all."""
+    if not _never_null(column(right.fields[0]), right):
+        other, names = fresh_copy(context, right)
+        absent = exp.Is(this=column(other.fields[0]), expression=exp.null())
+        other = n.Filter(other.fields, input=other, condition=absent, span=right.span)
+        joined = join(joined, other, [with_names(piece, names) for piece in conditions])
+    if not _never_null(operand, node):
+        other, names = fresh_copy(context, right)
+        absent = exp.Is(this=operand.copy(), expression=exp.null())
+        found = [with_names(piece, names) for piece in conditions]
+        joined = join(joined, other, [*found, absent])
+    return joined
 
 
 def _asked_rows(asked: Predicate) -> n.Node:
@@ -173,8 +212,10 @@ def _always_there(node: n.Node) -> bool:
 
 
 def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:
-    """Refuse NOT IN of values that may be NULL: one NULL among them, and it is never true."""
+    """Refuse NOT IN of several values that may be NULL: what it means is another thing for each."""
     assert asked.operands is not None, "NOT IN has a left side"
+    if len(asked.operands) == 1:
+        return True
     for operand in asked.operands:
         if not _never_null(operand, node):
             return _report_null(context, asked, to_sql(_named(operand, node)))

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from tidegate.catalog.objects import LookupTable, Source
-from tidegate.columns import OP
+from tidegate.columns import OP, OPS
 from tidegate.errors import Place, RunError, did_you_mean
 from tidegate.physical.stage_sql import quoted
 from tidegate.spark.failure import describe
@@ -196,6 +196,11 @@ def _require_values(source: Target, table: pa.Table) -> None:
         required = column.not_null and column.name.lower() != time
         if required and table.column(column.name).null_count:
             raise _misfit(source, f"the column {column.name} is NOT NULL")
+    if source.carries_op and isinstance(source, LookupTable):
+        for op in table.column(OP).unique().to_pylist():
+            # There are no dead letters of a table.
+            if op not in OPS:
+                raise _misfit(source, f"{OP} is one of {', '.join(OPS)}, not {op or 'NULL'}")
 
 
 def _misfit(source: Target, reason: str) -> RunError:

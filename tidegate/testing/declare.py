@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidegate.catalog.objects import SideStream, Source, Stream
+from tidegate.catalog.objects import LookupTable, SideStream, Source, Stream
 from tidegate.columns import OP
 from tidegate.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
@@ -43,10 +43,10 @@ class Declared:
     late_stream: str | None
     changelog: ChangelogKind
     key: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[Source | LookupTable, ...]
 
-    def source(self, name: str) -> Source:
-        """The declared source that takes the rows of a source of the case."""
+    def source(self, name: str) -> Source | LookupTable:
+        """The declared source or table that takes the rows of a source of the case."""
         wanted = (name.lower(), marked_name(name).lower())
         for source in self.sources:
             if source.name.lower() in wanted:
@@ -112,7 +112,7 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
         draft.late_stream,
         kind,
         key,
-        tuple(catalog.of(Source)),
+        (*catalog.of(Source), *catalog.of(LookupTable)),
     )
 
 
@@ -175,10 +175,10 @@ def marked_name(name: str) -> str:
 def _sources(case: Case, source: CaseSource) -> list[str]:
     """The statements that declare a source of the case."""
     columns = [f"{_quoted(name)} {kind}" for name, kind in source.columns]
-    if source.is_lookup:
-        return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, {})]
-    key = source.primary_key or _version_key(case, source)
     options = {"changelog": "true"} if _signed(case, source) else {}
+    if source.is_lookup:
+        return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, options)]
+    key = source.primary_key or _version_key(case, source)
     if source.time_column is not None:
         # The time of a case is its own: it may lie after that of the clock.
         options["max_future"] = "'off'"

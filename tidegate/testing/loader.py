@@ -58,6 +58,8 @@ _SOURCE_FIELDS = (
     "explicit_watermarks",
 )
 _SCRIPT_SOURCE_FIELDS = ("name", "rows", "rows_file")
+# What becomes of late rows: none come, they are dropped, windows stay open, or fire once more.
+LATENESS = ("none", "drops", "unclosed", "refires")
 
 
 def load_case(path: Path) -> Case:
@@ -84,7 +86,7 @@ def load_case(path: Path) -> Case:
         neutral=query == "query_neutral",
         emit=fields.choice("emit", ("window_close", "update", "changelog")),
         flush=flush == "flush",
-        late_is_none=fields.choice("lateness", ("none", "drops", "unclosed"), "none") == "none",
+        late_is_none=fields.choice("lateness", LATENESS, "none") == "none",
         allowed_lateness_ms=fields.whole("allowed_lateness_ms"),
         watermark_model=fields.choice("watermark_model", WATERMARK_MODELS) or "per_batch",
         ordered=fields.flag("ordered"),
@@ -234,8 +236,8 @@ def _late_rows(
         if "row_index" not in row:
             found.append(row)
             continue
-        known = ("source", "row_index", "why")
-        item = Fields.of(fields.file, f"late_rows[{index}]", row, known)
+        # Whatever else stands there says why.
+        item = Fields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
         name = item.text("source")
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")

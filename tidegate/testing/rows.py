@@ -29,7 +29,7 @@ def _fit(file: Path, where: str, row: Row, source: CaseSource) -> Row:
     if row[OP] not in OPS:
         message = f"expected one of {', '.join(OPS)}, found {row[OP]}"
         raise CaseError(file, f"{where}.{OP}", message)
-    if source.kind != "stream" and not source.is_lookup:
+    if source.kind != "stream":
         return row
     if row[OP] != "+I":
         message = f"a source of kind {source.kind} takes only +I, found {row[OP]}"

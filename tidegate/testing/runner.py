@@ -227,12 +227,10 @@ class _Run:
         return source is not None and source.is_lookup
 
     def _insert(self, name: str, rows: Sequence[Row]) -> None:
-        target = name
-        if not self._is_lookup(name):
-            source = self.declared.source(name)
-            target = source.name
-            if source.options["changelog"]:
-                rows = [{OP: "+I", **row} for row in rows]
+        source = self.declared.source(name)
+        target = source.name
+        if source.carries_op:
+            rows = [{OP: "+I", **row} for row in rows]
         self.inserted.setdefault(target, []).extend(
             Change(row.get(OP, "+I"), {k: v for k, v in row.items() if k != OP}) for row in rows
         )
@@ -242,8 +240,8 @@ class _Run:
         """Retract what stands in these sources, as one epoch."""
         removals: list[tuple[str, tuple[Row, ...]]] = []
         for name in step.sources:
-            source = None if self._is_lookup(name) else self.declared.source(name)
-            if source is None or not source.options["changelog"]:
+            source = self.declared.source(name)
+            if not source.carries_op:
                 raise RunError(
                     "TG-506",
                     f"delete_all: rows of {name} cannot be retracted",
@@ -317,9 +315,9 @@ class _Run:
         return next((s for s in self._live.status() if s.name.lower() == name), None)
 
     def _dropped(self) -> int:
-        """Operators remember how many rows were late; before its first epoch a start says 0."""
-        status = self._status()
-        return max(self.dropped_before, status.late_rows if status is not None else 0)
+        """How many rows were late so far; a start counts from 0."""
+        status = self._status() if self.running else None
+        return self.dropped_before + (status.late_rows if status is not None else 0)
 
     def _watermark(self) -> datetime | None:
         """The watermark; before the first epoch after a start it is the one before the stop."""

@@ -24,6 +24,7 @@ from tidegate.testing.fields import CaseError, Fields, as_rows, shown
 from tidegate.testing.rows import fit_rows
 
 WEIGHT = "_weight"
+_WEIGHTS = frozenset({WEIGHT, "_diff", "_delta", "_sign", "_count"})
 ACTIONS = (
     "add",
     "expect_new",
@@ -99,6 +100,7 @@ def _expect_all(item: Fields, sources: Sources, scripted: bool) -> Step:
 def _expect_delta(item: Fields, sources: Sources, scripted: bool) -> Step:
     where = f"{item.where}.expect_delta"
     rows = as_rows(item.file, where, item.values["expect_delta"])
+    rows = tuple(_weighted(row) for row in rows)
     for index, row in enumerate(rows):
         if (OP in row) == (WEIGHT in row):
             raise CaseError(item.file, f"{where}[{index}]", f"expected {OP} or {WEIGHT}")
@@ -109,6 +111,11 @@ def _expect_delta(item: Fields, sources: Sources, scripted: bool) -> Step:
             message = f"expected +I, -U, +U, -D, + or -, found {shown(row[OP])}"
             raise CaseError(item.file, f"{where}[{index}].{OP}", message)
     return ExpectDelta(rows)
+
+
+def _weighted(row: Row) -> Row:
+    """Others call the weight of a row _diff or the like."""
+    return {WEIGHT if name in _WEIGHTS else name: value for name, value in row.items()}
 
 
 def _expect_dropped(item: Fields, sources: Sources, scripted: bool) -> Step:

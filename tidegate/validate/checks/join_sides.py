@@ -45,7 +45,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             f"{node.right.table.name}",
             "use JOIN or LEFT JOIN.",
         )
-    elif not node.asked:
+    elif not node.asked and not node.right.table.steady:
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _finding(
             node,

@@ -13,7 +13,10 @@ _ALONE = (
     "let [NOT] IN and [NOT] EXISTS stand alone, joined to the rest of WHERE by AND; for OR make "
     "two queries and UNION them."
 )
-_JOIN = "make it a stream of its own, aggregated in windows, and join that by window_end."
+_JOIN = (
+    "let it be one aggregate that reads no column of the outer query; or make it a stream of its "
+    "own, aggregated in windows, and join that by window_end."
+)
 
 
 def subquery_predicate(subject: Subject) -> Iterable[Finding]:
