@@ -138,6 +138,10 @@ def test_only_a_neutral_query_gets_a_state_ttl(all_built: None) -> None:
     sources = (source(), source("u"))
     assert refusal(case(join, *sources)).code == "TG-407"
     assert "WITH (state_ttl = '36500 days')" in declare(case(join, *sources, neutral=True)).script
+    pattern = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+ B) "
+    pattern += "DEFINE A AS id > 1, B AS id = 1)"
+    assert refusal(case(pattern)).code == "TG-420"
+    assert "WITH (state_ttl = '36500 days')" in declare(case(pattern, neutral=True)).script
 
 
 def test_upserts_know_their_key(all_built: None) -> None:

@@ -27,8 +27,9 @@ _EMITS = {
     "update": "EMIT CHANGES",
     "changelog": "EMIT CHANGES",
 }
-# Findings that a state_ttl answers: joins, DISTINCT, set operations and OVER without a bound.
-_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409", "TG-411", "TG-417"})
+# Findings that a state_ttl answers: joins, DISTINCT, set operations, OVER and row patterns
+# without a bound.
+_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409", "TG-411", "TG-417", "TG-420"})
 # What refuses a late stream; the number of late rows is checked then.
 _NO_LATE_STREAM = frozenset({"TG-412", "TG-418"})
 _TTL = f"{LONG_DELAY_MS // 86_400_000} days"

@@ -10,6 +10,7 @@ from tidegate.errors import did_you_mean
 from tidegate.testing.case import (
     KEYED_KINDS,
     KINDS,
+    LATENESS,
     LOOKUP_KINDS,
     WATERMARK_MODELS,
     Add,
@@ -84,7 +85,7 @@ def load_case(path: Path) -> Case:
         neutral=query == "query_neutral",
         emit=fields.choice("emit", ("window_close", "update", "changelog")),
         flush=flush == "flush",
-        late_is_none=fields.choice("lateness", ("none", "drops", "unclosed"), "none") == "none",
+        late_is_none=fields.choice("lateness", LATENESS, "none") == "none",
         allowed_lateness_ms=fields.whole("allowed_lateness_ms"),
         watermark_model=fields.choice("watermark_model", WATERMARK_MODELS) or "per_batch",
         ordered=fields.flag("ordered"),
