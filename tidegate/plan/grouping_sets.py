@@ -135,6 +135,15 @@ def grouping_bit(item: n.Field, place: int, width: int) -> exp.Expr:
     return exp.cast(exp.Paren(this=one), "TINYINT")
 
 
+def grouping_number_of(bits: list[exp.Expr]) -> exp.Expr:
+    """grouping_id(x, y): one bit for each expression that is asked about, the first the highest."""
+    number: exp.Expr = exp.cast(bits[0], "BIGINT")
+    for bit in bits[1:]:
+        doubled = exp.Mul(this=number, expression=exp.Literal.number(2))
+        number = exp.Paren(this=exp.Add(this=doubled, expression=bit))
+    return number
+
+
 def _copy_of(context: Context, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:
     bare = tree.unnest()
     known = fields.get(bare.name) if isinstance(bare, exp.Column) else None
