@@ -171,6 +171,10 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("misplaced_proctime", "current_timestamp()", "PROCTIME()", "current_timestamp()"),
     ("table_with_schema", "write bids", "shop.bids", "bids"),
 ]
+SUMS = (
+    "sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() "
+    "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"
+)
 # The same for scripts with several mistakes, each mended as its hint says.
 MENDED: list[tuple[str, list[tuple[str, str]]]] = [
     (
@@ -297,6 +301,13 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
             ('"n"', "`n`"),
             ('"ts"', "`ts`"),
             ('"ms"', "`ms`"),
+        ],
+    ),
+    (
+        "over_by_arrival",
+        [
+            ("sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() DESC", SUMS),
+            ("RANGE INTERVAL '1' MINUTE PRECEDING", "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"),
         ],
     ),
     (
