@@ -118,6 +118,7 @@ def expand(context: Context, node: n.Node, order: list[exp.Expr], sets: list[set
         generator=generator,
         generated=tuple(item.id for item in generated),
         of_sets=True,
+        first_set=(added[-1].id, 0 if len(added) > 1 else numbers[0]),
         span=node.span,
     )
     return Expanded(exploded, copies, tuple(added))
