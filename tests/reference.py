@@ -112,7 +112,7 @@ def functions_page() -> str:
         "| `HOP(ts, slide, size [, offset])` | [windows that overlap](concepts/sliding_windows.md) |",
         "| `CUMULATE(ts, step, size [, offset])` | windows that grow by `step` up to `size` |",
         "| `SESSION(ts, gap)` | [windows that end with a pause](concepts/session_windows.md) |",
-        "| `PROCTIME()` | the processing time of the epoch, for windows and joins of [processing time](concepts/time.md) |",
+        "| `PROCTIME()` | the processing time of the epoch, for windows and joins of [processing time](concepts/time.md); in ORDER BY of OVER the order in which rows arrive |",
         "",
         "Spark's own `window` and `session_window` are refused, with the call to write instead.",
         "",

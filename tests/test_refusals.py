@@ -171,6 +171,16 @@ FIXES: list[tuple[str, str, str, str]] = [
     ("misplaced_proctime", "current_timestamp()", "PROCTIME()", "current_timestamp()"),
     ("table_with_schema", "write bids", "shop.bids", "bids"),
 ]
+FOR_EACH_STATE = """s.state, c.name FROM (SELECT DISTINCT state FROM cities) AS s,
+    LATERAL (SELECT name FROM cities WHERE state = s.state ORDER BY pop DESC LIMIT 3) AS c
+"""
+FIRST_OF_EACH_STATE = """state, name FROM cities
+QUALIFY row_number() OVER (PARTITION BY state ORDER BY pop DESC) <= 3
+"""
+SUMS = (
+    "sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() "
+    "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"
+)
 # The same for scripts with several mistakes, each mended as its hint says.
 MENDED: list[tuple[str, list[tuple[str, str]]]] = [
     (
@@ -297,6 +307,23 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
             ('"n"', "`n`"),
             ('"ts"', "`ts`"),
             ('"ms"', "`ms`"),
+        ],
+    ),
+    (
+        "table_for_each_row",
+        [
+            (FOR_EACH_STATE, FIRST_OF_EACH_STATE),
+            (
+                "cities CROSS JOIN UNNEST(tags) AS t(tag)",
+                "cities LATERAL VIEW explode(tags) t AS tag",
+            ),
+        ],
+    ),
+    (
+        "over_by_arrival",
+        [
+            ("sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() DESC", SUMS),
+            ("RANGE INTERVAL '1' MINUTE PRECEDING", "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"),
         ],
     ),
     (

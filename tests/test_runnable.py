@@ -137,6 +137,12 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
             "SELECT lag(price, 3, 0) OVER (ORDER BY ts) AS x FROM bids",
         ),
         (
+            "SELECT row_number() OVER (ORDER BY PROCTIME() DESC) AS x FROM bids EMIT CHANGES",
+            "all others would get new numbers",
+            "SELECT price FROM bids QUALIFY row_number() OVER (ORDER BY PROCTIME() DESC) <= 10 "
+            "EMIT CHANGES",
+        ),
+        (
             "SELECT nth_value(price, 0) OVER (ORDER BY ts) AS x FROM bids",
             "at least 1",
             "SELECT nth_value(price, 1) OVER (ORDER BY ts) AS x FROM bids",

@@ -141,6 +141,23 @@ def test_only_a_neutral_query_gets_a_state_ttl(all_built: None) -> None:
     sources = (source(), source("u"))
     assert refusal(case(join, *sources)).code == "TG-407"
     assert "WITH (state_ttl = '36500 days')" in declare(case(join, *sources, neutral=True)).script
+    pattern = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+ B) "
+    pattern += "DEFINE A AS id > 1, B AS id = 1)"
+    assert refusal(case(pattern)).code == "TG-420"
+    assert "WITH (state_ttl = '36500 days')" in declare(case(pattern, neutral=True)).script
+
+
+def test_what_cannot_be_told_as_changes_comes_when_it_is_final(all_built: None) -> None:
+    windows = (
+        "SELECT window_time AS at, count(*) AS n FROM t GROUP BY TUMBLE(ts, INTERVAL '5' SECOND)"
+    )
+    pattern = f"SELECT * FROM ({windows}) MATCH_RECOGNIZE (ORDER BY at MEASURES A.n AS n "
+    pattern += "PATTERN (A B) DEFINE B AS B.n < A.n)"
+    assert refusal(case(pattern, emit="update")).code == "TG-421"
+    assert "EMIT" not in declare(case(pattern, emit="update", neutral=True)).script
+    # What has no end is not made one.
+    endless = "SELECT id, count(*) AS n FROM t GROUP BY id"
+    assert declare(case(endless, emit="update", neutral=True)).script.endswith("EMIT CHANGES;\n")
 
 
 def test_upserts_know_their_key(all_built: None) -> None:

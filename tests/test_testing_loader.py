@@ -206,6 +206,11 @@ def test_a_script_replaces_schema_and_query(tmp_path: Path) -> None:
     assert "stream: expected a text" in refusal(tmp_path, {**content, "stream": None}).message
 
 
+@pytest.mark.parametrize("lateness", ["none", "drops", "unclosed", "refires"])
+def test_lateness_in_words(tmp_path: Path, lateness: str) -> None:
+    assert load_case(write(tmp_path, lateness=lateness)).late_is_none is (lateness == "none")
+
+
 def test_late_rows_by_place_or_as_rows(tmp_path: Path) -> None:
     late = [{"source": "t", "row_index": 1, "why": "closed", "window": "[0, 5)"}, {"id": 5}]
     case = load_case(write(tmp_path, late_rows=late))

@@ -53,6 +53,7 @@ class Query:
     limits: Limits = NO_LIMITS
     # The values that come out.
     shown: tuple[int, ...] | None = None
+    latest: bool = False
 
     @property
     def _shown(self) -> tuple[int, ...]:
@@ -67,6 +68,7 @@ class Query:
             self.limit,
             self.function,
             pa.int32() if self.ranked else None,
+            latest=self.latest,
         )
 
     def operator(self) -> Operator:
@@ -183,6 +185,20 @@ def test_of_peers_the_one_that_came_first_wins() -> None:
     assert run.rows([replace(first, values=(1, "later"))]).main == []
     run = replace(query, places=False).drive()
     assert run.epoch([[[third, first]], [[second]]]).main == [("a", 1, "third", "+I")]
+
+
+@pytest.mark.parametrize("mode", ["changes", "end", "windows"])
+def test_the_rows_that_came_last_can_be_the_first(mode: str) -> None:
+    query = Query(order=(), limit=2, ranked=True, mode=mode, values=(L,), latest=True)
+    run = query.drive()
+    first, second, third = rows(("a", 1), ("a", 2), ("a", 3))
+    # Tasks and batches come in any order.
+    told = [*run.epoch([[[third]], [[second], [first]]]).main]
+    run.restart()
+    told += [*run.rows(rows(("b", 4), ("a", 5))).main, *run.end().main]
+    changes = [row for row in told if row[-1] in ("-U", "-D")]
+    left = {row[:3] for row in told} - {row[:3] for row in changes}
+    assert left == {("a", 5, 1), ("a", 3, 2), ("b", 4, 1)}
 
 
 def test_with_a_rank_rows_are_known_by_it() -> None:

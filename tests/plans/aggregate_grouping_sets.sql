@@ -13,6 +13,11 @@ CREATE STREAM named_sets AS
 SELECT shop, window_end, count(*) AS n FROM TUMBLE(sales, ts, INTERVAL '1' MINUTE)
 GROUP BY GROUPING SETS ((window_start, window_end, shop), (window_start, window_end));
 
+-- A number of some of the columns, whatever else is in the sets.
+CREATE STREAM numbered AS
+SELECT grouping_id(shop, city) AS level, window_end, count(*) AS n
+FROM TUMBLE(sales, ts, INTERVAL '1' MINUTE) GROUP BY CUBE(city, shop), window_start, window_end;
+
 CREATE STREAM updated AS
 SELECT city, shop, grouping_id() AS level, count(*) AS n FROM sales GROUP BY city, CUBE(shop)
 EMIT ON UPDATE;

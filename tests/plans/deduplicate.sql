@@ -35,3 +35,7 @@ SELECT id, page, window_end
 FROM TUMBLE(clicks, ts, INTERVAL '1' MINUTE)
 QUALIFY row_number() OVER (PARTITION BY id, window_end) = 1
 EMIT ON WINDOW CLOSE;
+
+CREATE STREAM last_by_arrival AS
+SELECT id, page FROM clicks QUALIFY row_number() OVER (PARTITION BY id ORDER BY PROCTIME() DESC) = 1
+EMIT CHANGES;

@@ -37,3 +37,9 @@ FROM bids GROUP BY auction, TUMBLE(ts, INTERVAL '1' MINUTE);
 
 CREATE STREAM corrected WITH (state_ttl = '1 day') AS
 SELECT auction, price, price / sum(price) OVER (PARTITION BY auction) AS share FROM bids EMIT CHANGES;
+
+-- In the order of arrival every row is a row of its own.
+CREATE STREAM by_arrival WITH (state_ttl = '1 day') AS
+SELECT auction, rank() OVER arrival AS n, sum(price) OVER arrival AS so_far,
+    max(price) OVER (arrival ROWS 9 PRECEDING) AS last_ten
+FROM bids WINDOW arrival AS (PARTITION BY auction ORDER BY PROCTIME()) EMIT CHANGES;

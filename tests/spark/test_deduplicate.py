@@ -49,6 +49,11 @@ def test_the_first_row_of_each_key_comes_out_once(spark: Any, data: Path) -> Non
         "CREATE STREAM earliest WITH (state_ttl = '1 day') AS SELECT k, v FROM s "
         "QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts) = 1 "
         "EMIT ON WINDOW CLOSE LATE DATA TO too_late;"
+        "CREATE STREAM last AS SELECT k, v FROM s "
+        "QUALIFY row_number() OVER (PARTITION BY k ORDER BY PROCTIME() DESC) = 1 EMIT CHANGES;"
+        "CREATE STREAM so_far WITH (state_ttl = '1 day') AS SELECT v, "
+        "rank() OVER (PARTITION BY k ORDER BY PROCTIME()) AS n, "
+        "sum(v) OVER (PARTITION BY k ORDER BY PROCTIME() ROWS 1 PRECEDING) AS two FROM s EMIT CHANGES;"
     )
     # Key, value and second; each line is an epoch.
     given: list[list[tuple[str, int, int]]] = [
@@ -58,7 +63,8 @@ def test_the_first_row_of_each_key_comes_out_once(spark: Any, data: Path) -> Non
         [("c", 9, 60)],
     ]
     epochs = [{"s": [{"k": k, "v": v, "ts": at(t)} for k, v, t in rows]} for rows in given]
-    found = told(data, spark, script, ("arrived", "earliest", "too_late"), epochs)
+    names = ("arrived", "earliest", "too_late", "last", "so_far")
+    found = told(data, spark, script, names, epochs)
     assert [[tuple(row.values()) for row in rows] for rows in found["arrived"]] == [
         [("a", 1, 1), ("b", 3, 1)],
         [],
@@ -69,6 +75,14 @@ def test_the_first_row_of_each_key_comes_out_once(spark: Any, data: Path) -> Non
     assert [(row["v"], row["late_operator"]) for rows in found["too_late"] for row in rows] == [
         (6, "deduplicate")
     ]
+    # Both go on in the order of arrival after a restart, also with rows that are late for others.
+    last = standing([row for rows in found["last"] for row in rows])
+    assert {(row["k"], row["v"]) for row in last} == {("a", 6), ("b", 8), ("c", 9)}
+    so_far = [row for rows in found["so_far"] for row in rows]
+    assert {row["_op"] for row in so_far} == {"+I"}, "what came is never corrected"
+    assert {(row["v"], row["n"], row["two"]) for row in so_far} == {
+        (1, 1, 1), (2, 2, 3), (4, 3, 6), (6, 4, 10), (3, 1, 3), (5, 2, 8), (8, 3, 13), (7, 1, 7), (9, 2, 16),
+    }  # fmt: skip
 
 
 def test_sessions_split_and_windows_change_when_rows_are_retracted(spark: Any, data: Path) -> None:

@@ -41,10 +41,10 @@ BY_TIME = {
         "WINDOW w AS (PARTITION BY k, s)",
     ),
     "rolled_up": (
-        f"SELECT k, v, window_end, grouping_id() AS g, count(*) AS n FROM l GROUP BY {WINDOW}, "
-        "ROLLUP(k, v)",
-        f"SELECT k, v, {BUCKET} AS e, grouping_id(k, v) AS g, count(*) AS n FROM l "
-        "GROUP BY e, ROLLUP(k, v)",
+        "SELECT k, v, window_end, grouping_id() AS g, grouping_id(v) AS gv, grouping_id(v, k) AS "
+        f"gvk, count(*) AS n FROM l GROUP BY {WINDOW}, ROLLUP(k, v)",
+        f"SELECT k, v, {BUCKET} AS e, grouping_id(k, v) AS g, grouping_id(v) AS gv, "
+        "grouping_id(v, k) AS gvk, count(*) AS n FROM l GROUP BY e, ROLLUP(k, v)",
     ),
 }
 

@@ -28,6 +28,7 @@ CREATE STREAM left_join AS SELECT o.id, c.name FROM orders o LEFT JOIN customers
 CREATE STREAM both_keys AS SELECT o.id, c.name FROM orders o JOIN customers c ON c.id = o.customer AND o.country = c.country;
 CREATE STREAM lookup_of_a_lookup AS SELECT o.id, c.name, t.kind, t.rate FROM orders o
     LEFT JOIN customers c ON o.customer = c.id LEFT JOIN taxes AS t ON c.country = t.country AND t.rate < o.amount;
+CREATE STREAM the_same AS SELECT o.id, t.kind FROM orders o LEFT JOIN taxes AS t ON t.country = 'at' AND 20 = t.rate AND o.id < 3;
 CREATE STREAM not_equal_types AS SELECT o.id, c.name FROM orders o JOIN customers c ON o.amount = c.age;
 CREATE STREAM no_keys AS SELECT o.id, t.kind FROM orders o LEFT JOIN taxes t ON o.amount < t.rate AND t.kind <> o.country;
 CREATE STREAM everything AS SELECT o.id, t.kind FROM orders o CROSS JOIN taxes t;
@@ -67,6 +68,7 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
         "left_join",
         "both_keys",
         "lookup_of_a_lookup",
+        "the_same",
         "not_equal_types",
         "no_keys",
         "everything",
@@ -122,6 +124,7 @@ def test_all_kinds_of_questions(data: Path, spark: SparkSession) -> None:
     assert {(i, k) for i, _, k, _ in pairs("lookup_of_a_lookup")} == {
         (1, "low"), (2, None), (3, None), (4, None), (5, None), (6, "low"), (6, "high"), (7, "low"), (8, None), (9, None),
     }  # fmt: skip
+    assert pairs("the_same") == {(1, "high"), (2, "high"), *((i, None) for i in range(3, 10))}
     assert pairs("not_equal_types") == {(6, "Ann"), (8, "Bob")}
     assert pairs("no_keys") == {
         (1, "high"), (2, "high"), (3, "high"), (4, "high"), (5, "high"), (6, None), (7, "high"), (8, "high"), (9, "high"),

@@ -50,6 +50,8 @@ class GroupSpec:
     keys: tuple[pa.DataType, ...]
     calls: tuple[Call, ...]
     retracts: bool = False
+    # A key and a value of it: groups of other values have copies of rows that are counted there.
+    counted: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for kind in self.keys:
@@ -226,9 +228,12 @@ class Groups:
         return [*self.by, *(f"v{place}" for place, _ in enumerate(bag.values))]
 
     def seen(self, main: pa.Table) -> Ids:
-        """How many rows came in for each group."""
+        """How many rows came in for each group; a row that is in several sets counts once."""
         counts: Ids = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
-        return counts
+        if self.spec.counted is None:
+            return counts
+        key, value = self.spec.counted
+        return np.where(main.column(self.keys[key]).to_numpy() == value, counts, 0)
 
     # States to results
 

@@ -99,6 +99,8 @@ class Ranking:
     # The column that says for each row up to which rank it comes out, where that is not the same
     # for all: then all rows are kept.
     size: int | None = None
+    # Of rows that are equal in the order the last one wins, not the first.
+    latest: bool = False
 
     def __post_init__(self) -> None:
         assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
@@ -208,7 +210,8 @@ class Ranking:
 
     def _ranks(self, rows: pa.Table, ids: Ints, arrival: Sequence[Ints]) -> tuple[Ints, Ints]:
         by = [codes(rows.column(name), item) for name, item in self._orders]
-        return ranks_of(self.function, ids, by, arrival)
+        places = [-np.asarray(place) for place in arrival] if self.latest else arrival
+        return ranks_of(self.function, ids, by, places)
 
     def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
         """What one result had and the next has not, and the other way round, as rows with _op."""

@@ -291,7 +291,22 @@ def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
         )
         for call, result in zip(plan.calls, results, strict=True)
     )
-    return GroupSpec(tuple(types.all(plan.keys)), calls, plan.retracts)
+    return GroupSpec(tuple(types.all(plan.keys)), calls, plan.retracts, _counted(plan))
+
+
+def _counted(plan: AggregatePlan) -> tuple[int, int] | None:
+    """The key that tells the sets of a GROUP BY apart, and its value where a row is counted.
+
+    A filter in between may drop that set: then a row is counted in each set that it is in.
+    """
+    below = plan.input
+    while isinstance(below, n.Project):
+        below = below.input
+    first = below.first_set if isinstance(below, n.Explode) else None
+    keys = list(plan.keys)
+    if first is None or quoted(first[0]) not in keys:
+        return None
+    return keys.index(quoted(first[0])), first[1]
 
 
 def _panes(plan: AggregatePlan) -> Panes:

@@ -19,8 +19,15 @@ from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
 from tidegate.physical.typed import Operands, Types
 from tidegate.physical.words import in_words, text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.frames import OF_WHOLE_PARTITIONS, Bound, Looks, whole_number
+from tidegate.plan.nodes.frames import (
+    OF_WHOLE_PARTITIONS,
+    Bound,
+    Looks,
+    looks_of,
+    whole_number,
+)
 from tidegate.plan.nodes.over import time_of
+from tidegate.plan.spellings import NEWEST
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 
@@ -52,6 +59,15 @@ class FunctionPlan:
 def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
     """Take a function apart; an error says what of it cannot run."""
     text = in_words(looks.window, below)
+    if any(part.meta.get(NEWEST) for part in looks.order):
+        raise Unrunnable(
+            Refusal(
+                "each row that comes would be the first, and all others would get new numbers",
+                "keep the last ones only: QUALIFY row_number() OVER (… ORDER BY PROCTIME() DESC) "
+                "<= 10; or number upwards: ORDER BY PROCTIME().",
+                own_span(looks.window),
+            )
+        )
     _refuse_frame(looks, text)
     numbers = [bound for bound in (looks.start, looks.end) if bound.value and not bound.is_interval]
     if looks.by_rows is False and numbers and time_of(looks, below.fields) is not None:
@@ -179,7 +195,11 @@ def typed_function(function: exp.Expr) -> exp.Expr:
                 part.set("expressions", first.expressions)
         return part
 
-    return function.copy().transform(plain)
+    typed = function.copy().transform(plain)
+    if looks_of(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
+        # By arrival: nothing else is equal.
+        typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
+    return typed
 
 
 # Building

@@ -111,6 +111,8 @@ def operator_name(node: n.TopN) -> str:
 def describe(node: n.TopN) -> str:
     limit = text_of(node.limit) if node.limit is not None else "all"
     text = f"TopN {limit} by {node.function.lower()}"
+    if node.latest:
+        text = f"TopN {limit} by arrival, the last first"
     if node.deduplicates:
         text = f"Deduplicate {'when the watermark passes' if node.at_close else 'by arrival'}"
     if node.partition:
@@ -123,6 +125,7 @@ def describe(node: n.TopN) -> str:
 def meaning(node: n.TopN, to: Words) -> list[str]:
     words = [node.function.lower(), f"by={to.texts(node.partition)}"]
     words += [f"order={to.texts(node.order)}", f"limit={to.text(node.limit)}"]
+    words += ["latest"] if node.latest else []
     words += ["ranked"] if node.rank_id is not None else []
     if node.deduplicates:
         words.append("first_at_close" if node.at_close else "first_by_arrival")
@@ -181,6 +184,7 @@ def build(node: n.TopN, request: Request) -> Built:
         node.function,
         rank,
         size=size_of(node),
+        latest=node.latest,
     )
     operator = _operator(node, ranking, late, request.limits)
     port = columns.port(node.input, hashed=columns.keys, arrival=True)

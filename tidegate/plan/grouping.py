@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.grouping_sets import grouping_bit
+from tidegate.plan.grouping_sets import grouping_bit, grouping_number_of
 from tidegate.plan.scope import UNKNOWN_FUNCTION, Context, by_id, column, derived_field
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
@@ -88,15 +88,20 @@ class Grouping:
         asked = [part.unnest() for part in tree.expressions]
         if name == "grouping_id" and asked in ([], order):
             return column(self.sets.id, tree)
-        if name == "grouping_id" or len(asked) != 1 or asked[0] not in order:
+        single = name == "grouping"
+        if not all(part in order for part in asked) or (single and len(asked) != 1):
             self.context.report(
                 "TG-305",
                 f"{name}() asks for the expressions of GROUP BY",
                 tree,
-                "grouping_id() for all of them, grouping(x) for one of them.",
+                "grouping_id() for all of them, grouping_id(x, y) for some, grouping(x) for one.",
             )
             return tree.copy()
-        place = order.index(asked[0])
+        bits = [self._grouping_bit(order.index(part), width) for part in asked]
+        return bits[0] if single else grouping_number_of(bits)
+
+    def _grouping_bit(self, place: int, width: int) -> exp.Expr:
+        assert self.sets is not None, "there is one set otherwise"
         if place not in self.sets.varying:
             return exp.cast(exp.Literal.number(0), "TINYINT")
         return grouping_bit(self.sets.id, place, width)

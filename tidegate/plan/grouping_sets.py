@@ -118,6 +118,7 @@ def expand(context: Context, node: n.Node, order: list[exp.Expr], sets: list[set
         generator=generator,
         generated=tuple(item.id for item in generated),
         of_sets=True,
+        first_set=(added[-1].id, 0 if len(added) > 1 else numbers[0]),
         span=node.span,
     )
     return Expanded(exploded, copies, tuple(added))
@@ -133,6 +134,15 @@ def grouping_bit(item: n.Field, place: int, width: int) -> exp.Expr:
     shifted = _call("SHIFTRIGHT", [column(item), exp.Literal.number(width - 1 - place)])
     one = exp.BitwiseAnd(this=shifted, expression=exp.Literal.number(1))
     return exp.cast(exp.Paren(this=one), "TINYINT")
+
+
+def grouping_number_of(bits: list[exp.Expr]) -> exp.Expr:
+    """grouping_id(x, y): one bit for each expression that is asked about, the first the highest."""
+    number: exp.Expr = exp.cast(bits[0], "BIGINT")
+    for bit in bits[1:]:
+        doubled = exp.Mul(this=number, expression=exp.Literal.number(2))
+        number = exp.Paren(this=exp.Add(this=doubled, expression=bit))
+    return number
 
 
 def _copy_of(context: Context, tree: exp.Expr, fields: dict[str, n.Field]) -> n.Field:

@@ -113,6 +113,8 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
             pairs.append(pair)
         else:
             rest.append(piece)
+    if isinstance(parts.right, LookupScan) and not pairs:
+        pairs, rest = _constant_pairs(rest, right_ids)
     bounds, residual = _time_bounds(parts, pairs, rest)
     kind = _kind(context, parts, pairs, bounds)
     if kind is not JoinKind.INTERVAL:
@@ -168,6 +170,23 @@ def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPa
     if one_ids <= right_ids and other_ids <= left_ids:
         return KeyPair(other, one, null_safe)
     return None
+
+
+def _constant_pairs(
+    pieces: list[exp.Expr], right_ids: set[str]
+) -> tuple[list[KeyPair], list[exp.Expr]]:
+    """Columns of a lookup table that are compared with constants: all rows ask for the same."""
+    pairs: list[KeyPair] = []
+    rest: list[exp.Expr] = []
+    for piece in pieces:
+        sides = (piece.left, piece.right) if isinstance(piece, exp.EQ) else ()
+        asked = [side for side in sides if isinstance(side, exp.Column) and side.name in right_ids]
+        given = [side for side in sides if not referenced(side) and ex.repeatable(side)]
+        if asked and given:
+            pairs.append(KeyPair(given[0], asked[0], False))
+        else:
+            rest.append(piece)
+    return pairs, rest
 
 
 def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | None:

@@ -10,6 +10,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.first_rows import along_time, first_along_time
 from tidegate.plan.scope import column, referenced
+from tidegate.plan.spellings import NEWEST
 from tidegate.plan.versions import join_with_one_row
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
@@ -68,13 +69,16 @@ def top_n_from_rank_filter(node: n.Node) -> n.Node:
 
 
 def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank: n.Field) -> n.TopN:
-    order = window.args.get("order")
+    clause = window.args.get("order")
+    order = tuple(clause.expressions) if clause is not None else ()
+    latest = any(part.meta.get(NEWEST) for part in order)
     partition = tuple(window.args.get("partition_by") or ())
     return n.TopN(
         over.fields,
         input=over.input,
         partition=partition,
-        order=tuple(order.expressions) if order is not None else (),
+        order=() if latest else order,
+        latest=latest,
         limit=limit,
         function=function,
         rank_id=rank.id,

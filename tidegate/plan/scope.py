@@ -15,7 +15,7 @@ from tidegate.errors import Place, SqlError, TidegateError, did_you_mean
 from tidegate.plan.functions import misused, rename_parameter, written_out
 from tidegate.plan.literals import wrong_literal
 from tidegate.plan.nodes import Field, Node, Role
-from tidegate.plan.spellings import by_arrival, with_names, with_unit
+from tidegate.plan.spellings import by_arrival, orders_by_clock, with_names, with_unit
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.habits import function_hint
@@ -131,7 +131,7 @@ class Resolver:
             return self._lambda(node)
         self._check_clauses(node)
         if isinstance(node, exp.Window):
-            node = by_arrival(node)
+            node = self._by_arrival(node)
         if isinstance(node, exp.Literal):
             self._check_quotes(node)
         self._check_null(node)
@@ -241,6 +241,21 @@ class Resolver:
         test = "IS NOT NULL" if isinstance(node, exp.NEQ) else "IS NULL"
         message = "a comparison with NULL is never true"
         self.context.report("TG-311", message, node, f"write {to_sql(other)} {test}.")
+
+    def _by_arrival(self, node: exp.Window) -> exp.Expr:
+        node = by_arrival(node)
+        if not orders_by_clock(node):
+            return node
+        self.context.report(
+            "TG-305",
+            "ORDER BY PROCTIME() is the order in which rows arrive: it stands alone, goes upwards "
+            "(for row_number also down), and its frames are of ROWS",
+            node,
+            "OVER (… ORDER BY PROCTIME() ROWS BETWEEN 9 PRECEDING AND CURRENT ROW)",
+        )
+        node = node.copy()
+        node.set("order", None)
+        return node
 
     def _check_function(self, node: exp.Expr) -> None:
         name = ex.call_name(node)

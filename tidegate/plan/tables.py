@@ -297,13 +297,14 @@ class TableBinder:
             bound, named = self._named(node)
             fields = _renamed(self.context, node, named)
             return bound, Relation(alias or node.name, fields)
-        self.context.report(
-            "TG-103",
-            "this kind of table is not supported",
-            node,
-            "for arrays and maps use LATERAL VIEW explode(…) t AS x.",
-        )
-        return n.Values((), rows=()), Relation(alias, ())
+        message = "this kind of table is not supported"
+        hint = "for arrays and maps use LATERAL VIEW explode(…) t AS x."
+        if isinstance(node, exp.Lateral) and node.find(exp.Query) is not None:
+            message = "a LATERAL subquery is not supported: it is asked anew for each row"
+            hint = "join the table itself; the first n of each key are SELECT … FROM … QUALIFY "
+            hint += "row_number() OVER (PARTITION BY … ORDER BY …) <= 3."
+        self.context.report("TG-103", message, node, hint)
+        raise BrokenReference(alias)
 
     def _refuse_extras(self, node: exp.Expr) -> None:
         for key, what in (

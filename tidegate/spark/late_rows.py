@@ -49,7 +49,9 @@ def with_late(
     """
     fields = [pa.field(_column(number), f.type) for number, f in enumerate(late)]
     hidden = [pa.field(_NOW, pa.int64()), pa.field(IS_LATE, pa.bool_())]
-    whole = pa.schema([*to_arrow_schema(frame.schema, timezone="UTC"), *fields, *hidden])
+    # A late row has none of the columns of the stream, also of those that are never NULL in it.
+    given = [field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")]
+    whole = pa.schema([*given, *fields, *hidden])
 
     def unpack(batches: Batches) -> Batches:
         now_us = place.read().now_us
@@ -63,8 +65,8 @@ def with_late(
             for data in sides.late:
                 for rows in table_from_bytes(data, late).to_batches():
                     count += rows.num_rows
-                    given = dict(zip((f.name for f in fields), rows.columns, strict=True))
-                    yield filled(given | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
+                    known = dict(zip((f.name for f in fields), rows.columns, strict=True))
+                    yield filled(known | _turned_off(rows.num_rows, now_us), rows.num_rows, whole)
         if count and readers:
             yield _told(readers, count, whole)
 

@@ -20,6 +20,7 @@ KINDS = (
 )
 LOOKUP_KINDS = frozenset({"lookup", "lookup_table"})
 KEYED_KINDS = frozenset({"upsert", "versioned", "versioned_upsert"})
+LATENESS = ("none", "drops", "unclosed", "refires")
 WATERMARK_MODELS = ("per_row", "per_batch", "per_key", "explicit", "none")
 
 

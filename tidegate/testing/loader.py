@@ -10,6 +10,7 @@ from tidegate.errors import did_you_mean
 from tidegate.testing.case import (
     KEYED_KINDS,
     KINDS,
+    LATENESS,
     LOOKUP_KINDS,
     WATERMARK_MODELS,
     Add,

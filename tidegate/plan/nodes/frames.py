@@ -10,7 +10,7 @@ from tidegate.sql import expressions as ex
 
 # Functions that depend on how many rows a partition has.
 OF_WHOLE_PARTITIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
-_NO_FRAME = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS | {"LAG", "LEAD"}
+NO_FRAME = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS | {"LAG", "LEAD"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def looks_of(window: exp.Expr) -> Looks:
         call = call.this
     name = ex.call_name(call) or ""
     spec, ordered = window.args.get("spec"), window.args.get("order") is not None
-    if name in _NO_FRAME:
+    if name in NO_FRAME:
         return Looks(name, call, window, ignores, None, Bound(None), Bound(0))
     if spec is None:
         # What is equal in order to the current row is in the frame.

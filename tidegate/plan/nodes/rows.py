@@ -112,6 +112,8 @@ class Explode(Step):
     generated: tuple[str, ...] = field(kw_only=True)
     # Whether it copies rows for the sets of a GROUP BY.
     of_sets: bool = field(default=False, kw_only=True)
+    # The column that tells the sets apart, and its value in the first: a row is counted there.
+    first_set: tuple[str, int] | None = field(default=None, kw_only=True)
 
     @once
     def key(self) -> Key | None:

@@ -25,6 +25,8 @@ class TopN(Unary):
     ttl_us: int | None = field(default=None, kw_only=True)
     # EMIT ON WINDOW CLOSE: rows wait until the watermark makes them final.
     at_close: bool = field(default=False, kw_only=True)
+    # Without an order: of each partition the rows that came last, not those that came first.
+    latest: bool = field(default=False, kw_only=True)
 
     @property
     def keeps_one(self) -> bool:
@@ -66,7 +68,8 @@ class TopN(Unary):
             return False
         if self.at_close:
             return not self.windowed and self.first_by_time is not None
-        return not self.order and not (self.windowed and self.closing_key is None)
+        by_arrival = not self.order and not self.latest
+        return by_arrival and not (self.windowed and self.closing_key is None)
 
     @once
     def changelog(self) -> ChangelogKind:
