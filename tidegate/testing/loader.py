@@ -60,7 +60,6 @@ _SOURCE_FIELDS = (
 )
 _SCRIPT_SOURCE_FIELDS = ("name", "rows", "rows_file")
 # What becomes of late rows: none come, they are dropped, windows stay open, or fire once more.
-LATENESS = ("none", "drops", "unclosed", "refires")
 
 
 def load_case(path: Path) -> Case:
