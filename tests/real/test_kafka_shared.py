@@ -52,10 +52,13 @@ def test_streams_over_one_topic(
         db.start()
         db.wait()
         assert set(shared) == {()}, "tasks decode for each of them"
-        broker.produce("shared", ["no JSON", *_records(100, 181)])
+        broker.produce("shared", ["no JSON", *_records(100, 140)])
+        db.wait()
+        assert set(shared) == {()}, "also beside a record that is none to anybody"
+        broker.produce("shared", ['{"id": "x"}', *_records(140, 181)])
         db.wait()
         assert shared[-1] == ("shown", "sums"), "Spark decodes once for both of them"
-        assert {one.name: one.dead_letters for one in db.status()}["sums"] == 1
+        assert {one.name: one.dead_letters for one in db.status()}["sums"] == 2
         given: dict[str, Any] = {name: rows_of(one.take_all()) for name, one in taken.items()}
     sums = {(row["window_start"].minute, row["kind"]): row["total"] for row in given["sums"]}
     assert sums == {
@@ -65,4 +68,4 @@ def test_streams_over_one_topic(
     }
     assert sorted(row["id"] for row in given["shown"]) == list(range(0, 181, 2))
     assert {row["code"] for row in given["shown"]} == {"A000"}
-    assert [row["record"] for row in given["bad"]] == ["no JSON"]
+    assert [row["record"] for row in given["bad"]] == ["no JSON", '{"id": "x"}']
