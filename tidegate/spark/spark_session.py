@@ -19,6 +19,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from tidegate.errors import RunError
+from tidegate.spark.warm_up import warm_up
 
 JAVA_MINIMUM = 17
 
@@ -36,10 +37,10 @@ BUILD_CONF = {
 # Most of Java runs once in a while here, and is compiled for the long run only if it is really hot:
 # else the compiler takes more time in the first minutes than everything else.
 _LATER = {
-    "Tier4InvocationThreshold": 500_000,
-    "Tier4MinInvocationThreshold": 100_000,
-    "Tier4CompileThreshold": 1_000_000,
-    "Tier4BackEdgeThreshold": 4_000_000,
+    "Tier4InvocationThreshold": 50_000,
+    "Tier4MinInvocationThreshold": 10_000,
+    "Tier4CompileThreshold": 100_000,
+    "Tier4BackEdgeThreshold": 400_000,
 }
 # Where workers have the Python of the driver, and tasks run in its Java.
 LOCAL_CONF = {
@@ -99,7 +100,10 @@ def own_session(
             "Java ended before Spark had started",
             hint=f"what it said is in {log_file}.",
         ) from None
-    return _configured(spark)
+    session = _configured(spark)
+    if local:
+        warm_up(session)
+    return session
 
 
 @contextlib.contextmanager
