@@ -71,7 +71,7 @@ def test_a_task_sends_once_if_it_has_little() -> None:
 
 
 def test_a_task_with_much_sends_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     parts = sent(hold_spec(), [batch(first, 100) for first in range(0, 2_000, 100)])
     assert len(parts) > 5
     assert sorted(n for rows in parts for n in values(HOLD, rows)) == list(range(2_000))
@@ -83,7 +83,7 @@ def test_a_task_with_much_sends_several_times(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
     assert {row["ticks"] for rows in early for row in rows} == {b""}
     assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
@@ -129,7 +129,7 @@ def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
 
 
 def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     panes = Panes("TUMBLE", 60, 60)
     columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
     calls = (Call("count", "count(*)", (), L),)
@@ -145,7 +145,7 @@ def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyP
 def test_what_passes_is_sent_early_too_and_as_it_came(
     monkeypatch: pytest.MonkeyPatch, aside: bytes
 ) -> None:
-    monkeypatch.setattr(pack, "_BYTES_TO_SEND", 10_000)
+    monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     sides = pa.array([aside] * 10, pa.binary())
     parts = sent(hold_spec(), [batch(0, 10, **{SIDE: sides}) for _ in range(5)])
     assert len(parts) == 6

@@ -11,12 +11,12 @@ import pytest
 
 import tidegate
 from tests.spark.helpers import rows_of
-from tidegate.runtime import cutting
+from tidegate.runtime import cutting, pipeline
 from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark
 
-# Tasks decode plain JSON each for themselves; decimals are for Spark.
+# Decimals are decoded by Spark.
 SOURCE = """
 CREATE SOURCE s (id BIGINT NOT NULL, kind STRING, at TIMESTAMP, price DECIMAL(10, 2), twice AS id * 2,
     WATERMARK FOR at AS at - INTERVAL '10' SECONDS)
@@ -99,3 +99,47 @@ def test_streams_that_read_alike_decode_once(
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252, "bad": 126}
     assert second["in"]["later"] == 252
     assert first["dead"]["sums"] == 6
+
+
+def test_what_tasks_read_is_read_once_for_all_operators(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[tuple[int, ...]] = []
+    plan = frames._plan_reading
+
+    def watched(context: Any, streams: Any) -> None:
+        plan(context, streams)
+        read.append(tuple(len(each.ports) for each in context.reading.ranges))
+
+    jobs: list[str] = []
+    run = pipeline.run_job
+
+    def explained(spark: Any, frame: Any, description: str) -> Any:
+        capsys.readouterr()
+        frame.notes.explain()
+        jobs.append(capsys.readouterr().out)
+        return run(spark, frame, description)
+
+    monkeypatch.setattr(frames, "_plan_reading", watched)
+    monkeypatch.setattr(pipeline, "run_job", explained)
+    source = SOURCE.replace("DECIMAL(10, 2)", "BIGINT").replace("dead_letters = 'bad',", "")
+    _write(tmp_path / "in", 0, 3)
+    names = ["sums", "plain", "pairs"]
+    first = _run(tmp_path, spark, source + STREAMS, names, until_end=False)
+    # One for the sums, two for the join; what has no operator reads for itself.
+    assert set(read) == {(3,)}
+    assert all(job.count("ReusedExchange") == 1 for job in jobs), jobs[0]
+    assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252}
+    assert first["dead"] == {"sums": 6, "plain": 6, "pairs": 12}
+    # A stream that comes later reads for itself until it is as far as the others.
+    read.clear()
+    _write(tmp_path / "in", 3, 3)
+    more = "CREATE STREAM late_sums AS SELECT kind, window_end, count(*) AS n FROM s"
+    more += " GROUP BY kind, TUMBLE(at, INTERVAL '1' MINUTE);"
+    names.append("late_sums")
+    second = _run(tmp_path, spark, source + STREAMS + more, names, until_end=True)
+    assert set(read) == {(3, 1)}
+    assert second["in"] == {"sums": 252, "plain": 252, "pairs": 504, "late_sums": 252}
+    assert sum(row["n"] for row in second["late_sums"]) == 240
+    pairs = Counter((row["id"], row["other"]) for row in second["pairs"])
+    assert pairs == Counter((i, i + 1) for i in range(239))

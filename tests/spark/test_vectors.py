@@ -149,8 +149,12 @@ CREATE STREAM again AS SELECT window_end, sum(n) AS n FROM counted WHERE n > 1 G
 CREATE STREAM changes AS SELECT p, sum(v) AS total FROM s GROUP BY p HAVING sum(v) > 10 EMIT CHANGES;
 CREATE STREAM pairs AS SELECT a.k, b.v FROM s AS a JOIN s AS b ON a.k = b.k AND a.v < b.v
     AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '3' SECOND WHERE a.p = 'x';
+CREATE STREAM begun AS SELECT k, window_start, count(*) AS n
+    FROM TUMBLE(s, ts, INTERVAL '7' SECOND, INTERVAL '3' SECOND) GROUP BY k, window_start;
+CREATE STREAM placed AS SELECT k, window_start, window_end, window_time
+    FROM TUMBLE(s, ts, INTERVAL '7' SECOND, INTERVAL '-2' SECOND) WHERE v > 1;
 """
-STREAMS = ("plain", "counted", "again", "changes", "pairs")
+STREAMS = ("plain", "counted", "again", "changes", "pairs", "begun", "placed")
 
 
 def made(data: Path, spark: Any, script: str, vectors: str) -> Any:

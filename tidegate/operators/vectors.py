@@ -86,6 +86,12 @@ def _remainder(value: Value, by: Value) -> Value:
     return pc.subtract(value, pc.multiply(pc.divide(value, by), by))
 
 
+def _floor(value: Value, offset: Value, size: Value) -> Value:
+    """The start of the piece that a number lies in; right below zero too."""
+    over = _remainder(pc.subtract_checked(value, offset), size)
+    return pc.subtract_checked(value, pc.if_else(pc.less(over, 0), pc.add(over, size), over))
+
+
 def _choice(*parts: Value) -> Value:
     """Conditions and values by turns, and what holds otherwise."""
     *pairs, otherwise = parts
@@ -110,6 +116,7 @@ _KERNELS: dict[str, Callable[..., Value]] = {
     "*": pc.multiply_checked,
     "negate": pc.negate_checked,
     "%": _remainder,
+    "floor": _floor,
     "case": _choice,
     "coalesce": pc.coalesce,
 }

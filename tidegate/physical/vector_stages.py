@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, INSERT, LIVE, MARK, NOW, OP
-from tidegate.operators.vectors import Call, Column, Constant, Vector, VectorStage
+from tidegate.operators.vectors import Call, Cast, Column, Constant, Vector, VectorStage
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.physical.typed import Types, arrow_type
@@ -113,6 +113,29 @@ def _project(node: n.Node, below: _Rows) -> _Rows:
     return _Rows({**_carried(below), **own}, below.conditions)
 
 
+def _window(node: n.Node, below: _Rows) -> _Rows:
+    """A row without a time is in no window; with one it is in one."""
+    assert isinstance(node, n.Window), "it is a window"
+    spec = node.spec
+    time = translated(node.time, below.columns)
+    if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.kind != "TIMESTAMP":
+        raise Untranslatable(node.label())
+    us = Cast(time.vector, arrow_type("BIGINT"))
+    start = Call("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
+    end = Call("+", (start, _micros(spec.size_us)))
+    last = Call("-", (end, _micros(1)))
+    own = {
+        item.id: Known(Cast(made, arrow_type("TIMESTAMP")), "TIMESTAMP")
+        for item, made in zip(node.fields[-3:], (start, end, last), strict=True)
+    }
+    timed = Call("not", (Call("is null", (us,)),))
+    return _Rows({**below.columns, **own}, (*below.conditions, timed))
+
+
+def _micros(value: int) -> Vector:
+    return Constant(value, arrow_type("BIGINT"))
+
+
 def _emit(node: n.Node, below: _Rows) -> _Rows:
     """What EMIT adds: EMIT CHANGES marks appended rows; upserts have no old rows."""
     assert isinstance(node, n.Emit), "it is the root"
@@ -138,5 +161,6 @@ _STEPS: dict[type[n.Node], Callable[[n.Node, _Rows], _Rows]] = {
     n.Inlined: _inlined,
     n.Filter: _filter,
     n.Project: _project,
+    n.Window: _window,
     n.Emit: _emit,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.checkpoint.manifest import Manifest
@@ -28,6 +28,8 @@ class Epoch:
     more: bool
     # How many tasks it was cut for: workers may come and go while it runs.
     tasks: int = 1
+    # Streams, each with a source, by how far they are in it: they read the same, if anything.
+    alike: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
     def large(self) -> bool:
@@ -58,36 +60,37 @@ class Epoch:
         return {source: cut for (owner, source), cut in self.cuts.items() if owner == stream}
 
     @property
-    def alike(self) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """Streams, each with a source, by the range that they read."""
-        groups: dict[int, list[tuple[str, str]]] = {}
-        for place, cut in self.cuts.items():
-            groups.setdefault(id(cut), []).append(place)
-        return tuple(tuple(group) for group in groups.values())
-
-    @property
     def native(self) -> dict[tuple[str, str], Cut]:
         """What Spark's own readers read."""
         return {key: cut for key, cut in self.cuts.items() if cut.native is not None}
 
 
-def cut_sources(
-    members: Iterable[Member], manifest: Manifest, sources: Mapping[str, OpenSource], tasks: int
-) -> dict[tuple[str, str], Cut]:
-    """The next range of every stream and source that has one."""
-    cuts: dict[tuple[str, str], Cut] = {}
-    known: dict[tuple[str, str], Cut | None] = {}
+def equally_far(
+    members: Iterable[Member], manifest: Manifest
+) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Streams, each with a source, by how far they are in it."""
+    groups: dict[str, list[tuple[str, str]]] = {}
     for member in members:
         offsets = manifest.streams[member.key].offsets
         for source in member.sources:
-            since = offsets.get(source)
-            # Streams that are equally far read the same range.
-            place = (source, json.dumps(since, sort_keys=True))
-            if place not in known:
-                known[place] = sources[source].cut(since, tasks)
-            cut = known[place]
-            if cut is not None:
-                cuts[member.key, source] = cut
+            since = json.dumps([source, offsets.get(source)], sort_keys=True)
+            groups.setdefault(since, []).append((member.key, source))
+    return tuple(tuple(group) for group in groups.values())
+
+
+def cut_sources(
+    groups: Iterable[Sequence[tuple[str, str]]],
+    manifest: Manifest,
+    sources: Mapping[str, OpenSource],
+    tasks: int,
+) -> dict[tuple[str, str], Cut]:
+    """The next range of every stream and source that has one; those of a group read the same."""
+    cuts: dict[tuple[str, str], Cut] = {}
+    for group in groups:
+        stream, source = group[0]
+        cut = sources[source].cut(manifest.streams[stream].offsets.get(source), tasks)
+        if cut is not None:
+            cuts |= dict.fromkeys(group, cut)
     return cuts
 
 

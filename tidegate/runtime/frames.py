@@ -26,8 +26,8 @@ from tidegate.spark.frame import (
     stored_columns,
 )
 from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.reading import Place
 from tidegate.spark.shared_operators import FIRST_SHARED, SharedOperator, SharedOperators
-from tidegate.spark.shared_scans import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,8 +81,7 @@ class Frames:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
         epoch = job.epoch
         native = frozenset((read, bool(cut.shares)) for read, cut in epoch.native.items())
-        alike = epoch.alike if epoch.large else ()
-        key = (epoch.large, job.tasks, native, alike, job.together)
+        key = (epoch.large, job.tasks, native, epoch.alike, job.together)
         if key not in self.built:
             frame = build()
             if frame.once:
@@ -124,7 +123,7 @@ class Frames:
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
             self.vectors,
             large=epoch.large,
-            alike=epoch.alike if epoch.large else (),
+            alike=epoch.alike,
         )
 
     def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:

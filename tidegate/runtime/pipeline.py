@@ -31,6 +31,7 @@ from tidegate.runtime.counters import Counters, at_work
 from tidegate.runtime.cutting import (
     Epoch,
     cut_sources,
+    equally_far,
     has_little_state,
     has_open_ends,
     wake_us,
@@ -281,11 +282,12 @@ class Pipeline:
         """The ranges of the next epoch; None if there is no news."""
         members = self.members.values()
         tasks = self.tasks
-        cuts = cut_sources(members, self._manifest, self.sources, tasks)
+        alike = equally_far(members, self._manifest)
+        cuts = cut_sources(alike, self._manifest, self.sources, tasks)
         more = any(cut.more for cut in cuts.values())
         ends = self.until_end and not more
         if cuts or (ends and has_open_ends(members, self._manifest)) or self._is_time():
-            return Epoch(cuts, ends, more, tasks)
+            return Epoch(cuts, ends, more, tasks, alike)
         return None
 
     def _is_time(self) -> bool:

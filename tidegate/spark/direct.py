@@ -6,7 +6,7 @@ must be, without an event time, or with one too far in the future.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +28,27 @@ from tidegate.columns import (
 from tidegate.operators.clock import UNHEARD_US, Tick
 from tidegate.operators.vectors import Vector, VectorFailed, VectorStage
 from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import Batches, Packer, PackSpec
-from tidegate.spark.sides import note_bytes, tick_bytes
+from tidegate.spark.pack import Batches
+from tidegate.spark.sides import Note, note_bytes, tick_bytes
 from tidegate.spark.staging import Staging, StagingSpec
 from tidegate.spark.worker import keep_what_is_loaded, task_number
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import ShareReader
+    from tidegate.connectors.protocols import Read, ShareReader
 
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
+# The event time of records, and which of them are bad; None if none is.
+Judged = tuple[pa.Array, pa.Array | None]
 
 
 @dataclass(frozen=True)
 class DirectScan:
-    """How tasks read a source: `share` is its name in orders, `columns` are those of the scan."""
+    """How tasks read a source for a stream; `columns` are those of the scan."""
 
+    read: Read
     reader: ShareReader
-    share: str
+    # The stream and the source, in lower case.
+    place: tuple[str, str]
     # Who is told how many records there were.
     streams: tuple[str, ...]
     index: int
@@ -57,6 +61,11 @@ class DirectScan:
     partitioned: bool = False
 
     @property
+    def share(self) -> str:
+        """Its name in orders."""
+        return "/".join(self.place)
+
+    @property
     def hidden(self) -> tuple[str, ...]:
         """What goes to an operator besides columns: one origin alone need not be told."""
         return (*([ORIGIN] if self.partitioned else []), MARK, LIVE, SIDE)
@@ -66,23 +75,33 @@ class DirectScan:
         shares = order.shares.get(self.share, [])
         for task in tasks:
             records = 0
-            if task == 0 and self.partitioned and self.share in order.partitions:
-                partitions = range(order.partitions[self.share])
-                known = [Tick(self.index, number, UNHEARD_US) for number in partitions]
+            known = self.partitions_of(order) if task == 0 else []
+            if known:
                 yield self._noted(tick_bytes(*known))
             for share in shares[task] if task < len(shares) else []:
                 for batch, count in self.reader.read(share):
                     records += count
-                    yield self._scanned(batch, order)
+                    yield self.scanned(batch, order.now_us, self.judged(batch, order.now_us))
             if records:
-                about = {"streams": self.streams, "source": self.share, "task": task}
-                yield self._noted(note_bytes({**about, "rows": records}))
+                yield self._noted(note_bytes(self.count_of(task, records, self.streams)))
 
-    def _scanned(self, batch: pa.RecordBatch, order: Order) -> pa.RecordBatch:
+    def partitions_of(self, order: Order) -> list[Tick]:
+        """The partitions that have watermarks of their own, before anything came of them."""
+        if not self.partitioned:
+            return []
+        partitions = range(order.partitions.get(self.share, 0))
+        return [Tick(self.index, number, UNHEARD_US) for number in partitions]
+
+    def count_of(self, task: int, records: int, streams: Sequence[str]) -> Note:
+        """What a task tells some streams."""
+        return {"streams": streams, "source": self.share, "task": task, "rows": records}
+
+    def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
+        """The columns of the scan, and hidden ones, of records and what they were found to be."""
         count = batch.num_rows
+        mark, bad = judged
         try:
             columns = [_array(vector.of(batch), count) for _, vector in self.columns]
-            mark, bad = self._judged(batch, order.now_us)
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
         hidden: dict[str, Any] = {
@@ -90,7 +109,7 @@ class DirectScan:
             MARK: mark,
             LIVE: pa.repeat(pa.scalar(True), count) if bad is None else pc.invert(bad),
             SIDE: pa.nulls(count, pa.binary()),
-            NOW: pa.repeat(pa.scalar(order.now_us, pa.int64()), count),
+            NOW: pa.repeat(pa.scalar(now_us, pa.int64()), count),
         }
         hidden |= {name: batch.column(name) for name in ARRIVAL if name in batch.schema.names}
         names = [*(name for name, _ in self.columns), *hidden]
@@ -102,8 +121,14 @@ class DirectScan:
         numbers = pc.shift_left(batch.column(PARTITION).cast(pa.int64()), PARTITION_SHIFT)
         return pc.add(numbers, self.index)
 
-    def _judged(self, batch: pa.RecordBatch, now_us: int) -> tuple[pa.Array, pa.Array | None]:
-        """The event time of rows, and which of them are bad; None if none is."""
+    def judged(self, batch: pa.RecordBatch, now_us: int) -> Judged:
+        """The event time of records, and which of them are bad."""
+        try:
+            return self._judged(batch, now_us)
+        except (pa.ArrowException, ValueError) as error:
+            raise VectorFailed(str(error)) from None
+
+    def _judged(self, batch: pa.RecordBatch, now_us: int) -> Judged:
         tests = [pc.is_null(_array(vector.of(batch), batch.num_rows)) for vector in self.required]
         if BAD_RECORD in batch.schema.names:
             tests.append(pc.is_valid(batch.column(BAD_RECORD)))
@@ -136,27 +161,11 @@ class DirectScan:
         """That of its batches."""
         given = self.reader.schema
         empty = pa.record_batch([pa.nulls(0, item.type) for item in given], schema=given)
-        return self._scanned(empty, Order(0, 0, 0, False, {}, {})).schema
+        return self.scanned(empty, 0, self.judged(empty, 0)).schema
 
 
 def _array(value: Any, count: int) -> pa.Array:
     return pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
-
-
-def scan_and_pack(
-    scan: DirectScan, stage: VectorStage, pack: PackSpec, place: OrderPlace
-) -> Callable[[Batches], Batches]:
-    """A source, the stage above it, and the packing of its rows for an operator."""
-
-    def run(batches: Batches) -> Batches:
-        order = place.read()
-        packer = Packer(pack, task_number(), order)
-        for batch in scan.batches(order, _numbers(batches)):
-            yield from packer.add(stage.apply(batch, scan.hidden))
-        yield from packer.finish()
-        keep_what_is_loaded()
-
-    return run
 
 
 def scan_and_stage(
@@ -167,7 +176,7 @@ def scan_and_stage(
     def run(batches: Batches) -> Batches:
         order = place.read()
         staging = Staging(spec, order, task_number())
-        for batch in scan.batches(order, _numbers(batches)):
+        for batch in scan.batches(order, task_numbers(batches)):
             staging.add(pa.Table.from_batches([stage.apply(batch, _HIDDEN)]))
         yield staging.notes()
         keep_what_is_loaded()
@@ -175,6 +184,7 @@ def scan_and_stage(
     return run
 
 
-def _numbers(batches: Batches) -> Iterator[int]:
+def task_numbers(batches: Batches) -> Iterator[int]:
+    """Of which tasks this one is to read the shares."""
     for batch in batches:
         yield from batch.column(0).to_pylist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,23 @@ from tidegate.spark.failure import JobFailed
 from tidegate.spark.fused import step_and_stage
 from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
 from tidegate.spark.leaf import Leaf
-from tidegate.spark.lowering import Lowered, LoweringContext, lower
+from tidegate.spark.lowering import Lowered, LoweringContext, lower, read_ports
 from tidegate.spark.order import OrderPlace
+from tidegate.spark.reading import Place, Reading, ReadPort, ranges_of
 from tidegate.spark.shared_operators import SharedOperators, Told, read_scans
-from tidegate.spark.shared_scans import Place, SharedScan, shared_scans, without_notes
+from tidegate.spark.shared_scans import SharedScan, merged, shared_scans, without_notes
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import Cut, OpenLookup, OpenSink, OpenSource, Read
+    from tidegate.connectors.protocols import (
+        Cut,
+        OpenLookup,
+        OpenSink,
+        OpenSource,
+        Read,
+        ShareReader,
+    )
 
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
 
@@ -89,7 +97,7 @@ class FrameContext:
     read_natively: set[tuple[str, str]] = field(default_factory=set)
     # Whether epochs are large.
     large: bool = False
-    # Streams whose ranges of a source are the same, where it is worth reading them once.
+    # Streams whose ranges of a source are the same.
     alike: Sequence[Sequence[Place]] = ()
     shared_scans: dict[Place, SharedScan] = field(default_factory=dict)
     # What was read for several scans, by the first of them and the source.
@@ -99,6 +107,7 @@ class FrameContext:
     # The operators that step once for several streams, and by number what was sent by them.
     shared_operators: SharedOperators = field(default_factory=dict)
     sent: dict[int, DataFrame] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(frozen=True)
@@ -123,14 +132,42 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
             stream.name, stream.plan.leaves, context.shared_operators, (stream.name,)
         )
     ]
-    found = shared_scans(scans, context.alike, context.asked, context.sources)
-    context.shared_scans.update(found)
+    if context.large:
+        found = shared_scans(scans, context.alike, context.asked, context.sources)
+        context.shared_scans.update(found)
+    _plan_reading(context, streams)
     frames = [_stream_frame(context, stream) for stream in streams]
     notes = frames[0]
     for frame in frames[1:]:
         notes = notes.union(frame)
     once = bool(context.read_natively)
     return PipelineFrame(notes, context.shared, once, context.tasks, context.large)
+
+
+def _plan_reading(context: FrameContext, streams: Sequence[FramedStream]) -> None:
+    """Find the operators whose rows tasks read: one reading is for all of them."""
+    reading = context.reading
+    ports: list[ReadPort] = []
+    for stream in streams:
+        known: dict[Hashable, int] = {}
+        for place, alike, found in read_ports(stream.plan, lowering_context(context, stream)):
+            if place in reading.members:
+                continue
+            if alike is not None and alike in known:
+                reading.members[place] = known[alike]
+                continue
+            member = reading.members[place] = len(reading.members)
+            if alike is not None:
+                known[alike] = member
+            ports += [replace(port, pack=replace(port.pack, member=member)) for port in found]
+    first_of = {place: group[0] for group in context.alike for place in group}
+    reading.ranges = ranges_of(ports, first_of, lambda scans: _reader_of(context, scans))
+
+
+def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> ShareReader | None:
+    """Reads what all of these scans want of a source."""
+    opened = context.sources[scans[0].place[1]]
+    return opened.direct(merged([scan.read for scan in scans]))
 
 
 def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list[bytes]:
@@ -169,6 +206,7 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
         context.vectors,
         context.shared_operators,
         context.sent,
+        context.reading,
     )
 
 
@@ -326,8 +364,9 @@ def _direct(
     if reader is None or vectors is None or (cut is not None and not cut.shares):
         return None
     return DirectScan(
+        read,
         reader,
-        f"{stream.name}/{source.name}".lower(),
+        (stream.name.lower(), source.name.lower()),
         told,
         scan.index,
         vectors.columns,

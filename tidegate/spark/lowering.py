@@ -30,11 +30,12 @@ from tidegate.physical.runner import place_of, runner_of
 from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
-from tidegate.spark.direct import DirectScan, scan_and_pack
+from tidegate.spark.direct import DirectScan
 from tidegate.spark.enrich import EnrichSpec, enriching
 from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
+from tidegate.spark.reading import Reading, ReadPort, ReadRange, read_and_pack
 from tidegate.spark.shared_operators import (
     SENT_SCHEMA,
     ReceiveSpec,
@@ -80,6 +81,7 @@ class LoweringContext:
     # The operators that step once for several streams, and by number what was sent by them.
     shared_operators: SharedOperators = field(default_factory=dict)
     sent: dict[int, DataFrame] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
 
     def tasks_frame(self) -> DataFrame:
         """A row for each task that reads sources, with its number."""
@@ -141,6 +143,14 @@ def lower_stage(
     finally:
         for view in lowering.views:
             context.spark.catalog.dropTempView(view)
+
+
+def read_ports(
+    plan: PhysicalPlan, context: LoweringContext
+) -> list[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
+    """The operators of a stream whose rows tasks read: each with its place, and what it has in
+    common with others that one shuffle serves."""
+    return list(_Lowering(plan, context).read_ports(plan.leaves))
 
 
 class _Lowering:
@@ -229,6 +239,38 @@ class _Lowering:
             sent = context.sent[shared.id] = rows.repartitionById(context.tasks, F.expr("task"))
         return Stepped(sent, received)
 
+    def read_ports(
+        self, leaves: Leaves
+    ) -> Iterator[tuple[Hashable, Hashable | None, tuple[ReadPort, ...]]]:
+        """See above; operators that step for others come once for each."""
+        for leaf in leaves:
+            if isinstance(leaf, EnrichPlan):
+                yield from self.read_ports(leaf.leaves)
+            elif isinstance(leaf, OperatorPlan):
+                shared = self._shared(leaf.number)
+                with self._telling(shared.streams if shared else self.told):
+                    ports = [self._read_port(leaf, *each) for each in enumerate(leaf.ports)]
+                    read = tuple(port for port in ports if port is not None)
+                    if len(read) == len(ports):
+                        yield self._place(leaf), self._alike(leaf), read
+                    for fed in leaf.ports:
+                        yield from self.read_ports(fed.leaves)
+
+    def _read_port(self, plan: OperatorPlan, number: int, fed: FedPort) -> ReadPort | None:
+        """A port whose rows tasks read and compute; None if it is another."""
+        if fed.vectors is None or not self.context.vectors:
+            return None
+        (leaf,) = fed.leaves
+        scan = self.context.direct(leaf, self.told) if isinstance(leaf, ScanPlan) else None
+        if scan is None:
+            return None
+        return ReadPort(scan, fed.vectors, self._pack_spec(plan, number, fed))
+
+    def _place(self, plan: OperatorPlan) -> Hashable:
+        """What an operator is known by in its pipeline."""
+        shared = self._shared(plan.number)
+        return (self.plan.stream.lower(), plan.number) if shared is None else shared.id
+
     def _shared(self, number: int) -> SharedOperator | None:
         return self.context.shared_operators.get((self.plan.stream.lower(), number))
 
@@ -268,11 +310,23 @@ class _Lowering:
 
     def _packed(self, plan: OperatorPlan) -> DataFrame:
         """What comes for an operator, in the tasks that step it."""
+        context = self.context
+        reading = context.reading
+        member = reading.members.get(self._place(plan))
+        if member is not None:
+            if reading.shuffled is None:
+                work = read_and_pack(reading.ranges, context.place)
+                rows = context.tasks_frame().mapInArrow(work, PACKED_SCHEMA)
+                reading.shuffled = self._shuffled(rows)
+            return reading.packed(member)
         packed: DataFrame | None = None
         for number, port in enumerate(plan.ports):
             frame = self._port(plan, number, port)
             packed = frame if packed is None else packed.union(frame)
         assert packed is not None, "an operator has inputs"
+        return self._shuffled(packed)
+
+    def _shuffled(self, packed: DataFrame) -> DataFrame:
         tasks = self.context.tasks
         return packed.repartitionById(tasks, F.expr(f"kg % {tasks}"))
 
@@ -288,10 +342,9 @@ class _Lowering:
         schemas = [str(schema) for port in plan.operator.packed for schema in port]
         return (plan.meaning, type(plan.operator), *schemas)
 
-    def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
-        """The packed rows of one port."""
+    def _pack_spec(self, plan: OperatorPlan, number: int, fed: FedPort) -> PackSpec:
         port = fed.port
-        spec = PackSpec(
+        return PackSpec(
             self.told,
             plan.operator,
             number,
@@ -306,7 +359,11 @@ class _Lowering:
             port.grid,
             port.hashed,
         )
-        below = self._computed(fed, spec)
+
+    def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
+        """The packed rows of one port."""
+        spec = self._pack_spec(plan, number, fed)
+        below = self._computed(plan, number, fed)
         if below is not None:
             return below
         user = self._user(plan, fed)
@@ -318,7 +375,7 @@ class _Lowering:
         rows = self.stage(fed.sql, fed.leaves, user)
         return rows.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
 
-    def _computed(self, fed: FedPort, spec: PackSpec) -> DataFrame | None:
+    def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
         """The packed rows of a port whose stage tasks compute; None if Spark does."""
         context = self.context
         if fed.vectors is None or not context.vectors:
@@ -326,13 +383,13 @@ class _Lowering:
         (leaf,) = fed.leaves
         if isinstance(leaf, OperatorPlan):
             stepped = self.operator(leaf)
+            spec = self._pack_spec(plan, number, fed)
             work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
             return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
-        assert isinstance(leaf, ScanPlan), "tasks compute on operators and sources"
-        scan = context.direct(leaf, self.told)
-        if scan is None:
+        port = self._read_port(plan, number, fed)
+        if port is None:
             return None
-        work = scan_and_pack(scan, fed.vectors, spec, context.place)
+        work = read_and_pack((ReadRange(port.scan.reader, (port,)),), context.place)
         return context.tasks_frame().mapInArrow(work, PACKED_SCHEMA)
 
     def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:

@@ -28,13 +28,14 @@ from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
 # `task` and `part` say in which order rows were read: a shuffle does not keep it.
-PACKED_SCHEMA = "kg INT, port INT, task INT, part INT, ticks BINARY, data BINARY"
+# `member` is the operator, where several share a shuffle.
+PACKED_SCHEMA = "member INT, kg INT, port INT, task INT, part INT, ticks BINARY, data BINARY"
 # What only passes an operator comes in by this port.
 PASSING = -1
 # Partials of a task are merged when they have grown to this many rows.
 _ROWS_TO_SHRINK = 1_000_000
 # What a task holds before it sends: a batch of Arrow cannot have more than 2 GiB of blobs.
-_BYTES_TO_SEND = 64 << 20
+BYTES_TO_SEND = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class PackSpec:
     grouped: bool = False
     # The operator in notes.
     key: str = ""
+    # Its number among those that share a shuffle.
+    member: int = 0
 
 
 def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
@@ -84,8 +87,9 @@ def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
 class Packer:
     """The packing of one task."""
 
-    def __init__(self, spec: PackSpec, task: int, order: Order) -> None:
+    def __init__(self, spec: PackSpec, task: int, order: Order, limit: int | None = None) -> None:
         self.spec = spec
+        self.limit = limit or BYTES_TO_SEND
         self.task = task
         self.order = order
         self.delays = dict(spec.delays)
@@ -106,10 +110,10 @@ class Packer:
         """Take in rows; what has become too much to hold is sent."""
         if batch.num_rows:
             self._lift(batch)
-        if self.bytes > _BYTES_TO_SEND:
+        if self.bytes > self.limit:
             self._shrink()
             # Shrinking again is only worth it once as much again can come.
-            if self.bytes > _BYTES_TO_SEND // 2:
+            if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
 
     def _lift(self, batch: pa.RecordBatch) -> None:
@@ -233,6 +237,7 @@ class Packer:
         self.rows, self.bytes, self.sent = 0, 0, part + 1
         return pa.record_batch(
             {
+                "member": pa.array([self.spec.member] * len(rows), pa.int32()),
                 "kg": pa.array([row[0] for row in rows], pa.int32()),
                 "port": pa.array([row[1] for row in rows], pa.int32()),
                 "task": pa.array([self.task] * len(rows), pa.int32()),

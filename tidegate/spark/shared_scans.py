@@ -16,14 +16,12 @@ from pyspark.sql import DataFrame
 from tidegate.catalog.objects import Source
 from tidegate.columns import SIDE
 from tidegate.physical.plan import ScanPlan
+from tidegate.spark.reading import Place
 from tidegate.spark.shared_operators import Told
 from tidegate.spark.sides import TICKS
 
 if TYPE_CHECKING:
     from tidegate.connectors.protocols import OpenSource, Read
-
-# A stream and a source, in lower case.
-Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,14 @@ def shared_scans(
         # Whose partitions have watermarks of their own is told to one origin.
         origins = {scan.index for _, scan, _ in together if partitioned}
         if len(together) > 1 and len(origins) < 2:
-            read = _merged([read for _, _, read in together])
+            read = merged([read for _, _, read in together])
             streams = tuple(stream for told, _, _ in together for stream in told)
             one = SharedScan(places[0][0], read, streams)
             shared |= dict.fromkeys(places, one)
     return shared
 
 
-def _merged(reads: Sequence[Read]) -> Read:
+def merged(reads: Sequence[Read]) -> Read:
     """What all of them want."""
     columns = tuple(dict.fromkeys(column for read in reads for column in read.columns))
     arrival, located = any(r.arrival for r in reads), any(r.located for r in reads)

@@ -191,7 +191,7 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
     passing: list[bytes] = []
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        for key_group, port, task, part, ticks, data in zip(*columns, strict=True):
+        for _, key_group, port, task, part, ticks, data in zip(*columns, strict=True):
             if port == PASSING:
                 passing.append(data)
             else:
