@@ -101,7 +101,7 @@ def test_streams_that_read_alike_decode_once(
     assert first["dead"]["sums"] == 6
 
 
-def test_what_tasks_read_is_read_once_for_all_operators(
+def test_what_tasks_read_is_read_once_for_all_streams(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read: list[tuple[int, ...]] = []
@@ -109,7 +109,7 @@ def test_what_tasks_read_is_read_once_for_all_operators(
 
     def watched(context: Any, streams: Any) -> None:
         plan(context, streams)
-        read.append(tuple(len(each.ports) for each in context.reading.ranges))
+        read.append(tuple(len(each.readers) for each in context.reading.ranges))
 
     jobs: list[str] = []
     run = pipeline.run_job
@@ -123,11 +123,12 @@ def test_what_tasks_read_is_read_once_for_all_operators(
     monkeypatch.setattr(frames, "_plan_reading", watched)
     monkeypatch.setattr(pipeline, "run_job", explained)
     source = SOURCE.replace("DECIMAL(10, 2)", "BIGINT").replace("dead_letters = 'bad',", "")
+    streams = STREAMS.replace("upper(kind) AS kind", "kind")
     _write(tmp_path / "in", 0, 3)
     names = ["sums", "plain", "pairs"]
-    first = _run(tmp_path, spark, source + STREAMS, names, until_end=False)
-    # One for the sums, two for the join; what has no operator reads for itself.
-    assert set(read) == {(3,)}
+    first = _run(tmp_path, spark, source + streams, names, until_end=False)
+    # One for the sums, two for the join, one for what has no operator.
+    assert set(read) == {(4,)}
     assert all(job.count("ReusedExchange") == 1 for job in jobs), jobs[0]
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252}
     assert first["dead"] == {"sums": 6, "plain": 6, "pairs": 12}
@@ -137,9 +138,9 @@ def test_what_tasks_read_is_read_once_for_all_operators(
     more = "CREATE STREAM late_sums AS SELECT kind, window_end, count(*) AS n FROM s"
     more += " GROUP BY kind, TUMBLE(at, INTERVAL '1' MINUTE);"
     names.append("late_sums")
-    second = _run(tmp_path, spark, source + STREAMS + more, names, until_end=True)
-    assert set(read) == {(3, 1)}
-    assert second["in"] == {"sums": 252, "plain": 252, "pairs": 504, "late_sums": 252}
+    second = _run(tmp_path, spark, source + streams + more, names, until_end=True)
+    assert set(read) == {(4, 1)}
+    assert second["in"] == {"sums": 126, "plain": 126, "pairs": 252, "late_sums": 252}
     assert sum(row["n"] for row in second["late_sums"]) == 240
     pairs = Counter((row["id"], row["other"]) for row in second["pairs"])
     assert pairs == Counter((i, i + 1) for i in range(239))

@@ -6,7 +6,6 @@ must be, without an event time, or with one too far in the future.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +25,12 @@ from tidegate.columns import (
     SIDE,
 )
 from tidegate.operators.clock import UNHEARD_US, Tick
-from tidegate.operators.vectors import Vector, VectorFailed, VectorStage
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import Batches
-from tidegate.spark.sides import Note, note_bytes, tick_bytes
-from tidegate.spark.staging import Staging, StagingSpec
-from tidegate.spark.worker import keep_what_is_loaded, task_number
+from tidegate.operators.vectors import Vector, VectorFailed
+from tidegate.spark.order import Order
 
 if TYPE_CHECKING:
     from tidegate.connectors.protocols import Read, ShareReader
 
-_HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
 # The event time of records, and which of them are bad; None if none is.
 Judged = tuple[pa.Array, pa.Array | None]
 
@@ -70,31 +64,12 @@ class DirectScan:
         """What goes to an operator besides columns: one origin alone need not be told."""
         return (*([ORIGIN] if self.partitioned else []), MARK, LIVE, SIDE)
 
-    def batches(self, order: Order, tasks: Iterator[int]) -> Iterator[pa.RecordBatch]:
-        """The rows of some tasks, with hidden columns, then a note of how many they were."""
-        shares = order.shares.get(self.share, [])
-        for task in tasks:
-            records = 0
-            known = self.partitions_of(order) if task == 0 else []
-            if known:
-                yield self._noted(tick_bytes(*known))
-            for share in shares[task] if task < len(shares) else []:
-                for batch, count in self.reader.read(share):
-                    records += count
-                    yield self.scanned(batch, order.now_us, self.judged(batch, order.now_us))
-            if records:
-                yield self._noted(note_bytes(self.count_of(task, records, self.streams)))
-
     def partitions_of(self, order: Order) -> list[Tick]:
         """The partitions that have watermarks of their own, before anything came of them."""
         if not self.partitioned:
             return []
         partitions = range(order.partitions.get(self.share, 0))
         return [Tick(self.index, number, UNHEARD_US) for number in partitions]
-
-    def count_of(self, task: int, records: int, streams: Sequence[str]) -> Note:
-        """What a task tells some streams."""
-        return {"streams": streams, "source": self.share, "task": task, "rows": records}
 
     def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
         """The columns of the scan, and hidden ones, of records and what they were found to be."""
@@ -148,43 +123,6 @@ class DirectScan:
             bad = pc.or_(bad, test)
         return pc.if_else(bad, pa.scalar(BAD_MARK, pa.int64()), mark), bad
 
-    def _noted(self, note: bytes) -> pa.RecordBatch:
-        """A row that is none, with a note on its side."""
-        schema = self.schema
-        given = {LIVE: pa.array([False]), SIDE: pa.array([note], pa.binary())}
-        return pa.record_batch(
-            [given.get(item.name, pa.nulls(1, item.type)) for item in schema], schema=schema
-        )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """That of its batches."""
-        given = self.reader.schema
-        empty = pa.record_batch([pa.nulls(0, item.type) for item in given], schema=given)
-        return self.scanned(empty, 0, self.judged(empty, 0)).schema
-
 
 def _array(value: Any, count: int) -> pa.Array:
     return pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
-
-
-def scan_and_stage(
-    scan: DirectScan, stage: VectorStage, spec: StagingSpec, place: OrderPlace
-) -> Callable[[Batches], Batches]:
-    """A stream without operators: its source, its one stage, and its sinks."""
-
-    def run(batches: Batches) -> Batches:
-        order = place.read()
-        staging = Staging(spec, order, task_number())
-        for batch in scan.batches(order, task_numbers(batches)):
-            staging.add(pa.Table.from_batches([stage.apply(batch, _HIDDEN)]))
-        yield staging.notes()
-        keep_what_is_loaded()
-
-    return run
-
-
-def task_numbers(batches: Batches) -> Iterator[int]:
-    """Of which tasks this one is to read the shares."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()

@@ -16,11 +16,12 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
+from tidegate.operators.vectors import VectorStage
 from tidegate.physical.direct_scans import source_vectors
 from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
 from tidegate.plan import nodes as n
-from tidegate.spark.direct import DirectScan, scan_and_stage
+from tidegate.spark.direct import DirectScan
 from tidegate.spark.failed_rows import FAILED_OWN, FAILED_SCHEMA, IS_FAILED, with_failed
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.fused import step_and_stage
@@ -28,7 +29,7 @@ from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
 from tidegate.spark.leaf import Leaf
 from tidegate.spark.lowering import Lowered, LoweringContext, lower, read_ports
 from tidegate.spark.order import OrderPlace
-from tidegate.spark.reading import Place, Reading, ReadPort, ranges_of
+from tidegate.spark.reading import Place, Reader, Reading, ReadStream, ranges_of
 from tidegate.spark.shared_operators import SharedOperators, Told, read_scans
 from tidegate.spark.shared_scans import SharedScan, merged, shared_scans, without_notes
 from tidegate.spark.sources import dead_letters, scanned, source_frame
@@ -70,6 +71,12 @@ class FramedStream:
     @property
     def name(self) -> str:
         return self.plan.stream
+
+    @property
+    def plain(self) -> bool:
+        """Whether its sinks take the rows as they are, and nobody takes others."""
+        computed = any(item.takes or item.sink.columns([]) is not None for item in self.sinks)
+        return not (computed or self.readers)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,14 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
         found = shared_scans(scans, context.alike, context.asked, context.sources)
         context.shared_scans.update(found)
     _plan_reading(context, streams)
-    frames = [_stream_frame(context, stream) for stream in streams]
+    frames = [
+        _stream_frame(context, stream)
+        for stream in streams
+        if stream.name.lower() not in context.reading.streams
+    ]
+    if not context.reading.members and context.reading.streams:
+        lowering = lowering_context(context, streams[0])
+        frames.append(lowering.read_frame(context.reading.ranges, NOTES_SCHEMA))
     notes = frames[0]
     for frame in frames[1:]:
         notes = notes.union(frame)
@@ -145,23 +159,39 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
 
 
 def _plan_reading(context: FrameContext, streams: Sequence[FramedStream]) -> None:
-    """Find the operators whose rows tasks read: one reading is for all of them."""
-    reading = context.reading
-    ports: list[ReadPort] = []
+    """Find what tasks read themselves, for which operators and streams."""
+    found = context.reading
+    readers: list[Reader] = []
     for stream in streams:
         known: dict[Hashable, int] = {}
-        for place, alike, found in read_ports(stream.plan, lowering_context(context, stream)):
-            if place in reading.members:
+        for place, alike, ports in read_ports(stream.plan, lowering_context(context, stream)):
+            if place in found.members:
                 continue
             if alike is not None and alike in known:
-                reading.members[place] = known[alike]
+                found.members[place] = known[alike]
                 continue
-            member = reading.members[place] = len(reading.members)
+            member = found.members[place] = len(found.members)
             if alike is not None:
                 known[alike] = member
-            ports += [replace(port, pack=replace(port.pack, member=member)) for port in found]
+            readers += [replace(port, pack=replace(port.pack, member=member)) for port in ports]
+    by = min(found.members.values(), default=None)
+    for stream in streams:
+        read = _read_stream(context, stream)
+        if read is not None:
+            found.streams.add(stream.name.lower())
+            readers.append(replace(read, by=by))
     first_of = {place: group[0] for group in context.alike for place in group}
-    reading.ranges = ranges_of(ports, first_of, lambda scans: _reader_of(context, scans))
+    found.ranges = ranges_of(readers, first_of, lambda scans: _reader_of(context, scans))
+
+
+def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | None:
+    """A stream whose rows can be staged where they are read; None if it is another."""
+    stage = stream.plan.vectors
+    if stage is None or not (context.vectors and stream.plain):
+        return None
+    (last,) = stream.plan.leaves
+    scan = _direct(context, stream, last, (stream.name,)) if isinstance(last, ScanPlan) else None
+    return None if scan is None else ReadStream(scan, stage, _staging(stream, stage, scans=True))
 
 
 def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> ShareReader | None:
@@ -213,8 +243,7 @@ def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringCon
 def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     plan = stream.plan
     lowering = lowering_context(context, stream)
-    plain = not any(sink.takes or sink.sink.columns([]) is not None for sink in stream.sinks)
-    lowered = lower(plan, lowering, may_fuse=plain and not stream.readers)
+    lowered = lower(plan, lowering, may_fuse=stream.plain)
     if lowered.frame is None:
         return _fused(lowered, stream, lowering)
     frame = _mended(plan, lowered.frame)
@@ -244,20 +273,21 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
 
 def _fused(lowered: Lowered, stream: FramedStream, lowering: LoweringContext) -> DataFrame:
     """A stream whose last stage is computed by the tasks of its sinks."""
-    below, stage, place = lowered.below, lowered.stage, lowering.place
+    below, stage = lowered.below, lowered.stage
     assert below is not None and stage is not None, "there is no frame"
+    spec = _staging(stream, stage, scans=False)
+    work = step_and_stage(below.spec, stage, spec, lowering.place)
+    return below.packed.mapInArrow(work, NOTES_SCHEMA)
+
+
+def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSpec:
+    """The end of a stream whose last stage tasks compute."""
     schema = pa.schema([pa.field(name, kind) for name, _, kind in stage.columns])
     names = tuple(schema.names)
-    staged = tuple(
+    staged = (
         StagedSink(item.name, item.sink.stager(schema), names, names) for item in stream.sinks
     )
-    scans = isinstance(below, DirectScan)
-    spec = StagingSpec(stream.name, staged, scans)
-    if isinstance(below, DirectScan):
-        work = scan_and_stage(below, stage, spec, place)
-        return lowering.tasks_frame().mapInArrow(work, NOTES_SCHEMA)
-    work = step_and_stage(below.spec, stage, spec, place)
-    return below.packed.mapInArrow(work, NOTES_SCHEMA)
+    return StagingSpec(stream.name, tuple(staged), scans)
 
 
 def _with_columns(

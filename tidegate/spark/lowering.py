@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from tidegate.spark.enrich import EnrichSpec, enriching
 from tidegate.spark.fused import step_and_pack
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
-from tidegate.spark.reading import Reading, ReadPort, ReadRange, read_and_pack
+from tidegate.spark.reading import Reading, ReadPort, ReadRange, reading
 from tidegate.spark.shared_operators import (
     SENT_SCHEMA,
     ReceiveSpec,
@@ -83,9 +83,10 @@ class LoweringContext:
     sent: dict[int, DataFrame] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
 
-    def tasks_frame(self) -> DataFrame:
-        """A row for each task that reads sources, with its number."""
-        return self.spark.range(0, self.tasks, 1, self.tasks)
+    def read_frame(self, ranges: Sequence[ReadRange], schema: str) -> DataFrame:
+        """What tasks make of what they read; each of them gets its number."""
+        numbers = self.spark.range(0, self.tasks, 1, self.tasks)
+        return numbers.mapInArrow(reading(ranges, self.place), schema)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Lowered:
     """The rows of a stream; or, where tasks compute its last stage, that and what is below it."""
 
     frame: DataFrame | None
-    below: Stepped | DirectScan | None = None
+    below: Stepped | None = None
     stage: VectorStage | None = None
 
 
@@ -118,14 +119,8 @@ def lower(plan: PhysicalPlan, context: LoweringContext, may_fuse: bool) -> Lower
     try:
         if stage is not None:
             (last,) = plan.leaves
-            below: Stepped | DirectScan | None
             if isinstance(last, OperatorPlan):
-                below = lowering.operator(last)
-            else:
-                assert isinstance(last, ScanPlan), "tasks compute on operators and sources"
-                below = context.direct(last, lowering.told)
-            if below is not None:
-                return Lowered(None, below, stage)
+                return Lowered(None, lowering.operator(last), stage)
         user = calls_user_functions(plan.node, {leaf.node for leaf in plan.leaves})
         return Lowered(lowering.stage(plan.sql, plan.leaves, user))
     finally:
@@ -311,14 +306,12 @@ class _Lowering:
     def _packed(self, plan: OperatorPlan) -> DataFrame:
         """What comes for an operator, in the tasks that step it."""
         context = self.context
-        reading = context.reading
-        member = reading.members.get(self._place(plan))
+        read = context.reading
+        member = read.members.get(self._place(plan))
         if member is not None:
-            if reading.shuffled is None:
-                work = read_and_pack(reading.ranges, context.place)
-                rows = context.tasks_frame().mapInArrow(work, PACKED_SCHEMA)
-                reading.shuffled = self._shuffled(rows)
-            return reading.packed(member)
+            if read.shuffled is None:
+                read.shuffled = self._shuffled(context.read_frame(read.ranges, PACKED_SCHEMA))
+            return read.packed(member)
         packed: DataFrame | None = None
         for number, port in enumerate(plan.ports):
             frame = self._port(plan, number, port)
@@ -389,8 +382,7 @@ class _Lowering:
         port = self._read_port(plan, number, fed)
         if port is None:
             return None
-        work = read_and_pack((ReadRange(port.scan.reader, (port,)),), context.place)
-        return context.tasks_frame().mapInArrow(work, PACKED_SCHEMA)
+        return context.read_frame([ReadRange(port.scan.reader, (port,))], PACKED_SCHEMA)
 
     def _user(self, plan: OperatorPlan, fed: FedPort) -> bool:
         leaves = {leaf.node for leaf in fed.leaves}

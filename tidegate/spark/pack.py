@@ -6,7 +6,7 @@ a blob to each, with a tick that tells the event time; where rows are many, seve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,6 +115,10 @@ class Packer:
             # Shrinking again is only worth it once as much again can come.
             if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
+
+    def tell(self, note: bytes) -> None:
+        """Pass a note on to the driver."""
+        self.notes.append(note)
 
     def _lift(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
@@ -235,17 +239,25 @@ class Packer:
         self.ticks += self.sides.ticks
         self.parts, self.sides, self.notes = [], Sides(), []
         self.rows, self.bytes, self.sent = 0, 0, part + 1
-        return pa.record_batch(
-            {
-                "member": pa.array([self.spec.member] * len(rows), pa.int32()),
-                "kg": pa.array([row[0] for row in rows], pa.int32()),
-                "port": pa.array([row[1] for row in rows], pa.int32()),
-                "task": pa.array([self.task] * len(rows), pa.int32()),
-                "part": pa.array([part] * len(rows), pa.int32()),
-                "ticks": pa.array([ticks] * len(rows), pa.binary()),
-                "data": pa.array([row[2] for row in rows], pa.binary()),
-            }
-        )
+        return packed_rows(self.spec.member, self.task, part, ticks, rows)
+
+
+def packed_rows(
+    member: int, task: int, part: int, ticks: bytes, rows: Sequence[tuple[int, int, bytes | None]]
+) -> pa.RecordBatch:
+    """Rows of a shuffle: key groups, ports and blobs."""
+    count = len(rows)
+    return pa.record_batch(
+        {
+            "member": pa.array([member] * count, pa.int32()),
+            "kg": pa.array([row[0] for row in rows], pa.int32()),
+            "port": pa.array([row[1] for row in rows], pa.int32()),
+            "task": pa.array([task] * count, pa.int32()),
+            "part": pa.array([part] * count, pa.int32()),
+            "ticks": pa.array([ticks] * count, pa.binary()),
+            "data": pa.array([row[2] for row in rows], pa.binary()),
+        }
+    )
 
 
 def split(tables: Tables, key_groups: int) -> list[bytes | None]:

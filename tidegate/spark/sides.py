@@ -16,13 +16,14 @@ from tidegate.columns import LETTER
 from tidegate.operators.clock import Tick, decode_ticks, encode_ticks
 
 TICKS = b"T"
-_NOTE, _LATE, _LETTER = b"N", b"L", LETTER.encode()
+NOTE = b"N"
+_LATE, _LETTER = b"L", LETTER.encode()
 
 Note = dict[str, Any]
 
 
 def note_bytes(note: Note) -> bytes:
-    return _NOTE + json.dumps(note, separators=(",", ":")).encode()
+    return NOTE + json.dumps(note, separators=(",", ":")).encode()
 
 
 def late_bytes(rows: bytes) -> bytes:
@@ -53,9 +54,9 @@ class Sides:
             if kind == TICKS:
                 self.ticks += decode_ticks(content)
             else:
-                {_NOTE: self.notes, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
+                {NOTE: self.notes, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
 
     def passing(self) -> list[bytes]:
         """What goes on to the sinks, as it came."""
-        kinds = ((_NOTE, self.notes), (_LATE, self.late), (_LETTER, self.failed))
+        kinds = ((NOTE, self.notes), (_LATE, self.late), (_LETTER, self.failed))
         return [kind + content for kind, contents in kinds for content in contents]
