@@ -3,9 +3,8 @@
     python benchmarks/second_stream.py [--rows 1000000] [--rounds 3]
 
 Two windowed aggregates over the same files, each alone and both in one pipeline, in turns; the
-median of the rounds after a first one that does not count. Plain JSON and Parquet are read by
-tasks, for each of them (what Spark has to decode it decodes once). In the third case both read
-a stream that leaves out doubles: its operator steps once for both.
+median of the rounds after a first one that does not count. Tasks read the files once for both.
+In the third case both read a stream that leaves out doubles: its operator steps once for both.
 """
 
 from __future__ import annotations

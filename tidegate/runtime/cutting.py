@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.protocols import Cut, OpenSource
 from tidegate.runtime.members import Member
 
+# A stream and a source, in lower case.
+Place = tuple[str, str]
 # Up to here an epoch is small, as long as little state is touched.
 _SMALL_BYTES = 512 << 10
 _SMALL_ROWS = 20_000
@@ -23,13 +25,13 @@ _LARGE_ROWS = 500_000
 class Epoch:
     """What was cut for an epoch: by stream and source; sources without news are not there."""
 
-    cuts: Mapping[tuple[str, str], Cut]
+    cuts: Mapping[Place, Cut]
     ends: bool
     more: bool
     # How many tasks it was cut for: workers may come and go while it runs.
     tasks: int = 1
     # Streams, each with a source, by how far they are in it: they read the same, if anything.
-    alike: tuple[tuple[tuple[str, str], ...], ...] = ()
+    alike: tuple[tuple[Place, ...], ...] = ()
 
     @property
     def large(self) -> bool:
@@ -60,38 +62,39 @@ class Epoch:
         return {source: cut for (owner, source), cut in self.cuts.items() if owner == stream}
 
     @property
-    def native(self) -> dict[tuple[str, str], Cut]:
+    def native(self) -> dict[Place, Cut]:
         """What Spark's own readers read."""
         return {key: cut for key, cut in self.cuts.items() if cut.native is not None}
 
 
-def equally_far(
-    members: Iterable[Member], manifest: Manifest
-) -> tuple[tuple[tuple[str, str], ...], ...]:
+def next_epoch(
+    members: Iterable[Member],
+    manifest: Manifest,
+    sources: Mapping[str, OpenSource],
+    tasks: int,
+    until_end: bool,
+) -> Epoch:
+    """The next range of every stream and source that has one; those equally far read the same."""
+    alike = _equally_far(members, manifest)
+    cuts: dict[Place, Cut] = {}
+    for group in alike:
+        stream, source = group[0]
+        cut = sources[source].cut(manifest.streams[stream].offsets.get(source), tasks)
+        if cut is not None:
+            cuts |= dict.fromkeys(group, cut)
+    more = any(cut.more for cut in cuts.values())
+    return Epoch(cuts, until_end and not more, more, tasks, alike)
+
+
+def _equally_far(members: Iterable[Member], manifest: Manifest) -> tuple[tuple[Place, ...], ...]:
     """Streams, each with a source, by how far they are in it."""
-    groups: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[str, list[Place]] = {}
     for member in members:
         offsets = manifest.streams[member.key].offsets
         for source in member.sources:
             since = json.dumps([source, offsets.get(source)], sort_keys=True)
             groups.setdefault(since, []).append((member.key, source))
     return tuple(tuple(group) for group in groups.values())
-
-
-def cut_sources(
-    groups: Iterable[Sequence[tuple[str, str]]],
-    manifest: Manifest,
-    sources: Mapping[str, OpenSource],
-    tasks: int,
-) -> dict[tuple[str, str], Cut]:
-    """The next range of every stream and source that has one; those of a group read the same."""
-    cuts: dict[tuple[str, str], Cut] = {}
-    for group in groups:
-        stream, source = group[0]
-        cut = sources[source].cut(manifest.streams[stream].offsets.get(source), tasks)
-        if cut is not None:
-            cuts |= dict.fromkeys(group, cut)
-    return cuts
 
 
 def has_little_state(manifest: Manifest) -> bool:

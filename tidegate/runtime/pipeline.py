@@ -30,10 +30,9 @@ from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.counters import Counters, at_work
 from tidegate.runtime.cutting import (
     Epoch,
-    cut_sources,
-    equally_far,
     has_little_state,
     has_open_ends,
+    next_epoch,
     wake_us,
 )
 from tidegate.runtime.decision import decision
@@ -280,15 +279,10 @@ class Pipeline:
 
     def _cut(self) -> Epoch | None:
         """The ranges of the next epoch; None if there is no news."""
-        members = self.members.values()
-        tasks = self.tasks
-        alike = equally_far(members, self._manifest)
-        cuts = cut_sources(alike, self._manifest, self.sources, tasks)
-        more = any(cut.more for cut in cuts.values())
-        ends = self.until_end and not more
-        if cuts or (ends and has_open_ends(members, self._manifest)) or self._is_time():
-            return Epoch(cuts, ends, more, tasks, alike)
-        return None
+        members, manifest = self.members.values(), self._manifest
+        epoch = next_epoch(members, manifest, self.sources, self.tasks, self.until_end)
+        ends = epoch.ends and has_open_ends(members, manifest)
+        return epoch if epoch.cuts or ends or self._is_time() else None
 
     def _is_time(self) -> bool:
         at_us = self._wake_us()

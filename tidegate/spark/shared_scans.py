@@ -1,7 +1,7 @@
 """Sources that several scans of a pipeline read alike: their records are decoded once per epoch.
 
 Only in large epochs, and where decoding is work for Spark: keeping what was decoded costs more than
-a small epoch takes, and more than tasks need to read Parquet or plain JSON again.
+a small epoch takes. What tasks read themselves they read once in any case, see `reading`.
 """
 
 from __future__ import annotations
