@@ -21,6 +21,7 @@ from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectors import Untranslatable, known, translated
 from tidegate.runtime import cutting
 from tidegate.runtime.frames import Frames
+from tidegate.spark.failure import JobFailed
 from tidegate.sql.dialect import DIALECT
 
 pytestmark = pytest.mark.spark
@@ -202,38 +203,57 @@ def test_streams_are_the_same_whoever_reads_and_computes(
     assert made(tmp_path / "still", spark, script, "on") == tasks
 
 
-def test_json_is_the_same_whoever_decodes_it(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def json_line(row: dict[str, Any], n: int) -> str:
+    return json.dumps({**row, "more": {"x": [n]}})
+
+
+def csv_line(row: dict[str, Any], n: int) -> str:
+    return ",".join("" if value is None else str(value) for value in row.values())
+
+
+# How a row is written, what comes first in a file, and a row that only Spark understands.
+LINES = {
+    "json": (json_line, "", "{'k': 1, 'v': 2, 'p': 'x', 'ms': 1767225631000}"),
+    "csv": (csv_line, "k,v,p,ms\n", "+1,2,x,1767225631000"),
+}
+
+
+@pytest.mark.parametrize("form", list(LINES))
+def test_lines_are_the_same_whoever_decodes_them(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Tasks do, and go on beside lines that are no JSON; what only Spark understands is for Spark."""
-    left_to_spark: list[int] = []
-    leave = Frames.without_vectors
-    monkeypatch.setattr(
-        Frames, "without_vectors", lambda self: (left_to_spark.append(1), leave(self))
-    )
+    """Tasks do, and go on beside lines that are no records; what is for Spark is left to Spark."""
+    written, first, odd = LINES[form]
+    left_to_spark: list[bool] = []
+    leave = Frames.left_to_spark
+
+    def left(self: Frames, error: JobFailed) -> bool:
+        left_to_spark.append(leave(self, error))
+        assert self.vectors, "it still computes"
+        return left_to_spark[-1]
+
+    monkeypatch.setattr(Frames, "left_to_spark", left)
     rng = random.Random(8)
     folder = tmp_path / "in"
     folder.mkdir()
     lines = []
     for n in range(300):
         row = {"k": rng.randrange(5), "v": rng.randrange(8), "p": rng.choice(["x", "é", None])}
-        line = json.dumps({**row, "ms": 1_767_225_600_000 + n * 100, "more": {"x": [n]}})
+        line = written({**row, "ms": 1_767_225_600_000 + n * 100}, n)
         lines.append(rng.choice([line, line, line, f" {line}", line[: rng.randrange(len(line))]]))
     for number in range(3):
         text = "\n".join(lines[number * 100 : number * 100 + 100])
-        (folder / f"{number}.json").write_text(text, "utf-8")
-    script = SCRIPT.replace(
-        "connector = 'memory', inserts_per_epoch = 1",
-        f"connector = 'files', path = '{folder}', format = 'json', files_per_epoch = 1",
-    )
+        (folder / f"{number}.{form}").write_text(first + text, "utf-8")
+    options = f"connector = 'files', path = '{folder}', format = '{form}', files_per_epoch = 1"
+    script = SCRIPT.replace("connector = 'memory', inserts_per_epoch = 1", options)
     tasks = made(tmp_path / "tasks", spark, script, "on")
     assert all(tasks[0].values()) and all(dead for _, dead in tasks[1].values())
     assert made(tmp_path / "spark", spark, script, "off") == tasks
     assert left_to_spark == []
-    (folder / "3.json").write_text("{'k': 1, 'v': 2, 'p': 'x', 'ms': 1767225631000}\n")
+    (folder / f"3.{form}").write_text(f"{first}{odd}\n")
     tasks = made(tmp_path / "tasks of more", spark, script, "on")
     assert made(tmp_path / "spark of more", spark, script, "off") == tasks
-    assert left_to_spark == [1]
+    assert left_to_spark == [True]
 
 
 def test_a_value_that_only_spark_can_judge_is_left_to_it(spark: Any, data: Path) -> None:

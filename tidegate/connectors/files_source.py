@@ -24,7 +24,7 @@ from tidegate.storage import Item, RangedFile, open_store, uri
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.connectors.json_lines import JsonLinesReader
+    from tidegate.connectors.plain_lines import CsvLines, JsonLines, PlainLinesReader
 
 # A part of a file that is worth a task of its own.
 _PART_BYTES = 8 << 20
@@ -178,29 +178,40 @@ class FilesSource:
 
     # Reading
 
-    def direct(self, read: Read) -> ParquetReader | JsonLinesReader | None:
+    def direct(self, read: Read) -> ParquetReader | PlainLinesReader | None:
         if self.options["format"] != "parquet":
-            return self._plain_json(read)
+            return self._plain_lines(read)
         return None if self._metadata else self._parquet(read)
 
-    def _plain_json(self, read: Read) -> JsonLinesReader | None:
-        """Plain JSON is decoded by tasks, all else by Spark, which also says why it cannot."""
-        from tidegate.connectors.json_lines import JsonLinesReader
-        from tidegate.connectors.plain_json import json_schema
-
+    def _plain_lines(self, read: Read) -> PlainLinesReader | None:
+        """Plain records are decoded by tasks, all else by Spark, which also says why it cannot."""
         options = self.options
         # Only Spark says of a bad record what is wrong with it.
-        if options["format"] != "json" or read.located or not read.vectors:
+        if read.located or not read.vectors:
             return None
         odd = options["timestamp_format"] is not None or options["encoding"] != "utf-8"
         if odd or self.whole or options["changelog"] or self._metadata:
             return None
+        from tidegate.connectors.plain_lines import PlainLinesReader
+
         declared = [(c.name, str(c.type)) for c in self.context.source.record_columns]
-        schema = json_schema(declared)
-        if schema is None:
+        form = self._csv_lines(declared) if options["format"] == "csv" else _json_lines(declared)
+        if form is None:
             return None
         names = tuple(name for name, _ in read.columns)
-        return JsonLinesReader(self._text_reader(), schema, names, read.arrival)
+        return PlainLinesReader(self._text_reader(), form, names, read.arrival)
+
+    def _csv_lines(self, declared: Sequence[tuple[str, str]]) -> CsvLines | None:
+        from tidegate.connectors.plain_csv import CsvFormat, csv_schema
+        from tidegate.connectors.plain_lines import CsvLines
+
+        options = self.options
+        schema = csv_schema(declared)
+        delimiter = options["delimiter"].replace("\\t", "\t")
+        form = CsvFormat(delimiter, options["quote"] or None, options["escape"])
+        if schema is None or not form.is_plain or options["null_value"]:
+            return None
+        return CsvLines(schema, form, bool(options["header"]))
 
     def _parquet(self, read: Read) -> ParquetReader:
         columns = pa.schema([self._wanted().field(name) for name, _ in self._records(read)])
@@ -210,7 +221,7 @@ class FilesSource:
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         if self.options["format"] == "parquet":
             return self._with_metadata(leaf(self._parquet(read)))
-        plain = self._plain_json(read)
+        plain = self._plain_lines(read)
         if plain is not None:
             return leaf(plain)
         from tidegate.connectors.text_files import TextFiles
@@ -308,3 +319,11 @@ def _spread(parts: list[tuple[int, list[Any]]], tasks: int) -> list[list[Any]]:
         shares[least].append(part)
         loads[least] += weight
     return shares
+
+
+def _json_lines(declared: Sequence[tuple[str, str]]) -> JsonLines | None:
+    from tidegate.connectors.plain_json import json_schema
+    from tidegate.connectors.plain_lines import JsonLines
+
+    schema = json_schema(declared)
+    return None if schema is None else JsonLines(schema)

@@ -12,7 +12,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BAD_RECORD, PARTITION
 from tidegate.connectors.kafka_client import Connection
 from tidegate.connectors.kafka_tasks import Taken, taken_of
 from tidegate.connectors.plain_json import decoded
-from tidegate.operators.vectors import VectorFailed
+from tidegate.operators.vectors import RecordFailed
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class JsonReader:
     def _batch(self, taken: Taken) -> pa.RecordBatch:
         texts = [value for value in taken.values if value is not None]
         if len(texts) != len(taken.messages):
-            raise VectorFailed("a record without a value")
+            raise RecordFailed("a record without a value")
         rows = decoded(texts, self.decoded)
         arrays = [rows.column(name).combine_chunks() for name in self.names]
         if self.arrival:

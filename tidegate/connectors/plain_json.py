@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_RECORD
-from tidegate.operators.vectors import VectorFailed
+from tidegate.operators.vectors import RecordFailed
 
-_MICROS = pa.timestamp("us", "UTC")
+MICROS = pa.timestamp("us", "UTC")
 _TYPES = {
     "BOOLEAN": pa.bool_(),
     "INT": pa.int32(),
     "BIGINT": pa.int64(),
     "DOUBLE": pa.float64(),
     "STRING": pa.string(),
-    "TIMESTAMP": _MICROS,
+    "TIMESTAMP": MICROS,
 }
 _TIME = r"^[12]\d{3}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
 _ZONED, _PLAIN = _TIME + r"(Z|[+-]0\d:[0-5]\d)$", _TIME + "$"
@@ -51,13 +51,13 @@ def json_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
 def decoded(texts: list[bytes], schema: pa.Schema) -> pa.Table:
     """The rows of records, and BAD_RECORD: the text of those that are none.
 
-    VectorFailed if only Spark can say what one of them is.
+    RecordFailed if only Spark can say what one of them is.
     """
     if not texts:
         return _none(schema)
     try:
         return _with_bad(_rows(texts, schema), pa.nulls(len(texts), pa.string()))
-    except VectorFailed:
+    except RecordFailed:
         texts = [text.strip(b" \t\r\n") for text in texts]
         framed = [text.startswith(b"{") and text.endswith(b"}") for text in texts]
         if all(framed):
@@ -84,7 +84,7 @@ def _without_odd(texts: list[bytes], framed: list[bool], schema: pa.Schema) -> p
 
 def _bad_rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
     if not all(map(_is_surely_bad, texts)):
-        raise VectorFailed("a record that may be one to Spark")
+        raise RecordFailed("a record that may be one to Spark")
     shown = pa.array([text.decode("utf-8", "replace") for text in texts], pa.string())
     empty = pa.table([pa.nulls(len(texts), f.type) for f in schema], schema=schema)
     return _with_bad(empty, shown)
@@ -120,12 +120,12 @@ def _is_surely_bad(text: bytes) -> bool:
 
 
 def _rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
-    """The rows of records, or VectorFailed if one of them is not plain."""
+    """The rows of records, or RecordFailed if one of them is not plain."""
     from pyarrow import json as arrow_json
 
     joined = b"\n".join(texts)
     _require_plain(joined, texts)
-    raw = pa.schema([(f.name, pa.string() if f.type == _MICROS else f.type) for f in schema])
+    raw = pa.schema([(f.name, pa.string() if f.type == MICROS else f.type) for f in schema])
     try:
         # Spark takes nothing for text that is not.
         pa.scalar(joined, pa.binary()).cast(pa.string())
@@ -136,10 +136,10 @@ def _rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
         )
         # With one object in each record at least, as many rows mean one object in each.
         if rows.num_rows != len(texts):
-            raise VectorFailed("a record is not one object")
+            raise RecordFailed("a record is not one object")
         return pa.table([_value(rows.column(f.name), f) for f in schema], schema=schema)
     except pa.ArrowException as error:
-        raise VectorFailed(str(error)) from None
+        raise RecordFailed(str(error)) from None
 
 
 def _require_plain(joined: bytes, texts: list[bytes]) -> None:
@@ -151,11 +151,11 @@ def _require_plain(joined: bytes, texts: list[bytes]) -> None:
         lengths.min() > 1 and _all(letters[ends], b"}") and _all(letters[ends - lengths + 1], b"{")
     )
     if not framed or np.count_nonzero(letters == ord(b"\n")) != len(texts) - 1:
-        raise VectorFailed("a record is not an object on one line")
+        raise RecordFailed("a record is not an object on one line")
     # A letter is found much sooner than a word.
     suspect = (b"I" in joined and b"Inf" in joined) or (b"N" in joined and b"NaN" in joined)
     if suspect and _WORDS.search(joined):
-        raise VectorFailed("a word for a number")
+        raise RecordFailed("a word for a number")
     for place in np.flatnonzero(lengths >= _SPARKS_LIMIT):
         _require_shallow(texts[place])
 
@@ -166,17 +166,17 @@ def _all(letters: Any, letter: bytes) -> bool:
 
 def _require_shallow(text: bytes) -> None:
     if text.count(b"[") + text.count(b"{") >= _SPARKS_LIMIT or _LONG_NUMBER.search(text):
-        raise VectorFailed("a record that may be too deep, or has too long a number")
+        raise RecordFailed("a record that may be too deep, or has too long a number")
 
 
 def _value(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    if field.type == _MICROS:
-        return _time(column)
+    if field.type == MICROS:
+        return time_of(column)
     if field.type == pa.float64():
         # -0 is 0 to Spark, where it is written without a point.
         odd = pc.or_(pc.invert(pc.is_finite(column)), _is_minus_zero(column))
         if pc.any(odd).as_py():
-            raise VectorFailed("a double that is not finite, or minus zero")
+            raise RecordFailed("a double that is not finite, or minus zero")
     return column
 
 
@@ -184,14 +184,14 @@ def _is_minus_zero(column: pa.ChunkedArray) -> Any:
     return pc.and_(pc.equal(column, 0.0), pc.less(pc.divide(1.0, column), 0.0))
 
 
-def _time(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def time_of(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times with a zone, and in UTC where they name none."""
     zoned = pc.match_substring_regex(texts, _ZONED)
     plain = pc.match_substring_regex(texts, _PLAIN)
     if pc.all(pc.or_(zoned, plain)).as_py() is False:
-        raise VectorFailed("times that are written in another way")
+        raise RecordFailed("times that are written in another way")
     nothing = pa.scalar(None, pa.string())
-    found = pc.if_else(zoned, texts, nothing).cast(_MICROS)
+    found = pc.if_else(zoned, texts, nothing).cast(MICROS)
     if pc.any(plain).as_py():
         others = pc.if_else(plain, texts, nothing).cast(pa.timestamp("us"))
         found = pc.coalesce(found, pc.assume_timezone(others, "UTC"))

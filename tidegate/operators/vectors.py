@@ -24,6 +24,10 @@ class VectorFailed(Exception):
     """A kernel failed on a value; only Spark can say what that means."""
 
 
+class RecordFailed(VectorFailed):
+    """A record that only Spark can decode."""
+
+
 class Vector(Protocol):
     """An expression over the columns of a batch."""
 

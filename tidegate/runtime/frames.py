@@ -53,8 +53,9 @@ class Frames:
     built: dict[_Kind, PipelineFrame] = field(default_factory=dict)
     # Operators whose groups are about as many as their rows.
     spread: set[str] = field(default_factory=set)
-    # Whether tasks compute what they can.
+    # Whether tasks compute what they can, and decode records.
     vectors: bool = True
+    decoding: bool = True
     _sharing: Sharing | None = None
 
     def forget(self) -> None:
@@ -89,10 +90,19 @@ class Frames:
             self.built[key] = frame
         return self.built[key]
 
-    def without_vectors(self) -> None:
-        """Tasks have met a value that only Spark can judge: from now on it computes everything."""
-        self.vectors = False
+    def left_to_spark(self, error: JobFailed) -> bool:
+        """Whether tasks have met what only Spark can judge, so that it is worth trying again.
+
+        From now on Spark decodes all records, or computes everything.
+        """
+        if error.by_records and self.vectors and self.decoding:
+            self.decoding = False
+        elif error.by_vectors and self.vectors:
+            self.vectors = False
+        else:
+            return False
         self.built.clear()
+        return True
 
     def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
         streams = [_framed(member, members, job) for member in members]
@@ -130,7 +140,8 @@ class Frames:
         source = self.source_of(scan)
         located = isinstance(scan.node, n.SideScan)
         names = {c.name for c in source.columns} if located else {f.name for f in scan.node.fields}
-        return source, Read(stored_columns(source, names), scan.arrival, located, self.vectors)
+        decoding = self.vectors and self.decoding
+        return source, Read(stored_columns(source, names), scan.arrival, located, decoding)
 
 
 @dataclass(frozen=True)

@@ -318,7 +318,8 @@ class Pipeline:
 
     def _noted(self, epoch: Epoch, order: Order) -> Notes:
         """Run the job; what can pass by itself is tried again."""
-        for attempt in range(_TRIES):
+        attempt = 0
+        while True:
             try:
                 return self._patiently(lambda: self._ordered(epoch, order))
             except JobFailed as error:
@@ -326,13 +327,12 @@ class Pipeline:
                     raise
                 if error.unreached is not None:
                     raise error.unreached from None
-                if error.by_vectors and self._frames.vectors:
-                    self._frames.without_vectors()
+                if self._frames.left_to_spark(error):
                     continue
-                if attempt == _TRIES - 1 or not error.passing:
+                attempt += 1
+                if attempt == _TRIES or not error.passing:
                     raise self._found(epoch, order, error) from None
-                time.sleep(_BACKOFF_SECONDS * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+                time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
 
     def _ordered(self, epoch: Epoch, order: Order) -> Notes:
         self.place.write(order)

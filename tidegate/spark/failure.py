@@ -65,8 +65,9 @@ class JobFailed(Exception):
         super().__init__(str(error))
         self.error = error
         self.passing = is_passing(error)
-        # A task met a value that only Spark's SQL can judge.
-        self.by_vectors = "VectorFailed" in str(error)
+        # A task met a record, or a value, that only Spark's SQL can judge.
+        self.by_records = "RecordFailed" in str(error)
+        self.by_vectors = self.by_records or "VectorFailed" in str(error)
         # A task could not reach a store: it is worth waiting for.
         self.away = "error[TG-613]" in str(error)
 
