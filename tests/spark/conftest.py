@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import java
+from tidegate.runtime import pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,3 +39,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Spark's plans of the jobs that pipelines run."""
+    seen: list[str] = []
+    run = pipeline.run_job
+
+    def explained(spark: Any, frame: Any, description: str) -> Any:
+        capsys.readouterr()
+        frame.notes.explain()
+        seen.append(capsys.readouterr().out)
+        return run(spark, frame, description)
+
+    monkeypatch.setattr(pipeline, "run_job", explained)
+    return seen

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate
 from tests.spark.helpers import rows_of
-from tidegate.runtime import cutting, pipeline
+from tidegate.runtime import cutting
 from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark
@@ -102,7 +102,7 @@ def test_streams_that_read_alike_decode_once(
 
 
 def test_what_tasks_read_is_read_once_for_all_streams(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: list[str]
 ) -> None:
     read: list[tuple[int, ...]] = []
     plan = frames._plan_reading
@@ -111,17 +111,7 @@ def test_what_tasks_read_is_read_once_for_all_streams(
         plan(context, streams)
         read.append(tuple(len(each.readers) for each in context.reading.ranges))
 
-    jobs: list[str] = []
-    run = pipeline.run_job
-
-    def explained(spark: Any, frame: Any, description: str) -> Any:
-        capsys.readouterr()
-        frame.notes.explain()
-        jobs.append(capsys.readouterr().out)
-        return run(spark, frame, description)
-
     monkeypatch.setattr(frames, "_plan_reading", watched)
-    monkeypatch.setattr(pipeline, "run_job", explained)
     source = SOURCE.replace("DECIMAL(10, 2)", "BIGINT").replace("dead_letters = 'bad',", "")
     streams = STREAMS.replace("upper(kind) AS kind", "kind")
     _write(tmp_path / "in", 0, 3)
@@ -129,7 +119,7 @@ def test_what_tasks_read_is_read_once_for_all_streams(
     first = _run(tmp_path, spark, source + streams, names, until_end=False)
     # One for the sums, two for the join, one for what has no operator.
     assert set(read) == {(4,)}
-    assert all(job.count("ReusedExchange") == 1 for job in jobs), jobs[0]
+    assert all(plan.count("ReusedExchange") == 1 for plan in plans), plans[0]
     assert first["in"] == {"sums": 126, "plain": 126, "pairs": 252}
     assert first["dead"] == {"sums": 6, "plain": 6, "pairs": 12}
     # A stream that comes later reads for itself until it is as far as the others.

@@ -310,17 +310,25 @@ class _Lowering:
         member = read.members.get(self._place(plan))
         if member is not None:
             if read.shuffled is None:
-                read.shuffled = self._shuffled(context.read_frame(read.ranges, PACKED_SCHEMA))
+                rows = context.read_frame(read.ranges, PACKED_SCHEMA)
+                read.shuffled = self._shuffled(rows, once=len(read.members) == 1)
             return read.packed(member)
         packed: DataFrame | None = None
         for number, port in enumerate(plan.ports):
             frame = self._port(plan, number, port)
             packed = frame if packed is None else packed.union(frame)
         assert packed is not None, "an operator has inputs"
-        return self._shuffled(packed)
+        return self._shuffled(packed, once=self._alike(plan) is None)
 
-    def _shuffled(self, packed: DataFrame) -> DataFrame:
+    def _shuffled(self, packed: DataFrame, once: bool) -> DataFrame:
+        """Packed rows in the tasks that step them; `once`: nobody else reads them.
+
+        One task has them all already, and a job of one stage is sooner done. But what is read
+        twice is only run once below a shuffle.
+        """
         tasks = self.context.tasks
+        if tasks == 1 and once:
+            return packed.coalesce(1)
         return packed.repartitionById(tasks, F.expr(f"kg % {tasks}"))
 
     def _alike(self, plan: OperatorPlan) -> Hashable | None:

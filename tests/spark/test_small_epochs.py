@@ -1,0 +1,68 @@
+"""Small epochs: one task does all of the work, and a job of one stage is sooner done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.helpers import open_with, rows_of
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+CREATE SOURCE s (k BIGINT, v BIGINT, at TIMESTAMP, WATERMARK FOR at AS at)
+    WITH (connector = 'memory', inserts_per_epoch = 1);
+CREATE STREAM best AS SELECT k, window_end, sum(v) AS total FROM s
+    GROUP BY k, TUMBLE(at, INTERVAL '10' SECONDS)
+    QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY sum(v) DESC, k) <= 2;
+"""
+OTHER = (
+    "CREATE STREAM pairs AS SELECT a.k, b.v FROM s AS a JOIN s AS b ON a.k = b.k AND a.at = b.at;"
+)
+
+
+def _rows(first: int) -> list[dict[str, Any]]:
+    return [
+        {"k": n % 5, "v": n, "at": f"2026-01-01T00:{n // 60:02}:{n % 60:02}Z"}
+        for n in range(first, first + 40)
+    ]
+
+
+def _run(path: Path, spark: Any, script: str, names: list[str]) -> dict[str, list[Any]]:
+    with open_with(path, spark, script) as session:
+        outs = {name: session.subscribe(name) for name in names}
+        for first in (0, 40, 80):
+            session.insert("s", _rows(first))
+        session.start(until_end=True)
+        session.wait()
+        return {name: rows_of(out.take_all()) for name, out in outs.items()}
+
+
+def _best() -> list[tuple[int, int]]:
+    found = []
+    for start in range(0, 120, 10):
+        sums = {k: sum(n for n in range(start, start + 10) if n % 5 == k) for k in range(5)}
+        found += sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:2]
+    return sorted(found)
+
+
+def test_a_small_epoch_of_a_chain_of_operators_is_one_stage(
+    spark: Any, data: Path, plans: list[str]
+) -> None:
+    found = _run(data, spark, SCRIPT, ["best"])["best"]
+    assert sorted((row["k"], row["total"]) for row in found) == _best()
+    assert len(plans) == 3
+    assert not any("Exchange" in plan for plan in plans), plans[0]
+
+
+def test_what_two_streams_read_is_read_once_also_in_a_small_epoch(
+    spark: Any, data: Path, plans: list[str]
+) -> None:
+    found = _run(data, spark, SCRIPT + OTHER, ["best", "pairs"])
+    assert sorted((row["k"], row["total"]) for row in found["best"]) == _best()
+    assert sorted(row["v"] for row in found["pairs"]) == list(range(120))
+    for plan in plans:
+        assert plan.count("Range (") == 1, plan
+        assert plan.count("ReusedExchange") == 1, plan
