@@ -146,6 +146,9 @@ class PostgresSource:
     def _let_go(self) -> None:
         if self._keeping is not None:
             with suppress(Exception):
+                # A server sees only later that a connection is closed.
+                self._keeping.execute("ROLLBACK")
+            with suppress(Exception):
                 self._keeping.close()
             self._keeping = None
 
