@@ -18,17 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.plain_json import MICROS, time_of
+from tidegate.connectors.plain_json import MICROS, TYPES, time_of
 from tidegate.operators.vectors import RecordFailed
 
-_TYPES = {
-    "BOOLEAN": pa.bool_(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "TIMESTAMP": MICROS,
-}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 # What is found in a text of these letters that is no such value to anybody.
 _ASCII = r"^[ -~]*$"
@@ -53,7 +45,7 @@ class CsvFormat:
     def is_plain(self) -> bool:
         """Whether each is one letter, and another."""
         letters = [self.delimiter, *([self.quote, self.escape] if self.quote else [])]
-        single = all(re.fullmatch(r"[	 -~]", letter) for letter in letters)
+        single = all(re.fullmatch(r"[\t -~]", letter) for letter in letters)
         return single and self.delimiter not in letters[1:]
 
     @property
@@ -85,7 +77,7 @@ def _type(kind: str) -> pa.DataType | None:
     found = _DECIMAL.fullmatch(kind)
     if found is not None:
         return pa.decimal128(int(found.group(1)), int(found.group(2)))
-    return _TYPES.get(kind)
+    return TYPES.get(kind)
 
 
 def decoded(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:

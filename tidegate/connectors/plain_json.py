@@ -22,7 +22,7 @@ from tidegate.columns import BAD_RECORD
 from tidegate.operators.vectors import RecordFailed
 
 MICROS = pa.timestamp("us", "UTC")
-_TYPES = {
+TYPES = {
     "BOOLEAN": pa.bool_(),
     "INT": pa.int32(),
     "BIGINT": pa.int64(),
@@ -43,9 +43,9 @@ _LONG_NUMBER = re.compile(rb"[0-9.eE+-]{900}")
 
 def json_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
     """What records are decoded to; None if Spark has to do it."""
-    if any(kind not in _TYPES for _, kind in columns):
+    if any(kind not in TYPES for _, kind in columns):
         return None
-    return pa.schema([(name, _TYPES[kind]) for name, kind in columns])
+    return pa.schema([(name, TYPES[kind]) for name, kind in columns])
 
 
 def decoded(texts: list[bytes], schema: pa.Schema) -> pa.Table:
