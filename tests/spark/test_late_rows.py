@@ -284,3 +284,24 @@ def test_late_rows_pass_beside_columns_that_are_never_null(spark: Any, data: Pat
         assert [found["k"] for found in rows_of(late.take_all())] == ["c"]
         counted = {item.name: item.late_rows for item in session.status()}
         assert counted == {"sums": 1, "sets": 1, "some_sets": 2}, "once, not once per set"
+
+
+@pytest.mark.parametrize("key", ["window_start", "window_end"])
+def test_one_end_of_a_window_in_group_by_tells_the_whole_window(
+    spark: Any, data: Path, key: str
+) -> None:
+    script = f"""
+    CREATE SOURCE z (k BIGINT, at TIMESTAMP, WATERMARK FOR at AS at)
+        WITH (connector = 'memory', inserts_per_epoch = 1);
+    CREATE STREAM w AS SELECT k, {key}, count(*) AS n FROM TUMBLE(z, at, INTERVAL '5' SECOND)
+        GROUP BY k, {key} LATE DATA TO late;
+    """
+    with open_with(data, spark, script) as session:
+        out = session.subscribe("late")
+        for second in (21, 2):
+            session.insert("z", [{"k": 1, "at": f"2026-01-01T00:00:{second:02}Z"}])
+        session.start(until_end=True)
+        session.wait()
+        (found,) = rows_of(out.take_all())
+    assert (found["late_window_start"].second, found["late_window_end"].second) == (0, 5)
+    assert found["late_window_start"].microsecond == 0

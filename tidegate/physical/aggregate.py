@@ -313,7 +313,11 @@ def _panes(plan: AggregatePlan) -> Panes:
     from tidegate.operators.panes import Panes
 
     spec = plan.window
-    if spec is None or plan.session_gap_us is not None:
+    if spec is None:
+        item = plan.node.closing_key
+        whole = item.window if item is not None and item.fixed_length else None
+        return Panes("DUE") if whole is None else Panes("DUE", whole.size_us)
+    if plan.session_gap_us is not None:
         return Panes("DUE")
     return Panes(spec.kind.value, spec.size_us, spec.slide_us, spec.offset_us)
 
