@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
 from tests.compiling import compile_text
 from tidegate.catalog.connector import Columns
@@ -21,11 +22,13 @@ from tidegate.connectors import memory
 from tidegate.connectors.memory_tasks import InsertReader
 from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
 from tidegate.connectors.registry import LOOKUPS, SINKS
+from tidegate.runtime import pipeline as module
 from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.members import Member
 from tidegate.runtime.pipeline import Pipeline
+from tidegate.runtime.steps import Step
 from tidegate.spark.order import Order
-from tidegate.storage import open_store
+from tidegate.storage import disk, open_store
 
 SCHEMA = pa.schema([("a", pa.int64()), ("id", pa.string())])
 
@@ -235,3 +238,35 @@ class Killed(BaseException):
 
 def expected(*values: int) -> list[int]:
     return sorted(number for value in values for number in (value, -value))
+
+
+def check(house: House, *values: int) -> None:
+    """Every sink has every row once, and all sinks of a stream have the same ones."""
+    for sink in house.sinks():
+        assert [a for a, _ in house.rows(sink)] == expected(*values), sink
+    for number in range(len(house.members)):
+        one, two, kept = (house.rows(f"{name}{number}") for name in ("one", "two", "kept"))
+        assert one == two == kept, "rows were computed again"
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, step: Step, times: int) -> None:
+    """Die when a step is reached for so many times."""
+    left = [times]
+
+    def reached(here: Step) -> None:
+        if here is step:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+    monkeypatch.setattr(module, "reached", reached)
+
+
+class Hasty(disk.Disk):
+    """Does not wait for the disk: here a process dies, not the machine."""
+
+    def sync(self, handle: int) -> None:
+        pass
+
+    def sync_folder(self, path: str) -> None:
+        Path(path).stat()

@@ -28,10 +28,9 @@ import tidegate
 from tests.compiling import compile_text
 from tidegate.catalog.catalog import Catalog
 from tidegate.cli import live, plain, report, watching
-from tidegate.cli.doing import notes
 from tidegate.cli.main import app
 from tidegate.errors import DataDirectoryError, RunError, ScriptError, SqlError
-from tidegate.observe.status import OperatorStatus, State, StreamStatus
+from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.results import Result as StatementResult
 
@@ -419,39 +418,6 @@ class TestLiveScreen:
         screen, written = self.screen(100)
         screen.end([replace(RUNNING, rows_in_per_second=0.0)])
         assert written.getvalue().rstrip().endswith("waiting for rows")
-
-
-WINDOWED = replace(
-    RUNNING, rows_in_per_second=0.0, operators=(OperatorStatus("w", open_windows=3),)
-)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "ends", "lines"),
-    [
-        ([RUNNING], False, []),
-        ([replace(RUNNING, epoch=None)], False, ["waiting for the first rows"]),
-        (
-            [replace(RUNNING, epoch=None, working_seconds=7.9)],
-            False,
-            ["working on the first epoch, which takes longest: 7 s"],
-        ),
-        ([replace(WINDOWED, working_seconds=61.0)], False, ["working on an epoch: 61 s"]),
-        (
-            [RUNNING, replace(WINDOWED, name="w")],
-            False,
-            [
-                "w: waiting for rows; 3 windows open; what is open at the end closes with --until-end"
-            ],
-        ),
-        ([WINDOWED], True, ["waiting for rows; 3 windows open"]),
-        ([replace(RUNNING, error="the sink out: disk full")], False, ["the sink out: disk full"]),
-        ([replace(RUNNING, state=State.FAILED, error="oh")], False, ["oh"]),
-        ([replace(RUNNING, state=State.FINISHED, rows_in_per_second=0.0)], True, []),
-    ],
-)
-def test_what_streams_are_doing(statuses: list[StreamStatus], ends: bool, lines: list[str]) -> None:
-    assert notes(statuses, ends) == lines
 
 
 def data_directory(path: Path) -> Path:

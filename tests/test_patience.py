@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines import House, Looped, NoSpark
-from tests.test_pipeline import Hasty, check
+from tests.pipelines import Hasty, House, Looped, NoSpark, check
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
 from tidegate.spark.failure import JobFailed

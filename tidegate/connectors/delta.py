@@ -17,6 +17,7 @@ from tidegate.catalog.connector import (
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.common_options import EXISTING
 
 # What Delta has a type for; texts of a length are texts.
 _PLAIN = (
@@ -110,13 +111,7 @@ SPEC = ConnectorSpec(
                 OptionType.NAMES,
                 "the columns by which a table that is created is partitioned",
             ),
-            OptionSpec(
-                "existing",
-                OptionType.TEXT,
-                "what to do if an earlier pipeline with a sink of this name wrote there",
-                default="refuse",
-                choices=("refuse", "append"),
-            ),
+            EXISTING,
         ),
         accepts=lambda _: ANY_KIND,
         check_columns=_check_columns,

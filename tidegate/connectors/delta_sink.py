@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidegate.columns import OP
+from tidegate.connectors.ahead import sink_is_ahead
 from tidegate.connectors.delta_changes import merge_changes
 from tidegate.connectors.delta_table import (
     LOG,
@@ -214,20 +215,12 @@ class DeltaSink:
         )
 
     def _strange(self, has: EpochId, last: EpochId | None) -> TidegateError:
-        at = f", and the pipeline is at epoch {last.epoch}" if last is not None else ""
-        back = ""
-        if last is not None:
-            back = (
-                f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = "
-                "'keep'); (rows that are read again will be there twice)"
-            )
-        return RunError(
-            "TG-504",
+        return sink_is_ahead(
             f"the table {self.options['path']} has epoch {has.epoch} of generation "
             f"{has.generation} of {self.who}, which is ahead of the pipeline, or of another "
-            f"generation{at}",
-            hint="put back the data directory that belongs to this table, or write to another "
-            f"table{back}.",
+            "generation",
+            "put back the data directory that belongs to this table, or write to another table",
+            last,
         )
 
     def _refuse_doubles(self, decided: Decided) -> None:

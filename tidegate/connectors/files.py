@@ -17,47 +17,26 @@ from tidegate.catalog.connector import (
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.common_options import (
+    CSV,
+    CSV_READING,
+    DELIMITER,
+    EXISTING,
+    timestamp_format,
+)
 from tidegate.types import ChangelogKind
 
 _NESTED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _FORMATS = ("parquet", "json", "csv")
-_CSV, _TEXT = ("format", ("csv",)), ("format", ("json", "csv"))
-# What Spark knows in a pattern of times; a text between ' and ' stands for itself.
-_PATTERN_LETTERS = frozenset("GyMLdDQqEFahHKkmsSVzOXx")
-
-
-def one_character(value: str) -> str | None:
-    return None if len(value) == 1 else f"{value!r} is not one character"
-
-
-def not_empty(value: str) -> str | None:
-    return None if value else "it is empty"
-
-
-def time_pattern(value: str) -> str | None:
-    """What is wrong with a pattern of Spark's for times."""
-    letters = {c for part in value.split("'")[::2] for c in part if c.isalpha()}
-    strange = sorted(letters - _PATTERN_LETTERS)
-    if "%" in value or strange or not letters:
-        wrong = "%" if "%" in value else strange[0] if strange else value
-        return f"{wrong!r} is no part of a pattern such as yyyy-MM-dd HH:mm:ss"
-    return None
-
+_TEXT = ("format", ("json", "csv"))
 
 _COMMON = (
     OptionSpec("path", OptionType.TEXT, "the directory", required=True),
     OptionSpec("format", OptionType.TEXT, "the file format", default="parquet", choices=_FORMATS),
     OptionSpec(
-        "header", OptionType.BOOLEAN, "whether files have a header", default=True, only_with=_CSV
+        "header", OptionType.BOOLEAN, "whether files have a header", default=True, only_with=CSV
     ),
-    OptionSpec(
-        "delimiter",
-        OptionType.TEXT,
-        "what separates values",
-        default=",",
-        only_with=_CSV,
-        check=not_empty,
-    ),
+    DELIMITER,
 )
 _READING = (
     OptionSpec(
@@ -75,36 +54,8 @@ _READING = (
         choices=("utf-8", "iso-8859-1", "windows-1252", "utf-16"),
         only_with=_TEXT,
     ),
-    OptionSpec(
-        "timestamp_format",
-        OptionType.TEXT,
-        "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
-        only_with=_TEXT,
-        check=time_pattern,
-    ),
-    OptionSpec(
-        "null_value",
-        OptionType.TEXT,
-        "the text that means NULL, besides no text at all",
-        only_with=_CSV,
-    ),
-    OptionSpec(
-        "quote",
-        OptionType.TEXT,
-        "the character around values that hold a delimiter",
-        default='"',
-        only_with=_CSV,
-        check=one_character,
-        may_be_off=True,
-    ),
-    OptionSpec(
-        "escape",
-        OptionType.TEXT,
-        "the character before a quote that does not end the value",
-        default='"',
-        only_with=_CSV,
-        check=one_character,
-    ),
+    timestamp_format(_TEXT),
+    *CSV_READING,
 )
 
 _GLOB = OptionSpec("glob", OptionType.TEXT, "only files whose name fits this pattern")
@@ -183,13 +134,7 @@ SPEC = ConnectorSpec(
                 "so many small files of a directory are merged into one; none if left out",
                 minimum=2,
             ),
-            OptionSpec(
-                "existing",
-                OptionType.TEXT,
-                "what to do if an earlier pipeline with a sink of this name wrote there",
-                default="refuse",
-                choices=("refuse", "append"),
-            ),
+            EXISTING,
             OptionSpec(
                 "changelog",
                 OptionType.TEXT,

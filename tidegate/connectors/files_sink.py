@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tidegate.connectors.ahead import sink_is_ahead
 from tidegate.connectors.files_compaction import Compaction, Limits
 from tidegate.connectors.files_content import Content
 from tidegate.connectors.files_marker import Damaged, Marker, Shape
@@ -137,19 +138,12 @@ class FilesSink:
             raise self._strange(has, f"says {says}", decided.last)
 
     def _strange(self, has: str, marker: str, last: EpochId | None) -> TidegateError:
-        at = f", and the pipeline is at epoch {last.epoch}" if last is not None else ""
-        back = ""
-        if last is not None:
-            back = (
-                f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = "
-                "'keep'); (rows that are read again will be there twice)"
-            )
-        return RunError(
-            "TG-504",
+        return sink_is_ahead(
             f"{self.options['path']} {has} of the sink {self.context.sink.name}, but its marker "
-            f"{self.store.uri}/{self.aside}/{_MARKER} {marker}{at}",
-            hint="put back the data directory and the marker that belong to these files, or write "
-            f"to another path{back}.",
+            f"{self.store.uri}/{self.aside}/{_MARKER} {marker}",
+            "put back the data directory and the marker that belong to these files, or write "
+            "to another path",
+            last,
         )
 
     def _refuse_doubles(self, decided: Decided, markers: Mapping[str, Marker]) -> None:

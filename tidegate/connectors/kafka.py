@@ -20,7 +20,7 @@ from tidegate.catalog.connector import (
     Values,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.connectors.files import not_empty, one_character, time_pattern
+from tidegate.connectors.common_options import CSV_READING, DELIMITER, not_empty, timestamp_format
 from tidegate.connectors.kafka_formats import (
     AVRO_READING,
     AVRO_WRITING,
@@ -30,7 +30,7 @@ from tidegate.connectors.kafka_formats import (
 )
 from tidegate.types import MICROS, ChangelogKind
 
-_CSV, _TEXT = ("format", ("csv",)), ("format", ("json", "csv", "debezium-json"))
+_TEXT = ("format", ("json", "csv", "debezium-json"))
 # What exactly-once hangs on: settings of the client that are not the user's to choose.
 _OURS = {
     "bootstrap.servers": "use the option brokers",
@@ -181,44 +181,9 @@ _READING = (
         default="fail",
         choices=("fail", "continue"),
     ),
-    OptionSpec(
-        "timestamp_format",
-        OptionType.TEXT,
-        "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
-        only_with=_TEXT,
-        check=time_pattern,
-    ),
-    OptionSpec(
-        "delimiter",
-        OptionType.TEXT,
-        "what separates values",
-        default=",",
-        only_with=_CSV,
-        check=not_empty,
-    ),
-    OptionSpec(
-        "null_value",
-        OptionType.TEXT,
-        "the text that means NULL, besides no text at all",
-        only_with=_CSV,
-    ),
-    OptionSpec(
-        "quote",
-        OptionType.TEXT,
-        "the character around values that hold a delimiter",
-        default='"',
-        only_with=_CSV,
-        check=one_character,
-        may_be_off=True,
-    ),
-    OptionSpec(
-        "escape",
-        OptionType.TEXT,
-        "the character before a quote that does not end the value",
-        default='"',
-        only_with=_CSV,
-        check=one_character,
-    ),
+    timestamp_format(_TEXT),
+    DELIMITER,
+    *CSV_READING,
 )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BAD_RECORD, PARTITION
+from tidegate.columns import BAD_RECORD, PARTITION
 from tidegate.connectors.kafka_client import Connection
 from tidegate.connectors.kafka_tasks import Taken, taken_of
 from tidegate.connectors.plain_json import decoded
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 from tidegate.operators.vectors import RecordFailed
 
 
@@ -28,7 +29,7 @@ class JsonReader:
     def schema(self) -> pa.Schema:
         fields = [self.decoded.field(name) for name in self.names]
         if self.arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         return pa.schema(
             [*fields, pa.field(BAD_RECORD, pa.string()), pa.field(PARTITION, pa.int32())]
         )

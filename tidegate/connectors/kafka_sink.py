@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidegate.columns import OP
+from tidegate.connectors.ahead import sink_is_ahead
 from tidegate.connectors.files_sink import json_options
 from tidegate.connectors.kafka_avro import (
     GONE,
@@ -157,18 +158,12 @@ class KafkaSink:
         )
 
     def _strange(self, marker: EpochId, decided: Decided) -> TidegateError:
-        at = f"is at epoch {decided.last.epoch}" if decided.last is not None else "starts anew"
-        back = ""
-        if decided.last is not None:
-            back = (
-                f"; or leave them there: RESTORE FROM CHECKPOINT {decided.last.epoch} WITH (sinks "
-                "= 'keep'); (rows that are read again will be there twice)"
-            )
-        return RunError(
-            "TG-504",
+        return sink_is_ahead(
             f"the topic {self.topic} has epoch {marker.epoch} of generation {marker.generation} of "
-            f"the sink {self.context.sink.name}, and the pipeline {at}",
-            hint=f"put back the data directory that belongs to it, or choose another topic{back}.",
+            f"the sink {self.context.sink.name}, which is ahead of the pipeline, or of another "
+            "generation",
+            "put back the data directory that belongs to it, or choose another topic",
+            decided.last,
         )
 
     def _written_by_another(self) -> TidegateError:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.errors import RunError
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 from tidegate.storage import open_store
 
 
@@ -26,7 +26,7 @@ class InsertReader:
     def schema(self) -> pa.Schema:
         fields = list(self.columns)
         if self.arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         return pa.schema(fields)
 
     def read(self, share: str) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, RECORD_FILE, RECORD_LINE
+from tidegate.columns import RECORD_FILE, RECORD_LINE
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 from tidegate.storage import open_store
 
 _BATCH_ROWS = 100_000
@@ -32,7 +33,7 @@ class ParquetReader:
     def schema(self) -> pa.Schema:
         fields = list(self.columns)
         if self.arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         if self.located:
             fields += [pa.field(RECORD_FILE, pa.string()), pa.field(RECORD_LINE, pa.int64())]
         return pa.schema(fields)

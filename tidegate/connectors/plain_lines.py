@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BAD_RECORD
 from tidegate.connectors import plain_csv, plain_json
 from tidegate.connectors.text_lines import FIRST, TEXT_BYTES, TextReader
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 from tidegate.operators.vectors import RecordFailed
 
 
@@ -75,7 +76,7 @@ class PlainLinesReader:
     def schema(self) -> pa.Schema:
         fields = [self.format.schema.field(name) for name in self.names]
         if self.arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         return pa.schema([*fields, pa.field(BAD_RECORD, pa.string())])
 
     def read(self, share: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:

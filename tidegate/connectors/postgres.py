@@ -15,6 +15,7 @@ from tidegate.catalog.connector import (
     SourceSpec,
 )
 from tidegate.catalog.options import OptionSpec, OptionType
+from tidegate.connectors.common_options import EXISTING
 from tidegate.connectors.postgres_types import unknown_type
 
 _COMMON = (
@@ -71,13 +72,7 @@ SPEC = ConnectorSpec(
                 "true if the table is to be created where it is missing",
                 default=False,
             ),
-            OptionSpec(
-                "existing",
-                OptionType.TEXT,
-                "what to do if an earlier pipeline with a sink of this name wrote there",
-                default="refuse",
-                choices=("refuse", "append"),
-            ),
+            EXISTING,
         ),
         accepts=lambda _: ANY_KIND,
         check_columns=_check_columns,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.connectors.postgres_client import Login, driver, kept_connection, told
 from tidegate.connectors.postgres_read import ReadColumn, to_arrow
 from tidegate.errors import SystemAway
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 
 _BATCH_ROWS = 50_000
 
@@ -33,7 +33,7 @@ class RowReader:
     def schema(self) -> pa.Schema:
         fields = [column.field for column in self.columns]
         if self.arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         return pa.schema(fields)
 
     def read(self, share: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
+from tidegate.connectors.ahead import sink_is_ahead
 from tidegate.connectors.postgres_client import Login, driver, told
 from tidegate.connectors.postgres_moves import move
 from tidegate.connectors.postgres_table import (
@@ -167,19 +168,11 @@ class PostgresSink:
         )
 
     def _strange(self, has: EpochId, last: EpochId | None) -> TidegateError:
-        at = f", and the pipeline is at epoch {last.epoch}" if last is not None else ""
-        back = ""
-        if last is not None:
-            back = (
-                f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = "
-                "'keep'); (rows that are read again will be there twice)"
-            )
-        return RunError(
-            "TG-504",
+        return sink_is_ahead(
             f"the table {self._target} has epoch {has.epoch} of generation {has.generation} of the "
-            f"sink {self.name}, which is ahead of the pipeline, or of another generation{at}",
-            hint="put back the data directory that belongs to this table, or write to another "
-            f"table{back}.",
+            f"sink {self.name}, which is ahead of the pipeline, or of another generation",
+            "put back the data directory that belongs to this table, or write to another table",
+            last,
         )
 
     def _refuse_doubles(self, connection: Any, decided: Decided) -> None:

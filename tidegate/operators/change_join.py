@@ -21,9 +21,8 @@ from tidegate.operators.group_kernels import (
     WEIGHT,
     canonical,
     concat,
-    places_of,
 )
-from tidegate.operators.kept_rows import KeptRows, net
+from tidegate.operators.kept_rows import KeptRows, net, same_keys
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import (
     TIME,
@@ -128,7 +127,7 @@ class ChangeJoin:
         output = Output()
         if any(table.num_rows for table in came):
             silent = self.at_end and not self.retracts
-            old = [] if silent else self._same_keys(log, came)
+            old = [] if silent else same_keys(log, came, self.matching.names)
             new = self._known(state, old, came)
             if not self.at_end:
                 output.main += self._changes(old, new)
@@ -168,14 +167,6 @@ class ChangeJoin:
         late = ints(rows, TIME) + self.step_us <= moment.before_us
         state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
         return rows.filter(pa.array(~late)) if late.any() else rows
-
-    def _same_keys(self, log: RunLog, came: Sequence[pa.Table]) -> list[pa.Table]:
-        """What is kept of the keys that came in."""
-        by = [HASH, *self.matching.names]
-        keys = pa.concat_tables([table.select(by) for table in came])
-        stored = log.load(ints(keys, HASH))[-2:]
-        known = [places_of(keys, table.select(by), by) >= 0 for table in stored]
-        return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]
 
     def _known(
         self, state: OperatorState, old: list[pa.Table], came: list[pa.Table]

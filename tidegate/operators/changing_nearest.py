@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT, OP
+from tidegate.columns import DELETE, INSERT, OP
 from tidegate.errors import not_built
+from tidegate.operators.arrival import BY_ARRIVAL, arrived
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.group_kernels import HASH, WEIGHT, canonical, concat, places_of
-from tidegate.operators.kept_rows import KeptRows, net
+from tidegate.operators.group_kernels import HASH, WEIGHT, canonical, concat
+from tidegate.operators.kept_rows import KeptRows, net, same_keys
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import Ints, Matching, columns_of, ints
 from tidegate.operators.nearest import NEAREST, NOTHING, Nearest, as_numbers, measurable
@@ -72,8 +73,7 @@ class ChangingNearest:
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
-        return (self.stored(0),), (pa.schema([*self.stored(1), *arrival]),)
+        return (self.stored(0),), (arrived(self.stored(1)),)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -115,7 +115,7 @@ class ChangingNearest:
         came = [self._came(port, inputs[port]) for port in (0, 1)]
         output = Output()
         if any(table.num_rows for table in came):
-            old = self._same_keys(log, came)
+            old = same_keys(log, came, self.matching.names)
             new = self._known(state, old, came)
             if not self.at_end:
                 output.main += self._changes(old, new)
@@ -147,16 +147,8 @@ class ChangingNearest:
         (rows,) = concat(parts)
         if port == 0:
             return net(rows)
-        rows = rows.sort_by([(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")])
+        rows = rows.sort_by(BY_ARRIVAL)
         return _ORDERED.net(rows.select(self.stored(1).names))
-
-    def _same_keys(self, log: RunLog, came: Sequence[pa.Table]) -> list[pa.Table]:
-        """What is kept of the keys that came in."""
-        by = [HASH, *self.matching.names]
-        keys = pa.concat_tables([table.select(by) for table in came])
-        stored = log.load(ints(keys, HASH))[-2:]
-        known = [places_of(keys, table.select(by), by) >= 0 for table in stored]
-        return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]
 
     def _known(
         self, state: OperatorState, old: Sequence[pa.Table], came: Sequence[pa.Table]

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BEFORE, DELETE, INSERT, OP
+from tidegate.operators.arrival import INT, SEQ, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
 from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, concat, places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER, Mask, equal_rows, ranks_of
-from tidegate.operators.ranking import INT, SEQ, Partitions, numbered
+from tidegate.operators.ranking import Partitions
 from tidegate.operators.runs import FORMAT, RunLog
 from tidegate.operators.time_to_live import TimeToLive
 from tidegate.state.codec import schema_text
@@ -142,11 +143,10 @@ class ChangingTopN:
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
     ) -> pa.Table:
         """Rows of partitions that are open; late ones are counted, and kept if asked."""
-        rows = pa.concat_tables([self.packed[0][0].empty_table(), *(part[0] for part in parts)])
+        (packed,) = self.packed[0]
         if not self.closes:
-            return rows
-        rows, late = split_late(rows, moment.before_us)
-        state.count_late(late.num_rows)
+            return pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(packed, parts, state, moment)
         if self.late_rows is None:
             return rows
         output.late += self.late_rows.of_windows(late, self.start, moment.before_us)

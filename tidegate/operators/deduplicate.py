@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators import runs, segments
+from tidegate.operators.arrival import INT, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_kernels import HASH, PANE, SEEN, concat, places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import ROW_NUMBER
-from tidegate.operators.ranking import INT, Ranking, numbered
+from tidegate.operators.ranking import Ranking
 from tidegate.operators.runs import RunLog
 from tidegate.operators.segments import SegmentLog
 from tidegate.operators.time_to_live import TimeToLive
@@ -127,7 +128,7 @@ class Deduplicate:
                 # What has waited until its key closes needs no remembering.
                 out.append((self._keys(first, moment),))
         self._drop_closed(out, moment)
-        self._save(out, waiting)
+        self.limits.enforce_both(self.name, out, waiting, state.gauges)
         return output
 
     def _out(self, state: OperatorState) -> RunLog:
@@ -138,14 +139,6 @@ class Deduplicate:
         due = (lambda keys: ints(keys, PANE)) if self.closes else None
         return RunLog(state, (self._key,), lambda tables: tables, due=due)
 
-    def _save(self, out: RunLog, waiting: SegmentLog) -> None:
-        waiting.save()
-        sizes, gauges = waiting.sizes(), out.state.gauges
-        self.limits.enforce(self.name, out, gauges)
-        for what, size in sizes.items():
-            gauges[what] += size
-        self.limits.check(self.name, gauges)
-
     def _leading(self, tables: Tables) -> Tables:
         return (self.ranking.leading(tables[0]),)
 
@@ -153,14 +146,12 @@ class Deduplicate:
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        rows = pa.concat_tables([self.packed[0][0].empty_table(), *(part[0] for part in parts)])
+        (packed,) = self.packed[0]
         if not (self.waits or self.closes):
-            return rows
-        rows, late = split_late(rows, moment.before_us)
+            return pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(packed, parts, state, moment)
         if self.late_rows is None:
-            state.count_late(int(ints(late, SEEN).sum()))
             return rows
-        state.count_late(late.num_rows)
         output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
         return self.ranking.select(rows, self._lifted)
 

@@ -6,6 +6,7 @@ retraction carries exactly what was added.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,20 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.bags import cancel_owed, cancel_pairs
 from tidegate.operators.accumulators.kernels import first_places
-from tidegate.operators.group_kernels import WEIGHT, group_ids
+from tidegate.operators.group_kernels import HASH, WEIGHT, group_ids, places_of
 from tidegate.operators.matching import Ints, ints
+from tidegate.operators.runs import RunLog
 
 _CONTENT = "_content"
+
+
+def same_keys(log: RunLog, came: Sequence[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
+    """What is kept on both sides of a join of the keys that came in."""
+    by = [HASH, *keys]
+    found = pa.concat_tables([table.select(by) for table in came])
+    stored = log.load(ints(found, HASH))[-2:]
+    known = [places_of(found, table.select(by), by) >= 0 for table in stored]
+    return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.contract import Operator
+from tidegate.operators.contract import Moment, Operator, OperatorState, Tables
+from tidegate.operators.group_kernels import PANE, SEEN
+from tidegate.operators.matching import ints
 from tidegate.operators.panes import Panes
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -66,14 +68,14 @@ class LateRows:
         rows = pa.concat_tables(parts) if parts else self.packed.empty_table()
         if limit_us is None or not rows.num_rows:
             return rows, rows.slice(0, 0)
-        late = panes.last_end(rows.column("_pane").to_numpy()) <= limit_us
+        late = panes.last_end(rows.column(PANE).to_numpy()) <= limit_us
         if not late.any():
             return rows, rows.slice(0, 0)
         return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
 
     def mark(self, rows: pa.Table, panes: Panes, watermark_us: int | None) -> pa.Table:
         """Add which operator, window and watermark made them late."""
-        ends = panes.last_end(rows.column("_pane").to_numpy())
+        ends = panes.last_end(rows.column(PANE).to_numpy())
         return self.marked(rows, panes.start(ends), ends, watermark_us)
 
     def of_windows(
@@ -82,7 +84,7 @@ class LateRows:
         """The same where the pane of a row is the end of its window, and a column its start."""
         if not rows.num_rows:
             return []
-        ends = starts = np.asarray(rows.column("_pane").to_numpy(), np.int64)
+        ends = starts = np.asarray(rows.column(PANE).to_numpy(), np.int64)
         if start is not None:
             starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
         return [self.marked(rows, starts, ends, watermark_us)]
@@ -112,12 +114,20 @@ class LateRows:
         ]
 
 
-def split_late(rows: pa.Table, before_us: int | None) -> tuple[pa.Table, pa.Table]:
-    """Rows whose pane the watermark has not passed, and those whose pane it has."""
-    if before_us is None or not rows.num_rows:
+def split_late(
+    packed: pa.Schema, parts: Sequence[Tables], state: OperatorState, moment: Moment
+) -> tuple[pa.Table, pa.Table]:
+    """Rows whose pane the watermark has not passed, and those whose pane it has, which are counted.
+
+    Where rows were left behind before they came here, SEEN says how many each stands for.
+    """
+    rows = pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
+    if moment.before_us is None or not rows.num_rows:
         return rows, rows.slice(0, 0)
-    late = rows.column("_pane").to_numpy() <= before_us
-    return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+    is_late = ints(rows, PANE) <= moment.before_us
+    late = rows.filter(pa.array(is_late))
+    state.count_late(int(ints(late, SEEN).sum()) if SEEN in packed.names else late.num_rows)
+    return rows.filter(pa.array(~is_late)), late
 
 
 def with_late_columns(

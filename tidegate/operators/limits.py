@@ -16,6 +16,14 @@ class Log(Protocol):
     def compact(self) -> None: ...
 
 
+class Waiting(Protocol):
+    """What keeps rows by time until they are due."""
+
+    def save(self) -> None: ...
+
+    def sizes(self) -> dict[str, int]: ...
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much one key group of an operator may keep; None is no limit."""
@@ -33,6 +41,17 @@ class Limits:
         if self.exceeded(gauges):
             log.compact()
             log.save()
+        self.check(operator, gauges)
+
+    def enforce_both(
+        self, operator: str, log: Log, waiting: Waiting, gauges: dict[str, int]
+    ) -> None:
+        """The same where rows wait besides."""
+        waiting.save()
+        sizes = waiting.sizes()
+        self.enforce(operator, log, gauges)
+        for what, size in sizes.items():
+            gauges[what] += size
         self.check(operator, gauges)
 
     def check(self, operator: str, gauges: dict[str, int]) -> None:

@@ -16,21 +16,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.errors import not_built
-from tidegate.operators import runs, segments
+from tidegate.operators import arrival, runs, segments
 from tidegate.operators.accumulators.kernels import to_flags
+from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, canonical, concat, group_ids
-from tidegate.operators.keys import as_array, comparable
+from tidegate.operators.group_kernels import HASH, PANE, concat, group_ids
+from tidegate.operators.keys import as_array
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.match_results import Results, Taken, Totalled
 from tidegate.operators.match_search import WAITS, Found, Program, Search
 from tidegate.operators.matching import ints
-from tidegate.operators.ordering import Ints, Ordering, codes, sortable
-from tidegate.operators.ranking import INT, SEQ, numbered
+from tidegate.operators.ordering import Ints, Ordering, check_partitions, codes
 from tidegate.operators.runs import RunLog
 from tidegate.operators.segments import SegmentLog
 from tidegate.operators.time_to_live import TimeToLive
@@ -56,14 +54,7 @@ class MatchSpec:
     rows_back: int = 0
 
     def __post_init__(self) -> None:
-        for kind in self.keys:
-            if not comparable(kind):
-                hint = "partition by the values of some of its keys, for example m['a']."
-                raise not_built(f"PARTITION BY is not supported over {kind}", hint)
-        for item in self.orders:
-            if not sortable(item.type):
-                hint = "order by its parts."
-                raise not_built(f"ORDER BY is not supported over {item.type}", hint)
+        check_partitions(self.keys, self.orders)
 
     @property
     def key_fields(self) -> list[pa.Field]:
@@ -119,14 +110,12 @@ class Match:
 
     @property
     def arrived(self) -> pa.Schema:
-        """A row that comes in, with its place of arrival."""
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT)]
-        return pa.schema([*self._content, *arrival])
+        return arrival.arrived(self._content)
 
     @cached_property
     def waiting(self) -> pa.Schema:
         """A row that waits for the watermark, with its place among all that came."""
-        return pa.schema([*self._content, pa.field(SEQ, INT)])
+        return arrival.kept(self._content)
 
     @cached_property
     def kept(self) -> pa.Schema:
@@ -159,11 +148,7 @@ class Match:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
-        made = {item.name: canonical(rows.column(item.name)) for item in self.spec.key_fields}
-        schema = self.arrived
-        columns = [made[n] if n in made else rows.column(n) for n in schema.names]
-        return pa.table(columns, schema=schema)
+        return arrival.select(rows, self.arrived, self.spec.key_fields)
 
     # Where the state is
 
@@ -171,7 +156,7 @@ class Match:
         output = Output()
         log = RunLog(state, (self.kept,), lambda tables: tables, due=lambda t: ints(t, PANE))
         waiting = SegmentLog(state, (self.waiting,), None, "waiting")
-        rows = numbered(state, self._on_time(state, inputs[0], moment, output))
+        rows = arrival.numbered(state, self._on_time(state, inputs[0], moment, output))
         rows = rows.select(self.waiting.names)
         self._touch(state, log, rows, moment)
         if moment.after_us is not None:
@@ -179,24 +164,14 @@ class Match:
             output.main += self._results(log, due, moment)
         if rows.num_rows:
             waiting.append((rows,))
-        self._save(log, waiting)
+        self.limits.enforce_both(self.name, log, waiting, state.gauges)
         return output
-
-    def _save(self, log: RunLog, waiting: SegmentLog) -> None:
-        waiting.save()
-        sizes, gauges = waiting.sizes(), log.state.gauges
-        self.limits.enforce(self.name, log, gauges)
-        for what, size in sizes.items():
-            gauges[what] += size
-        self.limits.check(self.name, gauges)
 
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        rows = pa.concat_tables([self.packed[0][0].empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(rows, moment.before_us)
-        state.count_late(late.num_rows)
+        rows, late = split_late(self.packed[0][0], parts, state, moment)
         if self.late_rows is None:
             return rows
         output.late += self.late_rows.of_windows(late, None, moment.before_us)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
+from tidegate.columns import INSERT, OP
+from tidegate.operators.arrival import ARRIVAL_FIELDS, SEQ, numbered
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
 from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, canonical, concat
@@ -26,7 +27,6 @@ from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, Matching, columns_of, ints
 from tidegate.operators.nearest import BACKWARD, FORWARD, NEAREST, NOTHING, Nearest, distance
-from tidegate.operators.ranking import SEQ, numbered
 from tidegate.operators.right_rows import RightRows
 from tidegate.operators.runs import FORMAT as RUNS
 from tidegate.operators.runs import RunLog
@@ -73,9 +73,8 @@ class NearestJoin:
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
         hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.matching.fields]
         weight = [pa.field(WEIGHT, _INT)] if self.retracts else []
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, _INT)]
         left = pa.schema([*hidden, *columns_of(self.columns[0]), *weight])
-        right = pa.schema([*hidden, *columns_of(self.columns[1]), *self._alive, *arrival])
+        right = pa.schema([*hidden, *columns_of(self.columns[1]), *self._alive, *ARRIVAL_FIELDS])
         return ((left,), (right,))
 
     @property

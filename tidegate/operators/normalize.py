@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
+from tidegate.operators.arrival import ARRIVAL_FIELDS, BY_ARRIVAL
 from tidegate.operators.changes import changes
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
@@ -51,8 +52,7 @@ class Normalize:
     @property
     def _row(self) -> pa.Schema:
         keys = [pa.field(*pair) for pair in zip(self._names, self.keys, strict=True)]
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
-        return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output, *arrival])
+        return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output, *ARRIVAL_FIELDS])
 
     @property
     def stored(self) -> pa.Schema:
@@ -81,7 +81,7 @@ class Normalize:
         """The last row of each key, by the place where it stood; Arrow's sort is stable."""
         if rows.num_rows <= 1:
             return rows
-        rows = rows.sort_by([(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")])
+        rows = rows.sort_by(BY_ARRIVAL)
         ids, count = group_ids(rows, self._names)
         last = np.zeros(count, np.int64)
         last[ids] = np.arange(rows.num_rows)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.keys import Column, as_array, canonical, group_ids, ranks
+from tidegate.errors import not_built
+from tidegate.operators.keys import Column, as_array, canonical, comparable, group_ids, ranks
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -29,6 +30,18 @@ class Ordering:
 def sortable(kind: pa.DataType) -> bool:
     """Whether values of a type have an order here."""
     return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
+
+
+def check_partitions(keys: Sequence[pa.DataType], orders: Sequence[Ordering]) -> None:
+    """Refuse what rows cannot be partitioned or ordered by."""
+    for kind in keys:
+        if not comparable(kind):
+            hint = "partition by the values of some of its keys, for example m['a']."
+            raise not_built(f"PARTITION BY is not supported over {kind}", hint)
+    for item in orders:
+        if not sortable(item.type):
+            hint = "order by its parts."
+            raise not_built(f"ORDER BY is not supported over {item.type}", hint)
 
 
 def codes(column: Column, ordering: Ordering) -> Ints:

@@ -15,18 +15,17 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators import runs, segments
+from tidegate.operators import arrival, runs, segments
+from tidegate.operators.arrival import INT
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, canonical, concat
+from tidegate.operators.group_kernels import HASH, PANE, concat
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
 from tidegate.operators.over_functions import OverSpec
 from tidegate.operators.over_history import ENDS, History, Reach
 from tidegate.operators.over_step import advance
-from tidegate.operators.ranking import INT, SEQ, numbered
 from tidegate.operators.runs import RunLog
 from tidegate.operators.segments import SegmentLog
 from tidegate.operators.time_to_live import TimeToLive
@@ -71,14 +70,12 @@ class Over:
 
     @property
     def arrived(self) -> pa.Schema:
-        """A row that comes in, with its place of arrival."""
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT)]
-        return pa.schema([*self._content, *arrival])
+        return arrival.arrived(self._content)
 
     @property
     def waiting(self) -> pa.Schema:
         """A row that waits for the watermark, with its place among all that came."""
-        return pa.schema([*self._content, pa.field(SEQ, INT)])
+        return arrival.kept(self._content)
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -115,11 +112,7 @@ class Over:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
-        made = {item.name: canonical(rows.column(item.name)) for item in self.spec.key_fields}
-        schema = self.arrived
-        columns = [made[n] if n in made else rows.column(n) for n in schema.names]
-        return pa.table(columns, schema=schema)
+        return arrival.select(rows, self.arrived, self.spec.key_fields)
 
     # Where the state is
 
@@ -127,7 +120,7 @@ class Over:
         output, log = Output(), self._log(state)
         waiting = SegmentLog(state, (self.waiting,), None, "waiting")
         self._forget(log, moment)
-        rows = numbered(state, self._on_time(state, inputs[0], moment, output))
+        rows = arrival.numbered(state, self._on_time(state, inputs[0], moment, output))
         rows = rows.select(self.waiting.names)
         self._touch(log, rows, moment)
         if moment.after_us is None:
@@ -137,7 +130,7 @@ class Over:
             output.main += self._results(log, due, ahead, moment)
         if rest.num_rows:
             waiting.append((rest,))
-        self._save(log, waiting)
+        self.limits.enforce_both(self.name, log, waiting, state.gauges)
         return output
 
     def _log(self, state: OperatorState) -> RunLog:
@@ -150,21 +143,11 @@ class Over:
         due = (lambda table: ints(table, PANE)) if self.history.falls else None
         return RunLog(state, schemas, lambda tables: tables, due=due)
 
-    def _save(self, log: RunLog, waiting: SegmentLog) -> None:
-        waiting.save()
-        sizes, gauges = waiting.sizes(), log.state.gauges
-        self.limits.enforce(self.name, log, gauges)
-        for what, size in sizes.items():
-            gauges[what] += size
-        self.limits.check(self.name, gauges)
-
     def _on_time(
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        rows = pa.concat_tables([self.packed[0][0].empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(rows, moment.before_us)
-        state.count_late(late.num_rows)
+        rows, late = split_late(self.packed[0][0], parts, state, moment)
         if self.late_rows is None:
             return rows
         output.late += self.late_rows.of_windows(late, None, moment.before_us)

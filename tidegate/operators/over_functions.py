@@ -13,8 +13,8 @@ from tidegate.errors import not_built
 from tidegate.operators.accumulators import Call
 from tidegate.operators.accumulators.kernels import take_or_null
 from tidegate.operators.contract import Tables
-from tidegate.operators.keys import as_array, comparable
-from tidegate.operators.ordering import Ints, Ordering, codes, sortable
+from tidegate.operators.keys import as_array
+from tidegate.operators.ordering import Ints, Ordering, check_partitions, codes
 from tidegate.operators.over_frames import Frame, Placed, bounds, has_distance, placed, values_of
 from tidegate.operators.over_states import FrameGroup, rounds
 
@@ -68,15 +68,7 @@ class OverSpec:
     columns: tuple[pa.DataType, ...]
 
     def __post_init__(self) -> None:
-        for kind in self.keys:
-            if not comparable(kind):
-                hint = "partition by the values of some of its keys, for example m['a']."
-                raise not_built(f"PARTITION BY is not supported over {kind}", hint)
-        for item in self.orders:
-            if not sortable(item.type):
-                raise not_built(
-                    f"ORDER BY is not supported over {item.type}", "order by its parts."
-                )
+        check_partitions(self.keys, self.orders)
         for function in self.functions:
             self._check_range(function)
 

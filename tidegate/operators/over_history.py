@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Tables
 from tidegate.operators.group_kernels import HASH, PANE, ROWS
@@ -15,7 +16,6 @@ from tidegate.operators.matching import ints
 from tidegate.operators.ordering import Mask
 from tidegate.operators.over_functions import OverSpec
 from tidegate.operators.over_states import FrameGroup
-from tidegate.operators.ranking import INT, SEQ
 
 # The number of a partition, how many of its rows are gone, and how many groups of peers.
 ID, BEFORE, GROUPS = "_id", "_before", "_groups"

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
+from tidegate.operators import arrival
+from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.changes import changes
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, canonical, group_ids
+from tidegate.operators.group_kernels import HASH, PANE, group_ids
 from tidegate.operators.matching import ints
 from tidegate.operators.over_functions import OverSpec
-from tidegate.operators.ranking import INT, SEQ
+from tidegate.operators.ranking import select
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,14 @@ class WholePartitions:
 
     @property
     def arrived(self) -> pa.Schema:
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT)]
-        return pa.schema([*self.content, *arrival])
+        return arrival.arrived(self.content)
 
     @property
     def kept(self) -> pa.Schema:
-        return pa.schema([*self.content, pa.field(SEQ, INT)])
+        return arrival.kept(self.content)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
-        made = {item.name: canonical(rows.column(item.name)) for item in self.key_fields}
-        made[SEEN] = pa.array(np.ones(rows.num_rows, np.int64))
-        columns = [made[n] if n in made else rows.column(n) for n in schema.names]
-        return pa.table(columns, schema=schema)
+        return select(rows, schema, self.key_fields)
 
     def contenders(self, rows: pa.Table) -> pa.Table:
         """Every row counts."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.accumulators.kernels import take_or_null, to_flags
+from tidegate.operators.arrival import SEQ
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import OperatorState, Tables
 from tidegate.operators.group_kernels import HASH, PANE, group_ids, places_of
@@ -28,7 +29,6 @@ from tidegate.operators.over_history import (
     state_of,
 )
 from tidegate.operators.over_states import FrameGroup
-from tidegate.operators.ranking import SEQ
 
 # What a row is: out already, about to come out, or only there to be seen.
 _OUT, _DUE, _AHEAD = 0, 1, 2

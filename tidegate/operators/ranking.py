@@ -10,33 +10,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, DELETE, INSERT
-from tidegate.errors import not_built
+from tidegate.columns import DELETE, INSERT
+from tidegate.operators import arrival
 from tidegate.operators.accumulators.kernels import first_places
+from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.changes import changes
-from tidegate.operators.contract import OperatorState, with_op
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, canonical, group_ids, places_of
-from tidegate.operators.keys import comparable
+from tidegate.operators.contract import with_op
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, group_ids, places_of
 from tidegate.operators.ordering import (
     DENSE_RANK,
     RANK,
     ROW_NUMBER,
     Ints,
     Ordering,
+    check_partitions,
     codes,
     equal_rows,
     ranks_of,
-    sortable,
 )
 
-# The place of a row among all that came: of rows that are equal in the order the first one wins.
-SEQ = "_seq"
-INT = pa.int64()
 _PLACE = "_place"
-_ARRIVAL = (
-    (ARRIVAL_FILE, Ordering(pa.string(), False, False)),
-    (ARRIVAL_ROW, Ordering(INT, False, False)),
-)
 
 
 class Partitions(Protocol):
@@ -105,14 +98,7 @@ class Ranking:
     def __post_init__(self) -> None:
         assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
         assert self.limit >= 1, "there is a first row"
-        for kind in self.keys:
-            if not comparable(kind):
-                hint = "partition by the values of some of its keys, for example m['a']."
-                raise not_built(f"PARTITION BY is not supported over {kind}", hint)
-        for item in self.order:
-            if not sortable(item.type):
-                hint = "order by its parts."
-                raise not_built(f"ORDER BY is not supported over {item.type}", hint)
+        check_partitions(self.keys, self.order)
 
     # Shapes
 
@@ -149,21 +135,14 @@ class Ranking:
 
     @property
     def arrived(self) -> pa.Schema:
-        """A row that comes in, with its place of arrival."""
-        arrival = [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT)]
-        return pa.schema([*self.content, *arrival])
+        return arrival.arrived(self.content)
 
     @property
     def kept(self) -> pa.Schema:
-        """A row that is stored, with its place among all that came."""
-        return pa.schema([*self.content, pa.field(SEQ, INT)])
+        return arrival.kept(self.content)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
-        made = {item.name: canonical(rows.column(item.name)) for item in self.key_fields}
-        made[SEEN] = pa.array(np.ones(rows.num_rows, np.int64))
-        columns = [made[n] if n in made else rows.column(n) for n in schema.names]
-        return pa.table(columns, schema=schema)
+        return select(rows, schema, self.key_fields)
 
     # Order
 
@@ -175,7 +154,7 @@ class Ranking:
         if rows.num_rows <= 1:
             return rows
         ids, count = group_ids(rows, self.by)
-        keep = self._ranks(rows, ids, _arrival(rows))[0] <= self.limit
+        keep = self._ranks(rows, ids, arrival.arrival_codes(rows))[0] <= self.limit
         if keep.all():
             return rows
         if SEEN in rows.column_names:
@@ -208,9 +187,9 @@ class Ranking:
         sizes = pc.fill_null(pc.cast(rows.column(f"c{self.size}"), INT), 0)
         return np.asarray(sizes.to_numpy(), np.int64)
 
-    def _ranks(self, rows: pa.Table, ids: Ints, arrival: Sequence[Ints]) -> tuple[Ints, Ints]:
+    def _ranks(self, rows: pa.Table, ids: Ints, came: Sequence[Ints]) -> tuple[Ints, Ints]:
         by = [codes(rows.column(name), item) for name, item in self._orders]
-        places = [-np.asarray(place) for place in arrival] if self.latest else arrival
+        places = [-np.asarray(place) for place in came] if self.latest else came
         return ranks_of(self.function, ids, by, places)
 
     def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
@@ -226,17 +205,10 @@ class Ranking:
         return _difference(was.select(self.row.names), now.select(self.row.names))
 
 
-def numbered(state: OperatorState, rows: pa.Table) -> pa.Table:
-    """Rows in the order they came in, numbered on from those of earlier epochs."""
-    first = int(state.meta.get("seq", 0))
-    state.meta["seq"] = first + rows.num_rows
-    order = np.lexsort(tuple(reversed(_arrival(rows))))
-    numbers = pa.array(np.arange(first, first + rows.num_rows))
-    return rows.take(pa.array(order)).append_column(SEQ, numbers)
-
-
-def _arrival(rows: pa.Table) -> list[Ints]:
-    return [codes(rows.column(name), item) for name, item in _ARRIVAL]
+def select(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field]) -> pa.Table:
+    """The columns that count; a row that came is one row that was seen."""
+    seen = {SEEN: pa.array(np.ones(rows.num_rows, np.int64))}
+    return arrival.select(rows, schema, keys, seen)
 
 
 def _difference(was: pa.Table, now: pa.Table) -> pa.Table:

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.operators.arrival import SEQ
 from tidegate.operators.contract import OperatorState, Tables
 from tidegate.operators.group_kernels import HASH, PANE, group_ids
 from tidegate.operators.matching import ints
 from tidegate.operators.nearest import BACKWARD, FORWARD, Nearest
-from tidegate.operators.ranking import SEQ
 from tidegate.operators.runs import RunLog
 from tidegate.operators.segments import SegmentLog
 

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import INSERT, OP
+from tidegate.operators.arrival import INT, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
 from tidegate.operators.group_kernels import PANE, SEEN, concat
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
-from tidegate.operators.ranking import INT, Partitions, numbered
+from tidegate.operators.ranking import Partitions
 from tidegate.operators.segments import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
@@ -95,12 +96,9 @@ class WindowTopN:
         self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
     ) -> pa.Table:
         """Rows of open windows that can win; late ones are counted, and kept if asked."""
-        rows = pa.concat_tables([self.packed[0][0].empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(rows, moment.before_us)
+        rows, late = split_late(self.packed[0][0], parts, state, moment)
         if self.late_rows is None:
-            state.count_late(int(ints(late, SEEN).sum()))
             return self.ranking.contenders(rows)
-        state.count_late(late.num_rows)
         output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
         return self.ranking.contenders(self.ranking.select(rows, self._lifted))
 

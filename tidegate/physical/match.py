@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlglot import exp
-
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.physical.calls import plan_call
 from tidegate.physical.join import closing_sql
 from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.match_program import MatchPlan, require_translatable
 from tidegate.physical.meaning import Words, ttl_words
+from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import SqlWriter, micros, quoted
@@ -26,15 +25,14 @@ from tidegate.types import ChangelogKind, format_duration
 if TYPE_CHECKING:
     from tidegate.operators.late import LateRows
     from tidegate.operators.match import Match, MatchSpec
-    from tidegate.operators.ordering import Ordering
 
 
 # What it needs to know, and what it refuses
 
 
 def operands(node: n.Match) -> Iterator[Operands]:
-    trees = [*node.partition, *(_order(part)[0] for part in node.order)]
-    texts, totals = [to_sql(tree) for tree in trees], []
+    texts = [*(to_sql(tree) for tree in node.partition), *(ordered_by(o) for o in node.order)]
+    totals = []
     for part in _parts(node):
         if isinstance(part, n.Pick):
             texts += [to_sql(tree) for tree in part.trees]
@@ -139,7 +137,7 @@ def build(node: n.Match, request: Request) -> Built:
     columns.add(PANE, closing_sql(item) + (" + 1L" if item.role is n.Role.TIME else ""))
     columns.add(TIME, micros(quoted(item.id)))
     columns.add_all("k", [to_sql(part) for part in node.partition])
-    columns.add_all("o", [to_sql(_order(part)[0]) for part in node.order[1:]])
+    columns.add_all("o", [ordered_by(part) for part in node.order[1:]])
     columns.add_all("v", plan.values)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
@@ -163,7 +161,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
     program, measures = plan.program(), plan.measures()
     spec = MatchSpec(
         tuple(types.all([to_sql(part) for part in node.partition])),
-        tuple(_ordering(part, types) for part in node.order[1:]),
+        tuple(ordering(part, types) for part in node.order[1:]),
         tuple(types.all(plan.values)),
         program,
         measures,
@@ -174,21 +172,6 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
     # An aggregate that cannot run is refused now, and not when there is a match.
     assert spec.results.groups is not None, "it is made from all calls"
     return spec
-
-
-def _ordering(part: exp.Expr, types: Types) -> Ordering:
-    from tidegate.operators.ordering import Ordering
-
-    tree, descending, first = _order(part)
-    return Ordering(types.of(to_sql(tree)), descending, first)
-
-
-def _order(part: exp.Expr) -> tuple[exp.Expr, bool, bool]:
-    """What is ordered by, whether downwards, and whether NULLs come first."""
-    if not isinstance(part, exp.Ordered):
-        return part, False, True
-    descending, first = bool(part.args.get("desc")), part.args.get("nulls_first")
-    return part.this, descending, (not descending if first is None else bool(first))
 
 
 KIND = OperatorKind(

@@ -13,6 +13,7 @@ from tidegate.physical.calls import CallPlan, plan_call
 from tidegate.physical.join import closing_sql
 from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, ttl_words
+from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from tidegate.operators.contract import Operator
     from tidegate.operators.late import LateRows
+    from tidegate.operators.ordering import Ordering
     from tidegate.operators.over_frames import Frame
     from tidegate.operators.over_functions import Function, OverSpec
 
@@ -125,7 +127,7 @@ def _unrunnable(looks: Looks, message: str) -> Unrunnable:
 def operands(node: n.Over) -> Iterator[Operands]:
     plans = [plan_function(looks, node.input) for looks in node.looks]
     texts = [to_sql(part) for part in node.partition]
-    texts += [to_sql(_ordered(part)[0]) for looks in node.looks for part in looks.order]
+    texts += [ordered_by(part) for looks in node.looks for part in looks.order]
     texts += [text for plan in plans for text in plan.arguments]
     yield Operands((node.input,), tuple(texts))
 
@@ -220,7 +222,7 @@ def build(node: n.Over, request: Request) -> Built:
     plans = [plan_function(looks, node.input) for looks in node.looks]
     spec = _spec(node, plans, request.types)
     columns.add_all("k", [to_sql(part) for part in node.partition])
-    columns.add_all("o", [to_sql(_ordered(part)[0]) for sort in _sorts(node) for part in sort])
+    columns.add_all("o", [ordered_by(part) for sort in _sorts(node) for part in sort])
     results = _added(node, request.types)
     for index, (plan, name) in enumerate(zip(plans, results, strict=True)):
         default = [f"CAST({plan.default} AS {name})"] if plan.default is not None else []
@@ -315,16 +317,13 @@ def _needed(operator: Operator) -> pa.Schema:
 
 
 def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
-    from tidegate.operators.ordering import Ordering
     from tidegate.operators.over_functions import OverSpec
 
     sorts, places = _sorts(node), []
     orders: list[Ordering] = []
     for parts in sorts:
         places.append(tuple(range(len(orders), len(orders) + len(parts))))
-        for part in parts:
-            tree, descending, first = _ordered(part)
-            orders.append(Ordering(types.of(to_sql(tree)), descending, first))
+        orders += [ordering(part, types) for part in parts]
     functions = []
     for plan, name in zip(plans, _added(node, types), strict=True):
         sort = sorts.index(plan.looks.order)
@@ -396,15 +395,6 @@ def _offset(bound: Bound, kind: pa.DataType | None) -> int | float | None:
     if bound.value and bound.is_interval and kind is not None and pa.types.is_date(kind):
         return int(bound.value) // _DAY_US
     return bound.value
-
-
-def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
-    """What is ordered by, whether downwards, and whether NULLs come first."""
-    if not isinstance(tree, exp.Ordered):
-        return tree, False, True
-    descending = bool(tree.args.get("desc"))
-    first = tree.args.get("nulls_first")
-    return tree.this, descending, (not descending if first is None else bool(first))
 
 
 KIND = OperatorKind(

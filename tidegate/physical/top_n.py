@@ -11,6 +11,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.physical.join import closing_sql
 from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, ttl_words
+from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal
 from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
@@ -77,7 +78,7 @@ def held_back_us(node: n.TopN) -> int | None:
 
 def operands(node: n.TopN) -> Iterator[Operands]:
     partition = [to_sql(part) for part in node.partition]
-    yield Operands((node.input,), (*partition, *(to_sql(_ordered(o)[0]) for o in node.order)))
+    yield Operands((node.input,), (*partition, *(ordered_by(o) for o in node.order)))
 
 
 def refusals(node: n.TopN) -> Iterator[Refusal]:
@@ -147,7 +148,6 @@ def sql(node: n.TopN, to: SqlWriter) -> str:
 
 def build(node: n.TopN, request: Request) -> Built:
     from tidegate.operators.group_kernels import PANE
-    from tidegate.operators.ordering import Ordering
     from tidegate.operators.ranking import Ranking
 
     types = request.types
@@ -157,17 +157,14 @@ def build(node: n.TopN, request: Request) -> Built:
         columns.add(PANE, pane)
     keys = [to_sql(part) for part in node.partition]
     columns.add_all("k", keys)
-    ordered = [_ordered(part) for part in node.order]
-    columns.add_all("o", [to_sql(tree) for tree, _, _ in ordered])
+    columns.add_all("o", [ordered_by(part) for part in node.order])
     columns.add_all("c", column_sql(node.input))
     if carries_op(node.input):
         columns.add(OP, OP)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
     kinds = types.all(keys)
-    orders = [
-        Ordering(types.of(to_sql(tree)), descending, first) for tree, descending, first in ordered
-    ]
+    orders = [ordering(part, types) for part in node.order]
     limit = limit_of(node)
     assert limit is not None, "it was refused otherwise"
     rows = types.columns(node)
@@ -238,6 +235,7 @@ def _late(
     """What comes too late is kept as it was."""
     import pyarrow as pa
 
+    from tidegate.operators.arrival import ARRIVAL_FIELDS
     from tidegate.operators.group_kernels import HASH, PANE
     from tidegate.operators.late import LateRows
 
@@ -245,7 +243,7 @@ def _late(
     for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):
         needed += [pa.field(f"{letter}{index}", kind) for index, kind in enumerate(kinds)]
     needed += [pa.field(OP, pa.string())] if carries_op(node.input) else []
-    needed += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+    needed += ARRIVAL_FIELDS
     columns.add_all("l", column_sql(node.input))
     return LateRows(operator_name(node), pa.schema(needed), tuple(rows))
 
@@ -257,15 +255,6 @@ def _start(node: n.TopN) -> str | None:
         if item.role is n.Role.WINDOW_START and item.window == window:
             return f"c{index}"
     return None
-
-
-def _ordered(tree: exp.Expr) -> tuple[exp.Expr, bool, bool]:
-    """What is ordered by, whether downwards, and whether NULLs come first."""
-    if not isinstance(tree, exp.Ordered):
-        return tree, False, True
-    descending = bool(tree.args.get("desc"))
-    first = tree.args.get("nulls_first")
-    return tree.this, descending, (not descending if first is None else bool(first))
 
 
 KIND = OperatorKind(

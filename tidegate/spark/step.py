@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.operators.arrival import ARRIVAL_FIELDS
 from tidegate.operators.clock import decode_ticks
 from tidegate.operators.epoch import EpochResult, Runner
 from tidegate.spark.order import Order, OrderPlace
@@ -76,7 +77,7 @@ class StepSpec:
             pa.field(SIDE, pa.binary()),
         ]
         if self.with_arrival:
-            fields += [pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, pa.int64())]
+            fields += ARRIVAL_FIELDS
         return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
 
 

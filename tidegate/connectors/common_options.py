@@ -1,0 +1,79 @@
+"""Options that several connectors have."""
+
+from __future__ import annotations
+
+from tidegate.catalog.options import OptionSpec, OptionType
+
+CSV = ("format", ("csv",))
+# What Spark knows in a pattern of times; a text between ' and ' stands for itself.
+_PATTERN_LETTERS = frozenset("GyMLdDQqEFahHKkmsSVzOXx")
+
+
+def _one_character(value: str) -> str | None:
+    return None if len(value) == 1 else f"{value!r} is not one character"
+
+
+def not_empty(value: str) -> str | None:
+    return None if value else "it is empty"
+
+
+def _time_pattern(value: str) -> str | None:
+    """What is wrong with a pattern of Spark's for times."""
+    letters = {c for part in value.split("'")[::2] for c in part if c.isalpha()}
+    strange = sorted(letters - _PATTERN_LETTERS)
+    if "%" in value or strange or not letters:
+        wrong = "%" if "%" in value else strange[0] if strange else value
+        return f"{wrong!r} is no part of a pattern such as yyyy-MM-dd HH:mm:ss"
+    return None
+
+
+DELIMITER = OptionSpec(
+    "delimiter",
+    OptionType.TEXT,
+    "what separates values",
+    default=",",
+    only_with=CSV,
+    check=not_empty,
+)
+CSV_READING = (
+    OptionSpec(
+        "null_value",
+        OptionType.TEXT,
+        "the text that means NULL, besides no text at all",
+        only_with=CSV,
+    ),
+    OptionSpec(
+        "quote",
+        OptionType.TEXT,
+        "the character around values that hold a delimiter",
+        default='"',
+        only_with=CSV,
+        check=_one_character,
+        may_be_off=True,
+    ),
+    OptionSpec(
+        "escape",
+        OptionType.TEXT,
+        "the character before a quote that does not end the value",
+        default='"',
+        only_with=CSV,
+        check=_one_character,
+    ),
+)
+EXISTING = OptionSpec(
+    "existing",
+    OptionType.TEXT,
+    "what to do if an earlier pipeline with a sink of this name wrote there",
+    default="refuse",
+    choices=("refuse", "append"),
+)
+
+
+def timestamp_format(only_with: tuple[str, tuple[str, ...]]) -> OptionSpec:
+    return OptionSpec(
+        "timestamp_format",
+        OptionType.TEXT,
+        "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
+        only_with=only_with,
+        check=_time_pattern,
+    )
