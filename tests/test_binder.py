@@ -7,6 +7,7 @@ import pytest
 from tests.compiling import accepted, compile_with_sources, find, plan_of, refused
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import referenced
+from tidegate.sql.dialect import to_sql
 
 MINUTE = "INTERVAL '1' MINUTE"
 SOON = "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' MINUTE"
@@ -275,3 +276,39 @@ def test_what_is_on_time_and_what_closes() -> None:
     assert not field_of(clock, "window_time").on_time
     assert field_of(clock, "window_end").closes
     assert not field_of(tumble, "other").closes
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("concat_ws(',', *)", "concat_ws(',', a, s)"),
+        ("concat_ws(',', x.*)", "concat_ws(',', a, s)"),
+        ("to_json(struct(*))", "to_json(struct(a, s))"),
+        ("struct(* EXCEPT (a))", "struct(s)"),
+        ("count(DISTINCT *)", "count(DISTINCT a, s)"),
+        ("max(struct(x.*)) FILTER (WHERE a > 1)", "max(struct(a, s)) FILTER (WHERE a > 1)"),
+    ],
+)
+def test_a_star_among_arguments_stands_for_the_columns(written: str, meant: str) -> None:
+    source = "CREATE SOURCE x (a INT, s STRUCT<b: INT, c: STRING>) WITH (connector = 'memory');"
+
+    def expressions(call: str) -> list[str]:
+        emit = " EMIT CHANGES" if "DISTINCT" in call or "max" in call else ""
+        stream = f"CREATE STREAM r AS SELECT {call} AS f FROM x{emit};"
+        compiled = compile_with_sources(f"{source}\n{stream}")
+        assert not compiled.errors, compiled.errors
+        nodes = n.walk(plan_of(compiled, "r"))
+        found = [part for node in nodes if isinstance(node, n.Project) for part in node.expressions]
+        found += [
+            part for node in nodes if isinstance(node, n.Aggregate) for part in node.aggregates
+        ]
+        return [to_sql(part) for part in found]
+
+    assert expressions(written) == expressions(meant)
+
+
+def test_the_fields_of_a_struct_by_a_star() -> None:
+    source = "CREATE SOURCE x (a INT, s STRUCT<b: INT, c: STRING>) WITH (connector = 'memory');"
+    stream = "CREATE STREAM r AS SELECT a, y.s.* EXCEPT (c) FROM x AS y;"
+    plan = plan_of(compile_with_sources(f"{source}\n{stream}"), "r")
+    assert [item.name for item in plan.fields] == ["a", "b"]

@@ -213,3 +213,27 @@ def test_volatile_values_are_traced_through_streams() -> None:
 
 def test_changelog_kinds_are_those_of_the_design() -> None:
     assert [kind.value for kind in ChangelogKind] == ["append", "upsert", "changelog"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT p.id, q.id AS other FROM u p JOIN w q ON p.h = q.h AND p.v < q.v",
+        "SELECT p.id, q.id AS other FROM u p, w q WHERE p.h = q.h AND p.v < q.v",
+        "SELECT p.id, q.id AS other FROM u p JOIN w q ON TRUE",
+        "SELECT id, h, v FROM u UNION SELECT id, h, v FROM w",
+        "SELECT id, v FROM u ORDER BY v LIMIT 3 OFFSET 1",
+        "SELECT h, count(*) AS n FROM (SELECT h FROM u UNION ALL SELECT h FROM w) GROUP BY h",
+    ],
+)
+def test_no_operator_reads_upserts_without_the_rows_they_replace(query: str) -> None:
+    compiled = compile_with_sources(
+        "CREATE SOURCE u (id INT PRIMARY KEY, h STRING, v INT) WITH (connector = 'memory');\n"
+        "CREATE SOURCE w (id INT PRIMARY KEY, h STRING, v INT) WITH (connector = 'memory');\n"
+        f"CREATE STREAM r WITH (state_ttl = '1 day') AS {query} EMIT CHANGES;"
+    )
+    assert not compiled.errors, compiled.errors
+    for node in n.walk(plan_of(compiled, "r")):
+        rows_only = isinstance(node, n.Normalize | n.Project | n.Filter)
+        for child in node.inputs:
+            assert rows_only or child.changelog is not ChangelogKind.UPSERT, node.label()

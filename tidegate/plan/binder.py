@@ -7,7 +7,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import Context, Relation, Resolver, Scope, by_id, column
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, Relation, Scope, by_id, column
 from tidegate.plan.select import SelectBinder, limited
 from tidegate.plan.set_operations import by_counting, has_bound
 from tidegate.plan.tables import BrokenReference, CteEntry, Ctes

@@ -8,7 +8,8 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Column, Function, Source
 from tidegate.plan.nodes import Field
-from tidegate.plan.scope import Context, Relation, Resolver, Scope
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, Relation, Scope
 from tidegate.sql import expressions as ex
 from tidegate.sql.python_names import is_python
 

@@ -14,7 +14,8 @@ from tidegate.catalog.python_code import PYTHON_OPTIONS, load, misfit, version_o
 from tidegate.errors import CatalogError
 from tidegate.plan.functions import misused, written_out
 from tidegate.plan.nodes import Field
-from tidegate.plan.scope import Context, Relation, Resolver, Scope, own_function
+from tidegate.plan.resolve import Resolver, own_function
+from tidegate.plan.scope import Context, Relation, Scope
 from tidegate.sql import expressions as ex
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import DIALECT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.items import Item
 from tidegate.plan.scope import Context, by_id, column, volatile
+from tidegate.plan.stars import Item
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 

@@ -17,16 +17,8 @@ from tidegate.plan.grouping_sets import (
     written_sets,
 )
 from tidegate.plan.items import select_items
-from tidegate.plan.scope import (
-    Context,
-    Relation,
-    Resolver,
-    Scope,
-    by_id,
-    column,
-    derived_field,
-    referenced,
-)
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field, referenced
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 

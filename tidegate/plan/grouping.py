@@ -8,7 +8,8 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.grouping_sets import grouping_bit, grouping_number_of
-from tidegate.plan.scope import UNKNOWN_FUNCTION, Context, by_id, column, derived_field
+from tidegate.plan.resolve import UNKNOWN_FUNCTION
+from tidegate.plan.scope import Context, by_id, column, derived_field
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.types import Span

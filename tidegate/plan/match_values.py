@@ -15,16 +15,8 @@ from sqlglot import exp
 
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import (
-    UNKNOWN,
-    Context,
-    Resolver,
-    Scope,
-    column,
-    enclosed,
-    infer_type,
-    volatile,
-)
+from tidegate.plan.resolve import UNKNOWN, Resolver
+from tidegate.plan.scope import Context, Scope, column, enclosed, infer_type, volatile
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 
@@ -81,8 +73,6 @@ class RowResolver(Resolver):
         table = node.parts[0]
         if len(node.parts) < 2 or table.name.upper() not in self.variables:
             return super()._column(node)
-        if isinstance(node.this, exp.Star):
-            return node.copy()
         names = [exp.to_identifier(part.name, quoted=True) for part in node.parts[1:]]
         rest = exp.Column(**dict(zip(("this", "table", "db"), reversed(names), strict=False)))
         span = own_span(node)
@@ -92,6 +82,13 @@ class RowResolver(Resolver):
         for part in found.find_all(exp.Column):
             part.set("table", exp.to_identifier(table.name.upper()))
         return found
+
+    def _star(self, node: exp.Expr, star: exp.Expr) -> list[exp.Expr]:
+        """count(A.*) counts the rows of A."""
+        table = star.args.get("table")
+        if table is not None and table.name.upper() in self.variables:
+            return [star.copy()]
+        return super()._star(node, star)
 
     def _unknown(self, parts: list[str], node: exp.Column) -> None:
         if len(parts) > 1 and not self.scope.find(parts[0]):

@@ -20,15 +20,18 @@ Rule = Callable[[n.Node], n.Node]
 
 
 def rewrite(node: n.Node) -> n.Node:
-    """Apply every rule to every node, inputs first."""
-    return _rewritten(top_n_of_changes(node))
+    """Apply every rule to every node, inputs first; the shape of a plan before what flows in it."""
+    node = top_n_of_changes(node)
+    for rules in (SHAPES, CHANGES):
+        node = _rewritten(node, rules)
+    return node
 
 
-def _rewritten(node: n.Node) -> n.Node:
-    inputs = tuple(_rewritten(child) for child in node.inputs)
+def _rewritten(node: n.Node, rules: tuple[Rule, ...]) -> n.Node:
+    inputs = tuple(_rewritten(child, rules) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
-    for rule in RULES:
+    for rule in rules:
         node = rule(node)
     return node
 
@@ -353,12 +356,15 @@ def forget_deletes(node: n.Node, ttl_us: int) -> n.Node:
     return replace(node, ttl_us=ttl_us) if isinstance(node, n.Normalize) else node
 
 
-RULES: tuple[Rule, ...] = (
+# These put several nodes in the place of one. Those that follow must see all of them.
+SHAPES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
     drop_unused_rank,
     top_n_from_window_limit,
     filter_above_inner_join,
     union_is_distinct,
+)
+CHANGES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
     changes_of_streams_below,
     normalize_upserts,

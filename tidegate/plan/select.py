@@ -11,19 +11,12 @@ from tidegate.plan import nodes as n
 from tidegate.plan.generators import with_generators_below
 from tidegate.plan.group_keys import BoundKeys, KeyBinder, is_name
 from tidegate.plan.grouping import Grouping
-from tidegate.plan.items import Item, select_items
+from tidegate.plan.items import select_items
 from tidegate.plan.over import over_nodes, with_nulls_outside, written_out
+from tidegate.plan.resolve import Resolver
 from tidegate.plan.scalars import with_scalars
-from tidegate.plan.scope import (
-    Context,
-    Relation,
-    Resolver,
-    Scope,
-    by_id,
-    column,
-    derived_field,
-    volatile,
-)
+from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field, volatile
+from tidegate.plan.stars import Item, is_row_count
 from tidegate.plan.subqueries import as_predicate, semi_join, subqueries_in
 from tidegate.plan.tables import Ctes, TableBinder, written_time
 from tidegate.sql import expressions as ex
@@ -94,7 +87,7 @@ class SelectBinder:
     def _unused(self) -> frozenset[str]:
         """The columns of FROM that this query names nowhere."""
         stars = [star.parent for star in self.tree.find_all(exp.Star)]
-        if any(isinstance(parent, exp.Select | exp.Column) for parent in stars):
+        if not all(is_row_count(parent) for parent in stars):
             return frozenset()
         named = {part.name.lower() for part in self.tree.find_all(exp.Identifier)}
         # A column of such a name is read as a call.

@@ -7,7 +7,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import Context, Relation, Resolver, by_id, column, derived_field
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, Relation, by_id, column, derived_field
 from tidegate.plan.windows import assign_windows, resolved_time
 
 

@@ -80,13 +80,17 @@ def with_unit(node: exp.Expr) -> exp.Expr:
     return result
 
 
+def _is_named(part: exp.Expr) -> bool:
+    return isinstance(part, exp.Column) and not isinstance(part.this, exp.Star)
+
+
 def with_names(node: exp.Expr) -> exp.Expr:
     """struct(a) has a field a, whatever the id of that column is."""
     if ex.call_name(node) != "STRUCT":
         return node
     named = node.copy()
     parts = [
-        exp.alias_(part, part.name, quoted=True) if isinstance(part, exp.Column) else part
+        exp.alias_(part, part.name, quoted=True) if _is_named(part) else part
         for part in node.expressions
     ]
     named.set("expressions", parts)

@@ -13,15 +13,8 @@ from tidegate.plan import nodes as n
 from tidegate.plan.joins import JoinInput, build_join
 from tidegate.plan.match import bind_match
 from tidegate.plan.nearness import written_nearness
-from tidegate.plan.scope import (
-    Context,
-    Relation,
-    Resolver,
-    Scope,
-    column,
-    referenced,
-    volatile,
-)
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, Relation, Scope, column, referenced, volatile
 from tidegate.plan.sessions import session_table
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex

@@ -8,7 +8,8 @@ from sqlglot import exp
 
 from tidegate.errors import SqlError
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
-from tidegate.plan.scope import Context, Resolver, by_id
+from tidegate.plan.resolve import Resolver
+from tidegate.plan.scope import Context, by_id
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.types import format_duration, interval_sql
