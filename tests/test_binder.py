@@ -40,7 +40,6 @@ def roles(query: str, options: str = "") -> dict[str, n.Role]:
         ("WITH asks AS (SELECT price FROM asks) SELECT * FROM asks", ["price"]),
         ("WITH x AS (SELECT 1 AS a), y AS (SELECT a + 1 AS b FROM x) SELECT b FROM y", ["b"]),
         ("SELECT auction FROM bids UNION ALL SELECT seller FROM asks", ["auction"]),
-        ("SELECT * FROM VALUES (1, 2) AS v (a, b)", ["a", "b"]),
         ("SELECT t FROM bids LATERAL VIEW explode(tags) x AS t", ["t"]),
         ("SELECT x.t, auction FROM bids LATERAL VIEW explode(tags) x AS t", ["t", "auction"]),
         ("SELECT b.auction FROM bids AS b SEMI JOIN asks AS a ON a.ts = b.ts", ["auction"]),

@@ -14,7 +14,4 @@ SELECT
 FROM posts
 WHERE NOT (id % 10 = 0 OR author.name LIKE 'bot%') AND ts >= TIMESTAMP '2020-01-01 00:00:00';
 
-CREATE STREAM constants AS
-SELECT * FROM VALUES (1, 'a'), (2, 'b') AS v (n, letter) UNION ALL SELECT 3, 'c';
-
 CREATE STREAM all_but AS SELECT p.* EXCEPT (tags, ms) FROM posts AS p;

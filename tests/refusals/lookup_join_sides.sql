@@ -19,3 +19,6 @@ CREATE STREAM a AS SELECT c.name FROM customers AS c JOIN bids AS b ON b.bidder 
 CREATE STREAM b AS SELECT c.name FROM bids AS b RIGHT JOIN customers AS c ON b.bidder = c.id;
 CREATE STREAM c AS SELECT c.name FROM bids AS b JOIN countries AS c ON b.channel > c.code;
 CREATE STREAM d AS SELECT r.rate FROM bids AS b JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS r ON b.channel = r.currency;
+CREATE STREAM e AS SELECT c.name FROM bids AS b ASOF LEFT JOIN customers AS c MATCH_CONDITION (b.price >= c.id) ON b.bidder = c.id;
+CREATE STREAM f AS SELECT c.name FROM bids AS b JOIN customers FOR SYSTEM_TIME AS OF b.ts AS c ON b.bidder = c.id;
+CREATE STREAM g AS SELECT r.rate FROM bids AS b ASOF JOIN rates FOR SYSTEM_TIME AS OF b.ts AS r MATCH_CONDITION (b.ts >= r.ts) ON b.channel = r.currency;

@@ -52,6 +52,8 @@ class KeyedAggregate(Grouped):
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "group_aggregate"
+    # Without keys: the row of no rows comes out first.
+    from_start: bool = False
 
     @property
     def single(self) -> bool:
@@ -89,6 +91,8 @@ class KeyedAggregate(Grouped):
         log, waiting = self._log(state), self._waiting(state)
         new = self._on_time(state, inputs[0], moment, output)
         output.main += self._forget(log, waiting, moment)
+        if self.from_start and state.first_key_group and not state.meta.get("spoken"):
+            output.main += self._update(log, self._no_rows(), None)
         new = self._known(log, waiting, new)
         if self.at_end:
             output.main += self._collect(log, new, moment)

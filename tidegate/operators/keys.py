@@ -239,6 +239,8 @@ def rows_identical(left: pa.Table, right: pa.Table) -> Mask:
 
 
 def _identical(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
+    if pa.types.is_null(one.type):
+        return np.ones(len(one), np.bool_)
     if pa.types.is_nested(one.type):
         both = pa.chunked_array([*one.chunks, *other.chunks], one.type)
         ids = _nested_ids(as_array(both))

@@ -199,6 +199,7 @@ def describe(node: n.Aggregate) -> str:
 
 def meaning(node: n.Aggregate, to: Words) -> list[str]:
     parts = [f"keys={to.texts(node.keys)}", f"calls={to.texts(node.aggregates)}"]
+    parts += ["from_start"] if node.from_start else []
     return [*parts, *emit_words(node.emit), *ttl_words(node)]
 
 
@@ -359,6 +360,7 @@ def _operator(
         late,
         limits,
         name,
+        node.from_start and not at_end,
     )
 
 

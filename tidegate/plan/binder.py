@@ -131,15 +131,23 @@ def _union_field(context: Context, members: list[n.Node], index: int) -> n.Field
     columns = [member.fields[index] for member in members]
     first = columns[0]
     same = all(item.role is first.role and item.window == first.window for item in columns)
+    timed = same or _only_times(members, columns)
     return replace(
         first,
         id=context.fresh(first.name),
-        role=first.role if same else n.Role.PLAIN,
+        role=first.role if timed else n.Role.PLAIN,
         window=first.window if same else None,
         volatile=any(item.volatile for item in columns),
         nullable=any(item.nullable for item in columns),
         type=first.type if len({item.type for item in columns}) == 1 else None,
     )
+
+
+def _only_times(members: list[n.Node], columns: list[n.Field]) -> bool:
+    """Whether they are event times, though of different windows, and rows have no other one."""
+    times = all(item.role is n.Role.TIME and item.on_time for item in columns)
+    others = (item for member in members for item in member.fields if item not in columns)
+    return times and all(item.role is n.Role.PLAIN for item in others)
 
 
 def _order_and_limit(tree: exp.Expr, context: Context, node: n.Node) -> n.Node:

@@ -59,7 +59,8 @@ class KeyBinder:
             order += [tree] if tree not in order else []
         if window is not None:
             self.scope.grouped = self.scope.relations[-1].fields
-        if sets is None:
+        if sets is None or sets == [[]]:
+            # One empty set is what there is without GROUP BY: a row, even of no rows.
             trees += [tree for tree in order if tree not in trees]
             return self._bound(node, trees)
         chosen = [

@@ -273,10 +273,10 @@ def _known(*limits: int | None) -> list[int]:
 def _kind(
     context: Context, parts: JoinInput, pairs: list[KeyPair], bounds: TimeBounds | None
 ) -> JoinKind:
-    if isinstance(parts.right, LookupScan):
-        return JoinKind.LOOKUP
     if parts.asof:
         return JoinKind.ASOF
+    if isinstance(parts.right, LookupScan):
+        return JoinKind.LOOKUP
     if parts.as_of is not None:
         return JoinKind.LOOKUP if is_processing_time(parts.as_of) else JoinKind.TEMPORAL
     if _same_window(parts, pairs):

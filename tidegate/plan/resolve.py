@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import exp
@@ -111,7 +111,9 @@ class Resolver:
         if name == "COUNT":
             message = "count of the columns of a table counts rows without a NULL among them"
             self.context.report("TG-103", message, star, "count(*), or count(a, b).")
-        items = star_items(star, self.scope, self.context)
+        # The window of GROUP BY belongs to the groups, and not to the rows.
+        rows = [part for part in self.scope.relations if part.fields != self.scope.grouped]
+        items = star_items(star, replace(self.scope, relations=rows), self.context)
         if name != "STRUCT":
             return [item.expression for item in items]
         return [exp.alias_(item.expression, item.name, quoted=True) for item in items]

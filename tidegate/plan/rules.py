@@ -325,6 +325,23 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
     return True
 
 
+def rows_of_no_rows(node: n.Node) -> n.Node:
+    """A join sees the one row of an aggregate without keys from the first epoch on."""
+    if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
+        return node
+    return node.with_inputs(*map(_from_start, node.inputs))
+
+
+def _from_start(node: n.Node) -> n.Node:
+    if isinstance(node, n.Aggregate):
+        always = not node.keys and node.window is None
+        return replace(node, from_start=True) if always else node
+    if not isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
+        return node
+    below = _from_start(node.input)
+    return node if below is node.input else node.with_inputs(below)
+
+
 def changes_of_streams_below(node: n.Node) -> n.Node:
     """Whoever reads a stream of updates gets its changes, with the old rows in them."""
     if not isinstance(node, n.Inlined) or not isinstance(node.input, n.Emit):
@@ -366,6 +383,7 @@ SHAPES: tuple[Rule, ...] = (
 )
 CHANGES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
+    rows_of_no_rows,
     changes_of_streams_below,
     normalize_upserts,
     join_with_one_row,

@@ -24,6 +24,8 @@ class Aggregate(Unary):
     window: WindowSpec | None = field(kw_only=True)
     emit: EmitClause | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
+    # Without keys: whether the row of no rows is told, before there are any.
+    from_start: bool = field(default=False, kw_only=True)
 
     @property
     def key_fields(self) -> tuple[Field, ...]:

@@ -104,6 +104,10 @@ class Node:
         """
         return self
 
+    @property
+    def only_drops_rows(self) -> bool:
+        return False
+
     # How it runs
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from tidegate.plan.nodes.base import CHANGELOG, UPSERT, Key, Node, Unary
 from tidegate.plan.nodes.fields import Field, Role
 from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.window import Hold
 from tidegate.sql.statements import Emit as EmitClause
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -50,8 +51,16 @@ class Filter(Step):
     def stateless(self) -> bool:
         return not self.subqueries
 
+    @property
+    def only_drops_rows(self) -> bool:
+        return True
+
     def until_close(self, by_time: bool) -> Node:
-        return self.with_inputs(self.input.until_close(by_time))
+        """A row that is dropped does not wait, and is not late."""
+        below = self.input.until_close(by_time)
+        if isinstance(below, Hold):
+            return replace(below, input=self.with_inputs(below.input))
+        return self.with_inputs(below)
 
 
 @dataclass(frozen=True, eq=False)

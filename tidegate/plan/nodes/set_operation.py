@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, rows_kept
+from tidegate.plan.nodes.fields import Role
 from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.window import Hold
 from tidegate.types import ChangelogKind
+
+
+def _is_held(node: Node) -> bool:
+    """Whether its rows wait for nothing but the watermark."""
+    while node.stateless and len(node.inputs) == 1:
+        (node,) = node.inputs
+    return isinstance(node, Hold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +66,19 @@ class SetOperation(Node):
         return self.ttl_us is not None
 
     def until_close(self, by_time: bool) -> Node:
+        """Rows of all members wait for the smallest of their watermarks, where they tell a time."""
         if not self.union_all:
             return self
-        return self.with_inputs(*(member.until_close(by_time) for member in self.members))
+        members = [member.until_close(by_time) for member in self.members]
+        times = sorted(
+            (item for item in self.fields if item.on_time),
+            key=lambda item: item.role is not Role.WINDOW_END,
+        )
+        if not times or not all(_is_held(member) for member in members):
+            return self.with_inputs(*members)
+        end = times[0]
+        spec = end.window if end.role is Role.WINDOW_END else None
+        return Hold(self.fields, input=self, spec=spec, end_id=end.id, span=self.span)
 
     @property
     def stateless(self) -> bool:

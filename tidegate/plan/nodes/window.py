@@ -82,7 +82,11 @@ class Hold(Unary):
         return True
 
     def late_rows(self, port: int) -> Node:
-        return self.input.input if isinstance(self.input, Window) else self.input
+        """Rows as they came: without the window that they were put into."""
+        rows = self.input
+        while rows.only_drops_rows:
+            (rows,) = rows.inputs
+        return rows.input if isinstance(rows, Window) else rows
 
     @once
     def is_final(self) -> bool:

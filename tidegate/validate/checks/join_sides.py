@@ -38,6 +38,14 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             "declare it with CREATE LOOKUP TABLE, or join by event time: FOR SYSTEM_TIME AS OF "
             f"{time_column(node.left)}.",
         )
+    elif node.as_of is not None and not is_processing_time(node.as_of):
+        yield _finding(
+            node,
+            f"the lookup table {node.right.table.name} is asked when a row comes: what it was at "
+            "another time nobody knows",
+            "FOR SYSTEM_TIME AS OF PROCTIME(); or, for versions, declare it with CREATE SOURCE, a "
+            "PRIMARY KEY and a WATERMARK.",
+        )
     elif node.how not in ("INNER", "LEFT"):
         yield _finding(
             node,
@@ -63,7 +71,20 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
 
 
 def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
-    if node.match is None:
+    if isinstance(node.right, n.LookupScan):
+        name = node.right.table.name
+        yield _finding(
+            node,
+            f"the lookup table {name} is asked for all rows of a key, and ASOF wants the nearest",
+            "leave ASOF out, and put the comparison into ON; or declare it with CREATE SOURCE.",
+        )
+    elif node.as_of is not None:
+        yield _finding(
+            node,
+            "ASOF and FOR SYSTEM_TIME AS OF both say which row of the right side counts",
+            "leave one of them out.",
+        )
+    elif node.match is None:
         yield _finding(
             node,
             "an ASOF join needs the comparison that picks the nearest row",
