@@ -15,6 +15,6 @@ FROM posts
 WHERE NOT (id % 10 = 0 OR author.name LIKE 'bot%') AND ts >= TIMESTAMP '2020-01-01 00:00:00';
 
 CREATE STREAM constants AS
-SELECT * FROM VALUES (1, 'a'), (2, 'b') AS v (n, letter) UNION ALL SELECT 3, 'c';
+SELECT * FROM VALUES (1, 'a'), (2, 'b') AS v (n, letter) UNION ALL SELECT * FROM VALUES (3, 'c') AS w (n, letter);
 
 CREATE STREAM all_but AS SELECT p.* EXCEPT (tags, ms) FROM posts AS p;
