@@ -24,8 +24,10 @@ def test_expressions_are_printed_as_they_were_meant(expression: str, printed: st
 
 
 def test_a_union_in_parentheses_finds_its_types_first() -> None:
-    sql = stage_sql("SELECT k FROM plain UNION ALL (SELECT v FROM plain UNION ALL SELECT 1)")
-    assert "UNION ALL SELECT `v_2` AS `k_2` FROM (SELECT `v_1` AS `v_2`" in sql
+    sql = stage_sql(
+        "SELECT k FROM plain UNION ALL (SELECT v FROM plain UNION ALL SELECT 1 FROM plain)"
+    )
+    assert "UNION ALL SELECT `v_3` AS `k_3` FROM (SELECT `v_1` AS `v_3`" in sql
 
 
 def test_explode_in_select_is_a_lateral_view() -> None:

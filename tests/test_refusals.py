@@ -327,6 +327,23 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
         ],
     ),
     (
+        "select_without_from",
+        [
+            ("alone AS SELECT 1 AS one", "alone AS SELECT 1 AS one FROM bids"),
+            ("SELECT price WHERE", "SELECT price FROM bids WHERE"),
+            ("SELECT 5, 100", "SELECT 5, 100 FROM bids"),
+            (
+                "c.five FROM bids AS b CROSS JOIN (SELECT 5 AS five) AS c",
+                "5 AS five FROM bids AS b",
+            ),
+            ("WITH c AS (SELECT 5 AS five)", "WITH c AS (SELECT 5 AS five FROM bids)"),
+            ("(SELECT 1) AS one", "1 AS one"),
+            ("IN (SELECT 5)", "IN (5)"),
+            ("EXISTS (SELECT 7)", "EXISTS (SELECT 7 FROM bids)"),
+            ("EXPLAIN SELECT 1 AS one", "EXPLAIN SELECT 1 AS one FROM bids"),
+        ],
+    ),
+    (
         "comparison_with_null",
         [("channel = NULL", "channel IS NULL"), ("NULL <> channel", "channel IS NOT NULL")],
     ),

@@ -10,7 +10,7 @@ CREATE STREAM unmatched AS
 SELECT a.k, b.v FROM history AS a LEFT JOIN history AS b ON a.k = b.v;
 
 CREATE STREAM distinct_keys AS
-SELECT k FROM history EXCEPT (SELECT v FROM history EXCEPT SELECT 1);
+SELECT k FROM history EXCEPT (SELECT v FROM history EXCEPT SELECT k FROM history);
 
 CREATE STREAM windows AS
 SELECT window_end, count(*) AS n FROM history GROUP BY TUMBLE(ts, INTERVAL '1' HOUR);

@@ -102,7 +102,10 @@ QUERIES: list[tuple[str, str | None]] = [
         "INTERSECT ALL SELECT a, ts FROM sure",
         None,
     ),
-    ("SELECT a, b FROM t EXCEPT ALL SELECT a, b FROM u EXCEPT ALL SELECT 1, 'x'", None),
+    (
+        "SELECT a, b FROM t EXCEPT ALL SELECT a, b FROM u EXCEPT ALL SELECT 1, 'x' FROM sure WHERE v = 1",
+        None,
+    ),
     (f"SELECT a, v FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.v > t.v AND {NEAR})", None),
     (f"SELECT a, v FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.v > t.v AND {NEAR})", None),
 ]

@@ -104,7 +104,7 @@ class SqlWriter:
     def _values(self, node: n.Values) -> str:
         rows = ", ".join("(" + ", ".join(to_sql(cell) for cell in row) + ")" for row in node.rows)
         names = ", ".join(quoted(item.id) for item in node.fields)
-        return f"SELECT * FROM VALUES {rows} AS v({names})" if node.fields else "SELECT 1 AS one"
+        return f"SELECT * FROM VALUES {rows} AS v({names})"
 
     def _inlined(self, node: n.Inlined) -> str:
         return self.write(node.input)

@@ -127,6 +127,17 @@ def _report_lookup(context: Context, node: n.LookupScan) -> None:
     )
 
 
+def _report_no_table(context: Context, select: exp.Select) -> None:
+    source = next((item.name for item in context.catalog.of(cat.Source)), "my_source")
+    context.report(
+        "TG-103",
+        "a SELECT without FROM is not supported on streams",
+        select,
+        f"add FROM {source}, or what else it reads; a constant needs no SELECT of its own: write "
+        "it where it is used.",
+    )
+
+
 @dataclass
 class TableBinder:
     """Binds the FROM clause of one SELECT."""
@@ -139,8 +150,8 @@ class TableBinder:
     def bind(self, select: exp.Select) -> FromClause:
         source = select.args.get("from_")
         if source is None:
-            values = n.Values((), rows=((),))
-            return FromClause(values, Scope(parent=self.parent))
+            _report_no_table(self.context, select)
+            raise BrokenReference
         first, relation = self.table(source.this)
         if source.this.args.get("version") is not None:
             self.context.report(

@@ -7,8 +7,10 @@ one by one, bottom up, to find the one that is to blame and its place in the use
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -97,7 +99,8 @@ def analyse_plan(
     try:
         types = _types(spark, plan)
     except PySparkException as error:
-        raise _type_error(error, _Blame(spark).find(plan), declared) from None
+        found = _Blame(spark).find(plan) or _Fault(error, None)
+        raise _type_error(found.error, found.span, declared, found.names) from None
     typed = with_types(plan, types)
     assert isinstance(typed, n.Emit), "the root of a plan emits"
     return TypedPlan(typed, types)
@@ -206,40 +209,71 @@ def _field_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class _Fault:
+    """What Spark says of one expression, its place, and the columns it reads: id to name."""
+
+    error: PySparkException
+    span: Span | None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class _Blame:
     """Finds the expression that Spark refuses."""
 
     spark: SparkSession
 
-    def find(self, node: n.Node) -> Span | None:
-        """The place of the first expression, bottom up, that Spark refuses on its own."""
+    def find(self, node: n.Node) -> _Fault | None:
+        """The first expression, bottom up, that Spark refuses on its own."""
         for child in node.inputs:
             found = self.find(child)
             if found is not None:
                 return found
-        if not node.inputs or self._accepts(_whole_sql(node)):
+        refused = self._refusal(_whole_sql(node)) if node.inputs else None
+        if refused is None:
             return None
+        names = {item.id: item.name for child in node.inputs for item in child.fields}
         below = ", ".join(f"({_whole_sql(child)})" for child in node.inputs)
         for expression in _expressions(node):
-            if not self._accepts(f"SELECT {to_sql(expression)} AS c FROM {below}"):
-                return self._innermost(expression, below) or own_span(expression)
-        return node.span
+            fault = self._innermost(expression, below)
+            if fault is not None:
+                return replace(fault, names=names)
+        return _Fault(refused, node.span, names)
 
-    def _accepts(self, query: str) -> bool:
+    def _refusal(self, query: str) -> PySparkException | None:
         try:
             _ = self.spark.sql(query).schema
-        except PySparkException:
-            return False
-        return True
-
-    def _innermost(self, tree: exp.Expr, below: str) -> Span | None:
-        """Descend to the smallest part of an expression that is refused."""
-        for child in tree.iter_expressions():
-            if not isinstance(child, exp.Condition) or isinstance(child, exp.Column | exp.Literal):
-                continue
-            if not self._accepts(f"SELECT {to_sql(child)} AS c FROM {below}"):
-                return self._innermost(child, below) or own_span(child)
+        except PySparkException as error:
+            return error
         return None
+
+    def _innermost(self, tree: exp.Expr, below: str) -> _Fault | None:
+        """The smallest part of an expression that is refused, if any is."""
+        error = self._refusal(f"SELECT {to_sql(tree)} AS c FROM {below}")
+        if error is None:
+            return None
+        for part in _parts(tree):
+            fault = self._innermost(part, below)
+            if fault is not None:
+                return fault if fault.span is not None else replace(fault, span=own_span(tree))
+        return _Fault(error, own_span(tree))
+
+
+def _parts(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The largest parts of an expression that may stand alone."""
+    for child in tree.iter_expressions():
+        if _only_inside(tree, child):
+            yield from _parts(child)
+        elif isinstance(child, exp.Condition) and not isinstance(child, exp.Column | exp.Literal):
+            yield child
+
+
+def _only_inside(tree: exp.Expr, child: exp.Expr) -> bool:
+    """Whether a part means nothing alone: WHEN without CASE, lag(x) without OVER."""
+    if isinstance(tree, exp.Case):
+        return isinstance(child, exp.If)
+    kinds = exp.Window | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls
+    return isinstance(tree, kinds) and child is tree.this
 
 
 class _WholeWriter(SqlWriter):
@@ -282,7 +316,12 @@ def _place(span: Span | None, declared: Declared) -> Place:
     return Place(declared.origin.text, at.start, at.end, declared.origin.file)
 
 
-def _type_error(error: PySparkException, span: Span | None, declared: Declared) -> SqlError:
+def _type_error(
+    error: PySparkException,
+    span: Span | None,
+    declared: Declared,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
-    message = with_plain_names(message)
+    message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), with_plain_names(message))
     return SqlError("TG-307", message, place=_place(span, declared))

@@ -90,6 +90,6 @@ class LookupScan(Leaf):
 
 @dataclass(frozen=True, eq=False)
 class Values(Leaf):
-    """Constant rows: VALUES, or the one row of a SELECT without FROM."""
+    """Constant rows: VALUES."""
 
     rows: tuple[tuple[exp.Expr, ...], ...] = field(kw_only=True)
