@@ -40,6 +40,23 @@ def subqueries_in(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
     return [bound[part.meta[NUMBER]] for part in tree.walk() if NUMBER in part.meta]
 
 
+def refuse_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
+    """Only conditions and columns can wait for a subquery; an expression elsewhere cannot."""
+    for part in ex.own_parts(tree):
+        if not isinstance(part, exp.Query):
+            continue
+        hint = (
+            "compute it in FROM, and use its column here: FROM (SELECT *, "
+            f"({to_sql(part.unnest())}) AS m FROM …)."
+        )
+        if isinstance(part.parent, exp.In | exp.Exists):
+            hint = (
+                "join what it asks for, and look whether it is there: FROM … LEFT JOIN (SELECT "
+                "DISTINCT k AS found FROM …) ON k = found, then found IS NOT NULL."
+            )
+        context.report("TG-103", f"a subquery cannot stand {place}", part, hint)
+
+
 def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate | None:
     """[NOT] IN or EXISTS that stands alone; None for any other condition."""
     tree, negated = condition.unnest(), False
