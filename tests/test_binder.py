@@ -106,6 +106,8 @@ HIGHEST = f"(SELECT max(r) FROM {RANKED})"
         "SELECT (SELECT max(e) FROM (SELECT explode(array(price)) AS e FROM asks)) AS m FROM bids",
         f"SELECT channel FROM bids GROUP BY channel HAVING sum(price) > {HIGHEST}",
         "SELECT channel, sum(price) - (SELECT avg(price) FROM asks) AS m FROM bids GROUP BY channel",
+        "SELECT price FROM bids WHERE EXISTS (SELECT 1 FROM asks GROUP BY seller "
+        "HAVING count(*) > (SELECT max(price) FROM asks))",
         "SELECT price FROM bids ORDER BY price % (SELECT max(price) FROM asks) LIMIT 3",
         "SELECT price % (SELECT max(price) FROM asks) AS m FROM bids ORDER BY m LIMIT 3",
     ],

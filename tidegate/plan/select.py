@@ -14,7 +14,7 @@ from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import select_items
 from tidegate.plan.over import over_nodes, with_nulls_outside, written_out
 from tidegate.plan.resolve import Resolver
-from tidegate.plan.scalars import with_scalars
+from tidegate.plan.scalars import where_one_row, with_scalars
 from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field, volatile
 from tidegate.plan.stars import Item, is_row_count
 from tidegate.plan.subqueries import as_predicate, refuse_subqueries, semi_join, subqueries_in
@@ -159,7 +159,8 @@ class SelectBinder:
         for predicate in asked.values():
             if predicate is not None:
                 time = written_time(self.scope.relations, node)
-                node = semi_join(self.context, node, predicate, time, self._unused())
+                found = where_one_row(self.context, node, predicate)
+                node = found or semi_join(self.context, node, predicate, time, self._unused())
                 node = self._with_fields(node)
         return node
 

@@ -215,7 +215,7 @@ def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
             "condition of its WHERE"
         )
         hint = "compare outer columns in WHERE of the subquery, outside of GROUP BY and UNION."
-    elif asked.operands is None and any(_always_there(part) for part in n.walk(node)):
+    elif asked.operands is None and _always_there(asked.bound):
         message = f"the subquery of this {asked.words} has a row even where there is no input"
         hint = "leave the aggregate out: EXISTS (SELECT 1 FROM … WHERE …)."
     if not message:
@@ -225,7 +225,14 @@ def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
 
 
 def _always_there(node: n.Node) -> bool:
-    return isinstance(node, n.Aggregate) and not node.keys
+    """Whether there may be a row where there is no input: there it comes with the first one."""
+    if isinstance(node, n.Aggregate) and not node.keys:
+        return True
+    if isinstance(node, n.Join):
+        left, right = map(_always_there, (node.left, node.right))
+        others = {"INNER": left and right, "RIGHT": right, "FULL": left or right}
+        return others.get(node.how, left)
+    return any(map(_always_there, node.inputs))
 
 
 def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:
