@@ -100,6 +100,33 @@ def test_names_that_are_not_there(query: str, code: str, message: str) -> None:
     assert any(message in error.message for error in errors)
 
 
+RANKED = "(SELECT auction, row_number() OVER (PARTITION BY auction ORDER BY ts) AS r FROM asks)"
+HIGHEST = f"(SELECT max(r) FROM {RANKED})"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT price FROM bids WHERE auction IN (SELECT auction FROM {RANKED} WHERE r = 1)",
+        f"SELECT price FROM bids WHERE price > {HIGHEST}",
+        "SELECT (SELECT max(e) FROM (SELECT explode(array(price)) AS e FROM asks)) AS m FROM bids",
+        f"SELECT channel FROM bids GROUP BY channel HAVING sum(price) > {HIGHEST}",
+        "SELECT channel, sum(price) - (SELECT avg(price) FROM asks) AS m FROM bids GROUP BY channel",
+        "SELECT price FROM bids WHERE EXISTS (SELECT 1 FROM asks GROUP BY seller "
+        "HAVING count(*) > (SELECT max(price) FROM asks))",
+        "SELECT price FROM bids ORDER BY price % (SELECT max(price) FROM asks) LIMIT 3",
+        "SELECT price % (SELECT max(price) FROM asks) AS m FROM bids ORDER BY m LIMIT 3",
+    ],
+)
+def test_what_a_subquery_holds_is_its_own(query: str) -> None:
+    accepted(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
+
+
+def test_over_in_a_subquery_of_a_column_is_computed_once() -> None:
+    plan = accepted(f"SELECT {HIGHEST} AS m FROM bids EMIT CHANGES", "state_ttl = '1 day'")
+    assert [type(node) for node in n.walk(plan)].count(n.Over) == 1
+
+
 def test_a_query_reports_all_its_unknown_names() -> None:
     errors = refused("SELECT u FROM bids WHERE v = 1 GROUP BY w HAVING x > 1 ORDER BY y")
     assert [error.message[-1] for error in errors] == ["u", "v", "w", "x", "y"]

@@ -181,6 +181,14 @@ SUMS = (
     "sum(price) OVER (PARTITION BY auction ORDER BY PROCTIME() "
     "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW"
 )
+FOUND = "found IS NOT NULL"
+ASKED = "FROM bids LEFT JOIN (SELECT DISTINCT auction AS found FROM asks) ON auction = found"
+
+
+def beside(value: str, table: str = "bids") -> str:
+    return f"FROM (SELECT *, (SELECT {value} FROM asks) AS m FROM {table})"
+
+
 # The same for scripts with several mistakes, each mended as its hint says.
 MENDED: list[tuple[str, list[tuple[str, str]]]] = [
     (
@@ -316,6 +324,56 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
             (
                 "cities CROSS JOIN UNNEST(tags) AS t(tag)",
                 "cities LATERAL VIEW explode(tags) t AS tag",
+            ),
+        ],
+    ),
+    (
+        "subquery_in_the_wrong_place",
+        [
+            (
+                "price - (SELECT min(price) FROM asks)) AS t FROM bids",
+                f"price - m) AS t {beside('min(price)')}",
+            ),
+            ("auction IN (SELECT auction FROM asks)) AS t FROM bids", f"{FOUND}) AS t {ASKED}"),
+            (
+                "EXISTS (SELECT 1 FROM asks AS a WHERE a.auction = b.auction)) AS t FROM bids AS b",
+                f"{FOUND}) AS t {ASKED}",
+            ),
+            (
+                "FROM bids GROUP BY channel HAVING sum(price - (SELECT avg(price) FROM asks))",
+                f"{beside('avg(price)')} GROUP BY channel HAVING sum(price - m)",
+            ),
+            (
+                "FROM bids GROUP BY (SELECT max(price) FROM asks)",
+                f"{beside('max(price)')} GROUP BY m",
+            ),
+            (
+                "FROM bids GROUP BY ROLLUP(channel, (SELECT 2 * max(price) FROM asks))",
+                f"{beside('2 * max(price)')} GROUP BY ROLLUP(channel, m)",
+            ),
+            (
+                "(SELECT 3 * max(price) FROM asks) AS m, count(*) AS t FROM bids",
+                f"m, count(*) AS t {beside('3 * max(price)')}",
+            ),
+            (
+                "ORDER BY ts, (SELECT max(ts) FROM asks)) AS t FROM bids",
+                f"ORDER BY ts, m) AS t {beside('max(ts)')}",
+            ),
+            (
+                "FROM bids\nQUALIFY max(price - (SELECT 4 * max(price) FROM asks))",
+                f"{beside('4 * max(price)')} QUALIFY max(price - m)",
+            ),
+            (
+                "FROM bids LATERAL VIEW explode(array((SELECT 5 * max(price) FROM asks)))",
+                f"{beside('5 * max(price)')} LATERAL VIEW explode(array(m))",
+            ),
+            (
+                "array((SELECT 6 * max(price) FROM asks))) AS e FROM bids",
+                f"array(m)) AS e {beside('6 * max(price)')}",
+            ),
+            (
+                "SELECT x FROM VALUES ((SELECT 7 * max(price) FROM asks)) AS t(x)",
+                f"SELECT x, m {beside('7 * max(price)', 'VALUES (1) AS t(x)')}",
             ),
         ],
     ),

@@ -118,11 +118,20 @@ def test_rewritten_queries_agree_on_late_rows(spark: Any, data: Path, name: str)
     assert Counter(map(plain, told[name])) == batch(other or query, sides)
 
 
+COUNTED = "(SELECT count(*) AS n, max(v) AS top FROM r) AS x"
+NOTHING = "(SELECT count(*) AS n FROM r WHERE v > 1000000) AS x"
 CHANGES = {
     "busy": "SELECT k, v FROM l WHERE k IN (SELECT k FROM r GROUP BY k HAVING count(*) > 9)",
     "full_join": f"SELECT {SIDES} FROM l FULL JOIN r ON l.k = r.k AND l.v < r.v",
     "top_rows": "SELECT v FROM l ORDER BY v DESC LIMIT 5",
     "top_sums": "SELECT k, sum(v) AS s FROM l WHERE v > 0 GROUP BY k ORDER BY s DESC, k LIMIT 2",
+    "near_the_top": "SELECT v FROM l WHERE v > 0 ORDER BY abs(v - (SELECT avg(v) FROM r)), v LIMIT 3",
+    "as_often": f"SELECT k, v FROM l WHERE EXISTS (SELECT 1 FROM {COUNTED} WHERE n > 20 AND top > v)",
+    "not_so": f"SELECT k, v FROM l WHERE NOT EXISTS (SELECT 1 FROM {COUNTED} WHERE top > l.v)",
+    "of_nothing": f"SELECT k, v FROM l WHERE EXISTS (SELECT 1 FROM {NOTHING} WHERE n < l.v)",
+    "not_of_nothing": f"SELECT k, v FROM l WHERE NOT EXISTS (SELECT 1 FROM {NOTHING} WHERE n > l.v)",
+    "seen_first": "SELECT k, v FROM l WHERE v IN (SELECT v FROM (SELECT v, row_number() OVER "
+    "(PARTITION BY k ORDER BY v DESC NULLS LAST) AS n FROM r) WHERE n = 1)",
 }
 
 

@@ -26,6 +26,7 @@ SOURCES = "".join(
 )
 MINUTE = "INTERVAL '1' MINUTE"
 NEAR = "u.ts BETWEEN t.ts - INTERVAL '2' SECOND AND t.ts + INTERVAL '1' SECOND"
+ONE_ROW = "(SELECT count(*) AS n, max(v) AS top FROM u WHERE a > 1) AS x"
 # A query in our language, and what Spark is asked instead (the same text where there is none).
 QUERIES: list[tuple[str, str | None]] = [
     ("SELECT a, b, count(*) AS n, sum(v) AS s, sum(a) AS sa FROM t GROUP BY ROLLUP(a, b)", None),
@@ -72,6 +73,17 @@ QUERIES: list[tuple[str, str | None]] = [
         None,
     ),
     (f"SELECT a, v FROM t WHERE (a, v) IN (SELECT a, v FROM u WHERE {NEAR})", None),
+    (
+        "SELECT a, v FROM t WHERE v > (SELECT min(r) FROM (SELECT row_number() OVER (PARTITION BY v ORDER BY ts) AS r FROM u))",
+        None,
+    ),
+    *(
+        (f"SELECT a, v FROM t WHERE {word} (SELECT 1 FROM {ONE_ROW} WHERE {condition})", None)
+        for word in ("EXISTS", "NOT EXISTS")
+        for condition in ("x.top > t.v", "x.n > 10 * t.a AND x.n > 1")
+    ),
+    (f"SELECT a, v FROM t WHERE EXISTS (SELECT 1 FROM u, {ONE_ROW} WHERE {NEAR})", None),
+    ("SELECT a, v FROM t WHERE EXISTS (SELECT count(*) FROM u HAVING max(v) = t.v)", None),
     (
         "SELECT a, count(*) AS n FROM t WHERE a IN (SELECT a FROM u GROUP BY a HAVING count(*) > 2) "
         "GROUP BY a HAVING min(v) IN (SELECT v FROM u)",

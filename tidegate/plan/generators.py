@@ -7,6 +7,7 @@ from sqlglot import exp
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import Context, by_id, column, volatile
 from tidegate.plan.stars import Item
+from tidegate.plan.subqueries import refuse_subqueries
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 
@@ -36,6 +37,7 @@ def with_generators_below(
             f"FROM … LATERAL VIEW {wrong.lower()}(…) t AS {_names(wrong)}, then select these.",
         )
         return node, items, order
+    refuse_subqueries(context, generator, f"inside {name.lower()}")
     made = n.Field(
         context.fresh(items[first].name),
         items[first].name,

@@ -19,6 +19,7 @@ from tidegate.plan.grouping_sets import (
 from tidegate.plan.items import select_items
 from tidegate.plan.resolve import Resolver
 from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field, referenced
+from tidegate.plan.subqueries import refuse_subqueries
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 
@@ -81,7 +82,8 @@ class KeyBinder:
         trees: list[exp.Expr] = []
         for item in select_items(self.select, self.scope, self.resolver):
             tree = item.expression
-            if not (ex.has_aggregate(tree) or tree.find(exp.Window) or tree in trees):
+            if not (ex.has_aggregate(tree) or ex.has_over(tree) or tree in trees):
+                refuse_subqueries(self.context, tree, "in GROUP BY")
                 trees.append(tree)
         return self._bound(node, trees)
 
@@ -202,7 +204,8 @@ class KeyBinder:
         if is_name(part) and not self.scope.find(part.name) and part.name.lower() in aliases:
             part = aliases[part.name.lower()]
         tree = self.resolver().resolve(part)
-        if ex.has_aggregate(tree) or tree.find(exp.Window):
+        refuse_subqueries(self.context, tree, "in GROUP BY")
+        if ex.has_aggregate(tree) or ex.has_over(tree):
             self.context.report(
                 "TG-305",
                 "GROUP BY cannot hold an aggregate",

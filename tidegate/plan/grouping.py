@@ -10,6 +10,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.grouping_sets import grouping_bit, grouping_number_of
 from tidegate.plan.resolve import UNKNOWN_FUNCTION
 from tidegate.plan.scope import Context, by_id, column, derived_field
+from tidegate.plan.subqueries import refuse_subqueries
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.types import Span
@@ -139,6 +140,7 @@ class Grouping:
         return result
 
     def _aggregate(self, tree: exp.Expr) -> exp.Expr:
+        refuse_subqueries(self.context, tree, "inside an aggregate")
         if any(ex.has_aggregate(child) for child in _arguments(tree)):
             self.context.report(
                 "TG-305",
@@ -146,7 +148,7 @@ class Grouping:
                 tree,
                 "compute the inner one in a subquery.",
             )
-        if tree.find(exp.Window):
+        if ex.has_over(tree):
             self.context.report(
                 "TG-305",
                 "a function with OVER inside an aggregate",

@@ -14,10 +14,10 @@ from tidegate.plan.grouping import Grouping
 from tidegate.plan.items import select_items
 from tidegate.plan.over import over_nodes, with_nulls_outside, written_out
 from tidegate.plan.resolve import Resolver
-from tidegate.plan.scalars import with_scalars
+from tidegate.plan.scalars import where_one_row, with_scalars
 from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field, volatile
 from tidegate.plan.stars import Item, is_row_count
-from tidegate.plan.subqueries import as_predicate, semi_join, subqueries_in
+from tidegate.plan.subqueries import as_predicate, refuse_subqueries, semi_join, subqueries_in
 from tidegate.plan.tables import Ctes, TableBinder, written_time
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -135,7 +135,7 @@ class SelectBinder:
                 where,
                 "use HAVING.",
             )
-        if condition.find(exp.Window):
+        if ex.has_over(condition):
             self.context.report(
                 "TG-305", "WHERE cannot hold a window function", where, "use QUALIFY."
             )
@@ -159,7 +159,8 @@ class SelectBinder:
         for predicate in asked.values():
             if predicate is not None:
                 time = written_time(self.scope.relations, node)
-                node = semi_join(self.context, node, predicate, time, self._unused())
+                found = where_one_row(self.context, node, predicate)
+                node = found or semi_join(self.context, node, predicate, time, self._unused())
                 node = self._with_fields(node)
         return node
 
@@ -168,6 +169,7 @@ class SelectBinder:
         views = []
         for lateral in self.tree.args.get("laterals") or []:
             generator = self._resolver().resolve(lateral.this)
+            refuse_subqueries(self.context, generator, "in LATERAL VIEW")
             alias = lateral.args.get("alias")
             names = [part.name for part in alias.columns] if alias is not None else []
             names = names or _generated_names(generator)
@@ -269,6 +271,8 @@ class SelectBinder:
                 functions.append(tree)
                 fields.append(derived_field(self.context, name, tree, known))
                 return column(fields[-1], tree)
+            if isinstance(tree, exp.Query):
+                return tree
             for key, value in list(tree.args.items()):
                 if isinstance(value, exp.Expr):
                     tree.set(key, pull(value, name))
@@ -294,8 +298,8 @@ class SelectBinder:
         return over, items, qualify, order
 
     def _check_over(self, function: exp.Expr) -> None:
-        inner = [part for part in function.walk() if part is not function]
-        if any(isinstance(part, exp.Window) for part in inner):
+        refuse_subqueries(self.context, function, "in a function with OVER")
+        if any(ex.has_over(part) for part in function.iter_expressions()):
             self.context.report(
                 "TG-305",
                 "a function with OVER inside another one",
@@ -305,8 +309,9 @@ class SelectBinder:
 
     def _finish(self, node: n.Node, items: list[Item], order: list[exp.Expr]) -> n.Node:
         """Projection, DISTINCT, ORDER BY and LIMIT."""
-        trees = [item.expression for item in items]
+        trees = [*(item.expression for item in items), *order]
         node, trees = with_scalars(self.context, node, trees, self.subqueries)
+        trees, order = trees[: len(items)], trees[len(items) :]
         items = [Item(item.name, tree) for item, tree in zip(items, trees, strict=True)]
         known = by_id(node.fields)
         fields = self._projected(items, known)

@@ -40,6 +40,23 @@ def subqueries_in(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
     return [bound[part.meta[NUMBER]] for part in tree.walk() if NUMBER in part.meta]
 
 
+def refuse_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
+    """Only conditions and columns can wait for a subquery; an expression elsewhere cannot."""
+    for part in ex.own_parts(tree):
+        if not isinstance(part, exp.Query):
+            continue
+        hint = (
+            "compute it in FROM, and use its column here: FROM (SELECT *, "
+            f"({to_sql(part.unnest())}) AS m FROM …)."
+        )
+        if isinstance(part.parent, exp.In | exp.Exists):
+            hint = (
+                "join what it asks for, and look whether it is there: FROM … LEFT JOIN (SELECT "
+                "DISTINCT k AS found FROM …) ON k = found, then found IS NOT NULL."
+            )
+        context.report("TG-103", f"a subquery cannot stand {place}", part, hint)
+
+
 def as_predicate(condition: exp.Expr, bound: Mapping[int, n.Node]) -> Predicate | None:
     """[NOT] IN or EXISTS that stands alone; None for any other condition."""
     tree, negated = condition.unnest(), False
@@ -198,7 +215,7 @@ def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
             "condition of its WHERE"
         )
         hint = "compare outer columns in WHERE of the subquery, outside of GROUP BY and UNION."
-    elif asked.operands is None and any(_always_there(part) for part in n.walk(node)):
+    elif asked.operands is None and _always_there(asked.bound):
         message = f"the subquery of this {asked.words} has a row even where there is no input"
         hint = "leave the aggregate out: EXISTS (SELECT 1 FROM … WHERE …)."
     if not message:
@@ -208,7 +225,14 @@ def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
 
 
 def _always_there(node: n.Node) -> bool:
-    return isinstance(node, n.Aggregate) and not node.keys
+    """Whether there may be a row where there is no input: there it comes with the first one."""
+    if isinstance(node, n.Aggregate) and not node.keys:
+        return True
+    if isinstance(node, n.Join):
+        left, right = map(_always_there, (node.left, node.right))
+        others = {"INNER": left and right, "RIGHT": right, "FULL": left or right}
+        return others.get(node.how, left)
+    return any(map(_always_there, node.inputs))
 
 
 def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:

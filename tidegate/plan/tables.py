@@ -16,6 +16,7 @@ from tidegate.plan.nearness import written_nearness
 from tidegate.plan.resolve import Resolver
 from tidegate.plan.scope import Context, Relation, Scope, column, referenced, volatile
 from tidegate.plan.sessions import session_table
+from tidegate.plan.subqueries import refuse_subqueries
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -235,7 +236,7 @@ class TableBinder:
             condition = join.args.get(key)
             if condition is None:
                 continue
-            if ex.has_aggregate(condition) or condition.find(exp.Window):
+            if ex.has_aggregate(condition) or ex.has_over(condition):
                 self.context.report(
                     "TG-305",
                     "a join compares rows, so its condition cannot hold an aggregate or OVER",
@@ -340,6 +341,7 @@ class TableBinder:
         return bound, bound.fields
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
+        refuse_subqueries(self.context, node, "in VALUES")
         rows = tuple(tuple(row.expressions or [row]) for row in node.expressions)
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(rows[0])

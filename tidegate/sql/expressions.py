@@ -84,14 +84,19 @@ def calls(node: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
             yield name, part
 
 
+def own_parts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The parts of an expression; of a subquery only the whole, what is in it is its own."""
+    yield from node.walk(prune=lambda part: isinstance(part, exp.Query))
+
+
 def has_generator(node: exp.Expr) -> bool:
     """Whether an expression makes several rows out of one."""
-    return any(name in GENERATOR_FUNCTIONS for name, _ in calls(node))
+    return any(call_name(part) in GENERATOR_FUNCTIONS for part in own_parts(node))
 
 
 def is_scalar(node: exp.Expr) -> bool:
     """Whether it makes one value out of one row: no aggregate, no OVER, no generator."""
-    return not (has_aggregate(node) or node.find(exp.Window) or has_generator(node))
+    return not (has_aggregate(node) or has_over(node) or has_generator(node))
 
 
 def is_volatile_call(name: str, node: exp.Expr) -> bool:
@@ -117,6 +122,11 @@ def repeatable(node: exp.Expr) -> bool:
 def is_over(node: exp.Expr) -> bool:
     """Whether this is a function with an OVER clause."""
     return isinstance(node, exp.Window)
+
+
+def has_over(node: exp.Expr) -> bool:
+    """Whether a function with an OVER clause stands in this expression outside of subqueries."""
+    return any(is_over(part) for part in own_parts(node))
 
 
 def is_aggregate_call(node: exp.Expr) -> bool:
