@@ -110,7 +110,6 @@ def test_regular_outer_joins_take_rows_back() -> None:
         ("SELECT ts FROM bids UNION ALL SELECT ts FROM history", False, True),
         ("SELECT ts FROM bids UNION ALL SELECT ts FROM plain", False, False),
         ("SELECT b.ts, c.name FROM bids AS b JOIN customers AS c ON b.bidder = c.id", False, True),
-        ("SELECT 1 AS one FROM VALUES (1) AS v (a)", True, False),
     ],
 )
 def test_boundedness_and_watermark(query: str, bounded: bool, watermark: bool) -> None:

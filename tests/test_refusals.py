@@ -371,10 +371,6 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
                 "array((SELECT 6 * max(price) FROM asks))) AS e FROM bids",
                 f"array(m)) AS e {beside('6 * max(price)')}",
             ),
-            (
-                "SELECT x FROM VALUES ((SELECT 7 * max(price) FROM asks)) AS t(x)",
-                f"SELECT x, m {beside('7 * max(price)', 'VALUES (1) AS t(x)')}",
-            ),
         ],
     ),
     (

@@ -5,5 +5,5 @@ CREATE SOURCE d (k BIGINT) WITH (connector = 'files', path = 'x', format = 'csv'
 CREATE SOURCE e (k BIGINT, ts TIMESTAMP) WITH (connector = 'files', path = 'x', format = 'csv', timestamp_format = '%Y-%m-%d');
 CREATE SOURCE f (k BIGINT, ts TIMESTAMP) WITH (connector = 'files', path = 'x', format = 'json', timestamp_format = 'YYYY-MM-dd');
 CREATE SOURCE g (k BIGINT) WITH (connector = 'files', path = 'x', format = 'csv', encoding = 'klingon');
-CREATE STREAM s AS SELECT k FROM VALUES (1) AS v (k);
+CREATE STREAM s AS SELECT k FROM b;
 CREATE SINK h FROM s WITH (connector = 'files', path = 'x', header = false);

@@ -26,5 +26,3 @@ CREATE STREAM in_a_view WITH (state_ttl = '1 day') AS
 SELECT e FROM bids LATERAL VIEW explode(array((SELECT 5 * max(price) FROM asks))) v AS e EMIT CHANGES;
 CREATE STREAM in_explode WITH (state_ttl = '1 day') AS
 SELECT explode(array((SELECT 6 * max(price) FROM asks))) AS e FROM bids EMIT CHANGES;
-CREATE STREAM in_values WITH (state_ttl = '1 day') AS
-SELECT x FROM VALUES ((SELECT 7 * max(price) FROM asks)) AS t(x) EMIT CHANGES;

@@ -75,10 +75,6 @@ def _lookup(node: n.LookupScan, to: Words) -> list[str]:
     return [node.table.name.lower(), f"[{' '.join(item.name.lower() for item in node.fields)}]"]
 
 
-def _values(node: n.Values, to: Words) -> list[str]:
-    return [to.text([list(row) for row in node.rows])]
-
-
 def _filter(node: n.Filter, to: Words) -> list[str]:
     return [to.text(node.condition)]
 
@@ -109,7 +105,6 @@ _STEPS: dict[type[n.Node], Callable[[Any, Words], list[str]]] = {
     n.Scan: _scan,
     n.SideScan: _side,
     n.LookupScan: _lookup,
-    n.Values: _values,
     n.Filter: _filter,
     n.Project: _project,
     n.Explode: _explode,

@@ -101,11 +101,6 @@ class SqlWriter:
     def ids(self, node: n.Node) -> list[str]:
         return [*(quoted(item.id) for item in node.fields), *self._op(node), *self.hidden]
 
-    def _values(self, node: n.Values) -> str:
-        rows = ", ".join("(" + ", ".join(to_sql(cell) for cell in row) + ")" for row in node.rows)
-        names = ", ".join(quoted(item.id) for item in node.fields)
-        return f"SELECT * FROM VALUES {rows} AS v({names})"
-
     def _inlined(self, node: n.Inlined) -> str:
         return self.write(node.input)
 

@@ -66,13 +66,6 @@ class TickedWriter(SqlWriter):
     def _leaf(self, node: n.Node, view: str) -> str:
         return f"SELECT {', '.join(self.ids(node))} FROM {quoted(view)}"
 
-    def _values(self, node: n.Values) -> str:
-        kinds = {ORIGIN: "INT", MARK: "BIGINT", SIDE: "BINARY", NOW: "BIGINT"}
-        kinds |= {ARRIVAL_FILE: "STRING", ARRIVAL_ROW: "BIGINT"}
-        nothing = [f"CAST(NULL AS {kinds[name]}) AS {name}" for name in self.carried]
-        constant = ", ".join([*nothing, f"true AS {LIVE}"])
-        return f"SELECT *, {constant} FROM ({super()._values(node)})"
-
     def _filter(self, node: n.Filter) -> str:
         kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
         live = f"CASE WHEN {LIVE} THEN coalesce({printed(node.condition)}, false) ELSE false END"

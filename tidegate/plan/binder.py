@@ -41,7 +41,7 @@ def bind_query(tree: exp.Expr, context: Context, ctes: Ctes, parent: Scope | Non
     if isinstance(tree, exp.Select):
         return SelectBinder(tree, context, ctes, parent, bind_query).bind()
     context.report("TG-103", "this kind of query is not supported", tree, "SELECT … FROM …")
-    return n.Values((), rows=())
+    return n.NoRows(())
 
 
 def _visible_ctes(tree: exp.Expr, context: Context, ctes: Ctes) -> Ctes:

@@ -99,6 +99,6 @@ def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
     for port, child in enumerate(inputs):
         first = LateInput(node, port, node.late_rows(port)) if node.judges_lateness else way
         _look(child, first, found)
-    brings_rows = not inputs and not isinstance(node, n.LookupScan | n.Values)
+    brings_rows = not inputs and not isinstance(node, n.LookupScan | n.NoRows)
     if brings_rows and way is not None and way not in found:
         found.append(way)

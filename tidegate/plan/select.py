@@ -180,7 +180,7 @@ class SelectBinder:
             views.append(
                 n.Explode(
                     added,
-                    input=n.Values((), rows=()),
+                    input=n.NoRows(()),
                     generator=generator,
                     outer=bool(lateral.args.get("outer")),
                     generated=tuple(item.id for item in added),

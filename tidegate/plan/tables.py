@@ -16,7 +16,6 @@ from tidegate.plan.nearness import written_nearness
 from tidegate.plan.resolve import Resolver
 from tidegate.plan.scope import Context, Relation, Scope, column, referenced, volatile
 from tidegate.plan.sessions import session_table
-from tidegate.plan.subqueries import refuse_subqueries
 from tidegate.plan.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -341,17 +340,19 @@ class TableBinder:
         return bound, bound.fields
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
-        refuse_subqueries(self.context, node, "in VALUES")
-        rows = tuple(tuple(row.expressions or [row]) for row in node.expressions)
+        """Refused; its columns are known, so that nothing else is said of them."""
+        self.context.report(
+            "TG-103",
+            "VALUES is no stream: nothing says when its rows come",
+            node,
+            "put them into a source: CREATE SOURCE v (a INT) WITH (connector = 'memory'); INSERT "
+            "INTO v VALUES (1); or, to join streams with them, into a lookup table.",
+        )
         names = [part.name for part in node.args["alias"].columns] if alias else []
-        width = len(rows[0])
+        width = len(node.expressions[0].expressions or [node])
         names = names or [f"col{index + 1}" for index in range(width)]
         fields = tuple(n.Field(self.context.fresh(name), name) for name in names)
-        if len(names) != width:
-            message = f"{len(names)} names for {width} columns"
-            self.context.report("TG-308", message, node, "give each column a name.")
-        bound = n.Values(fields, rows=rows, span=own_span(node))
-        return bound, Relation(alias, fields)
+        return n.NoRows(fields, span=own_span(node)), Relation(alias, fields)
 
     def _table_function(self, node: exp.Table, alias: str | None) -> tuple[n.Node, Relation]:
         call = node.this

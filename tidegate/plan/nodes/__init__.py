@@ -21,7 +21,7 @@ from tidegate.plan.nodes.join import (
     Nearness,
     TimeBounds,
 )
-from tidegate.plan.nodes.leaves import LookupScan, Scan, SideScan, Values
+from tidegate.plan.nodes.leaves import LookupScan, NoRows, Scan, SideScan
 from tidegate.plan.nodes.match import Condition, Match, Pick, Skip, SkipTo, Total
 from tidegate.plan.nodes.normalize import Normalize
 from tidegate.plan.nodes.over import Over, OverMode
@@ -62,6 +62,7 @@ __all__ = [
     "LookupScan",
     "Match",
     "Nearness",
+    "NoRows",
     "Node",
     "Normalize",
     "Over",
@@ -79,7 +80,6 @@ __all__ = [
     "TopN",
     "Total",
     "Unary",
-    "Values",
     "Window",
     "WindowKind",
     "WindowSpec",

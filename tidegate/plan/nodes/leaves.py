@@ -89,7 +89,5 @@ class LookupScan(Leaf):
 
 
 @dataclass(frozen=True, eq=False)
-class Values(Leaf):
-    """Constant rows: VALUES."""
-
-    rows: tuple[tuple[exp.Expr, ...], ...] = field(kw_only=True)
+class NoRows(Leaf):
+    """Stands where something was refused, or is put in later. It never runs."""

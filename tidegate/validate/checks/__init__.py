@@ -1,7 +1,6 @@
 """The checks, one per file; the order here is the order in which they run."""
 
 from tidegate.validate.checks.aggregate_without_emit import aggregate_without_emit
-from tidegate.validate.checks.constant_rows import constant_rows
 from tidegate.validate.checks.distinct_without_bound import distinct_without_bound
 from tidegate.validate.checks.emit_close_without_watermark import emit_close_without_watermark
 from tidegate.validate.checks.emit_close_without_window import emit_close_without_window
@@ -22,7 +21,6 @@ from tidegate.validate.checks.window_not_event_time import window_not_event_time
 from tidegate.validate.finding import Check
 
 CHECKS: tuple[Check, ...] = (
-    constant_rows,
     sort_unbounded,
     limit_unbounded,
     aggregate_without_emit,
