@@ -236,3 +236,20 @@ def test_no_operator_reads_upserts_without_the_rows_they_replace(query: str) -> 
         rows_only = isinstance(node, n.Normalize | n.Project | n.Filter)
         for child in node.inputs:
             assert rows_only or child.changelog is not ChangelogKind.UPSERT, node.label()
+
+
+@pytest.mark.parametrize(
+    ("columns", "above"),
+    [("ts, window_end", True), ("window_end", True), ("ts", False), ("window_time", False)],
+)
+def test_rows_of_a_union_wait_for_their_window_and_not_only_for_their_time(
+    columns: str, above: bool
+) -> None:
+    """Where the end of the window is not selected, the members wait, each for its own."""
+    members = (f"SELECT {columns} FROM TUMBLE({name}, ts, {MINUTE})" for name in ("bids", "asks"))
+    plan = accepted(f"{' UNION ALL '.join(members)} EMIT ON WINDOW CLOSE")
+    holds = [node for node in n.walk(plan) if isinstance(node, n.Hold)]
+    assert all(hold.spec is not None for hold in holds)
+    assert [isinstance(hold.input, n.SetOperation) for hold in holds] == (
+        [True] if above else [False] * 2
+    )

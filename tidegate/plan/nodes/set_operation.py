@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, rows_kept
-from tidegate.plan.nodes.fields import Role
+from tidegate.plan.nodes.fields import Field, Role
 from tidegate.plan.nodes.once import once
 from tidegate.plan.nodes.window import Hold
 from tidegate.types import ChangelogKind
 
 
-def _is_held(node: Node) -> bool:
-    """Whether its rows wait for nothing but the watermark."""
+def _hold_of(node: Node) -> Hold | None:
+    """What its rows wait in, if they wait for nothing but the watermark."""
     while node.stateless and len(node.inputs) == 1:
         (node,) = node.inputs
-    return isinstance(node, Hold)
+    return node if isinstance(node, Hold) else None
+
+
+def _end_for_all(fields: tuple[Field, ...], held: list[Hold | None]) -> Field | None:
+    """The column that says until when rows wait, if all wait for the same kind of moment."""
+    first = held[0]
+    if first is None or any(hold is None or hold.spec != first.spec for hold in held):
+        return None
+    role = Role.TIME if first.spec is None else Role.WINDOW_END
+    found = (item for item in fields if item.role is role and item.window == first.spec)
+    return next(found, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +80,11 @@ class SetOperation(Node):
         if not self.union_all:
             return self
         members = [member.until_close(by_time) for member in self.members]
-        times = sorted(
-            (item for item in self.fields if item.on_time),
-            key=lambda item: item.role is not Role.WINDOW_END,
-        )
-        if not times or not all(_is_held(member) for member in members):
+        held = [_hold_of(member) for member in members]
+        end = _end_for_all(self.fields, held)
+        if end is None:
             return self.with_inputs(*members)
-        end = times[0]
-        spec = end.window if end.role is Role.WINDOW_END else None
+        spec = end.window
         return Hold(self.fields, input=self, spec=spec, end_id=end.id, span=self.span)
 
     @property
