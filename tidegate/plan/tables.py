@@ -13,6 +13,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.joins import JoinInput, build_join
 from tidegate.plan.match import bind_match
 from tidegate.plan.nearness import written_nearness
+from tidegate.plan.no_stream import report_lookup, report_no_table, report_values
 from tidegate.plan.resolve import Resolver
 from tidegate.plan.scope import Context, Relation, Scope, column, referenced, volatile
 from tidegate.plan.sessions import session_table
@@ -85,7 +86,7 @@ class FromClause:
             node = build_join(context, parts)
             left.append(step.relation)
         if isinstance(node, n.LookupScan):
-            _report_lookup(context, node)
+            report_lookup(context, node)
         return node
 
     def absorb(self, conditions: list[exp.Expr]) -> list[exp.Expr]:
@@ -118,26 +119,6 @@ def written_time(relations: list[Relation], node: n.Node) -> str | None:
     return None
 
 
-def _report_lookup(context: Context, node: n.LookupScan) -> None:
-    context.report(
-        "TG-417",
-        f"{node.table.name} is a lookup table: it is asked, not read",
-        node.span,
-        f"join a stream with it: FROM my_stream JOIN {node.table.name} ON …",
-    )
-
-
-def _report_no_table(context: Context, select: exp.Select) -> None:
-    source = next((item.name for item in context.catalog.of(cat.Source)), "my_source")
-    context.report(
-        "TG-103",
-        "a SELECT without FROM is not supported on streams",
-        select,
-        f"add FROM {source}, or what else it reads; a constant needs no SELECT of its own: write "
-        "it where it is used.",
-    )
-
-
 @dataclass
 class TableBinder:
     """Binds the FROM clause of one SELECT."""
@@ -150,7 +131,7 @@ class TableBinder:
     def bind(self, select: exp.Select) -> FromClause:
         source = select.args.get("from_")
         if source is None:
-            _report_no_table(self.context, select)
+            report_no_table(self.context, select)
             raise BrokenReference
         first, relation = self.table(source.this)
         if source.this.args.get("version") is not None:
@@ -282,7 +263,7 @@ class TableBinder:
         if match is None:
             return bound, relation
         if isinstance(bound, n.LookupScan):
-            _report_lookup(self.context, bound)
+            report_lookup(self.context, bound)
             raise BrokenReference(bound.table.name)
         bound, fields = bind_match(self.context, bound, relation, match, self.parent)
         return bound, Relation(match.alias or None, _renamed(self.context, match, fields))
@@ -341,13 +322,7 @@ class TableBinder:
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
         """Refused; its columns are known, so that nothing else is said of them."""
-        self.context.report(
-            "TG-103",
-            "VALUES is no stream: nothing says when its rows come",
-            node,
-            "put them into a source: CREATE SOURCE v (a INT) WITH (connector = 'memory'); INSERT "
-            "INTO v VALUES (1); or, to join streams with them, into a lookup table.",
-        )
+        report_values(self.context, node)
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])
         names = names or [f"col{index + 1}" for index in range(width)]
@@ -379,7 +354,7 @@ class TableBinder:
         bound, named = self._named(target)
         scope = Scope([Relation(target.name, named)], parent=self.parent)
         if isinstance(bound, n.LookupScan):
-            _report_lookup(context, bound)
+            report_lookup(context, bound)
             return bound, Relation(alias or target.name, named)
         if ex.call_name(call) == "SESSION":
             relation = Relation(alias or target.name, named)
