@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, PARTITION_SHIFT, SIDE
 from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import END_US, Tick, decode_ticks
+from tidegate.operators.clock import END_US, Tick, decode_ticks, encode_ticks
 from tidegate.operators.contract import Operator
 from tidegate.operators.group_kernels import PANE, GroupSpec
 from tidegate.operators.hold import Hold, spread_by
@@ -116,6 +117,14 @@ def test_the_tick_of_an_operator_below_goes_on_by_its_place_in_the_port() -> Non
     (rows,) = sent(hold_spec(), [batch(0, 10, **{SIDE: told, **dead})])
     assert {tick for row in rows for tick in decode_ticks(row["ticks"])} == {Tick(1, 0, 55)}
     assert not any(row["data"] for row in rows)
+
+
+def test_the_tick_of_a_shared_operator_reaches_every_place_that_it_has_in_the_port() -> None:
+    spec = replace(hold_spec(), local=((1000, 0), (0, 1), (1000, 2)))
+    told = pa.array([tick_bytes(Tick(1000, 0, 55))], pa.binary())
+    dead = {LIVE: [False], MARK: pa.nulls(1, L)}
+    (rows,) = sent(spec, [batch(0, 1, **{SIDE: told, **dead})])
+    assert {row["ticks"] for row in rows} == {encode_ticks([Tick(0, 0, 55), Tick(2, 0, 55)])}
 
 
 def test_records_that_are_bad_are_counted_and_move_no_time() -> None:

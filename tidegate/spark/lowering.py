@@ -157,6 +157,8 @@ class _Lowering:
         self.views: list[str] = []
         # What came for operators that others are like.
         self.packed: dict[Hashable, DataFrame] = {}
+        # By number: the origin of the ticks that an operator sends, once it is lowered.
+        self.senders: dict[int, int] = {}
         # The streams for which what is being lowered is done.
         self.told: Told = (plan.stream,)
 
@@ -217,6 +219,12 @@ class _Lowering:
             self.views.append(leaf.view)
 
     def operator(self, plan: OperatorPlan) -> Stepped:
+        """Lower an operator, and remember as what its ticks are known."""
+        stepped = self._operator(plan)
+        self.senders[plan.number] = stepped.spec.origin
+        return stepped
+
+    def _operator(self, plan: OperatorPlan) -> Stepped:
         """An operator; one that does the work of others too is stepped by the first who asks."""
         shared = self._shared(plan.number)
         if shared is None:
@@ -224,7 +232,7 @@ class _Lowering:
             return Stepped(packed, spec)
         context = self.context
         sent = context.sent.get(shared.id)
-        received = ReceiveSpec(self._spec(plan).output, passes=sent is None)
+        received = ReceiveSpec(self._spec(plan).output, sent is None, shared.id)
         if sent is None:
             with self._telling(shared.streams):
                 spec, packed = self._stepped(plan)
@@ -289,7 +297,26 @@ class _Lowering:
         together = known if known is not None else self._packed(plan)
         if alike is not None:
             self.packed[alike] = together
-        return replace(self._spec(plan), passes=known is None), together
+        spec = replace(self._spec(plan), passes=known is None)
+        self._require_ticks(plan, spec)
+        return spec, together
+
+    def _require_ticks(self, plan: OperatorPlan, spec: StepSpec) -> None:
+        """Fail if the operator waits for a tick that nothing below it sends.
+
+        Its watermark would never move: it would keep all rows and give none, without an error.
+        """
+        for number, (fed, origins) in enumerate(zip(plan.ports, spec.runner.ports, strict=True)):
+            places = self._pack_spec(plan, number, fed).places
+            senders = [
+                leaf.index if isinstance(leaf, ScanPlan) else self.senders.get(leaf.number, -1)
+                for leaf in row_leaves(fed.leaves)
+            ]
+            told = {place for sender in senders for place in places.get(sender, ())}
+            silent = {origin.id for origin in origins} - told
+            if silent or not origins:
+                what = f"port {number} of the operator {spec.key}"
+                raise AssertionError(f"{what} would never get a watermark: {sorted(silent)}")
 
     def _spec(self, plan: OperatorPlan) -> StepSpec:
         context = self.context

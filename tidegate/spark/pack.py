@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,8 @@ class PackSpec:
     `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
     `delays` are the microseconds the watermark of each origin stays behind; `sources` are those
     origins that end when the input does. Operators know origins by their place in the port
-    (`local`), which stays the same when the rest of a query changes.
+    (`local`), which stays the same when the rest of a query changes. An origin that is shared has
+    several places: one for each part of the query that reads it.
     """
 
     # Who is told of records of no use.
@@ -65,6 +67,14 @@ class PackSpec:
     key: str = ""
     # Its number among those that share a shuffle.
     member: int = 0
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, ...]]:
+        """Return all places of each origin: a tick of the origin is meant for every one of them."""
+        found: dict[int, tuple[int, ...]] = {}
+        for origin, place in self.local:
+            found[origin] = (*found.get(origin, ()), place)
+        return found
 
 
 def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
@@ -216,9 +226,10 @@ class Packer:
             shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
             self.notes.append(note_bytes(shrunk))
         ticks = [Tick(*place, mark) for place, mark in sorted(self.marks.items())]
-        local = dict(self.spec.local)
         heard = [
-            replace(t, origin=local[t.origin]) for t in (*ticks, *self.ticks, *self.sides.ticks)
+            replace(tick, origin=place)
+            for tick in (*ticks, *self.ticks, *self.sides.ticks)
+            for place in self.spec.places[tick.origin]
         ]
         last = self._blobs(encode_ticks(heard), last=True)
         if last.num_rows:

@@ -50,6 +50,8 @@ class ReceiveSpec:
     output: pa.Schema
     # Whether what only passes goes on here, or with another reader.
     passes: bool
+    # The origin of the ticks among its rows.
+    origin: int
 
     def rows(self, order: Order, batches: Batches) -> Batches:
         """What the operator has given, as it came; every reader hears the time."""

@@ -38,6 +38,10 @@ class GivesRows(Protocol):
     def output(self) -> pa.Schema:
         """Its rows as the stage above reads them."""
 
+    @property
+    def origin(self) -> int:
+        """Return the origin of the ticks among its rows."""
+
     def rows(self, order: Order, batches: Batches) -> Batches:
         """What it makes of what came for one task."""
 
@@ -67,6 +71,11 @@ class StepSpec:
         """Its rows as the stage above reads them."""
         own = zip(self.names, self.runner.operator.output, strict=True)
         return pa.schema([*(pa.field(name, field.type) for name, field in own), *self.hidden])
+
+    @property
+    def origin(self) -> int:
+        """Return the origin of the ticks among its rows."""
+        return self.runner.id
 
     @cached_property
     def hidden(self) -> list[pa.Field]:
