@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compiling import accepted
-from tidegate.physical.aggregate import AggregatePlan, plan_aggregate
+from tidegate.physical.aggregate import AggregatePlan, held_back_us, plan_aggregate
 from tidegate.physical.refusal import Unrunnable
 from tidegate.plan import nodes as n
 
@@ -43,3 +43,20 @@ def test_calls(call: str, function: str, arguments: int, constants: tuple[object
 def test_what_must_be_constant_is_refused_otherwise() -> None:
     with pytest.raises(Unrunnable, match="is not a constant"):
         planned("SELECT approx_percentile(price, price / 10) AS x FROM bids EMIT CHANGES")
+
+
+@pytest.mark.parametrize(
+    ("window", "emit", "behind_us"),
+    [
+        ("TUMBLE(ts, INTERVAL '1' MINUTE)", "", 0),
+        ("TUMBLE(ts, INTERVAL '1' MINUTE)", "ALLOW LATENESS INTERVAL '3' SECOND", 3_000_000),
+        ("SESSION(ts, INTERVAL '1' MINUTE)", "", 1),
+        ("SESSION(ts, INTERVAL '1' MINUTE)", "ALLOW LATENESS INTERVAL '3' SECOND", 3_000_001),
+    ],
+)
+def test_a_session_that_ends_at_the_watermark_is_yet_to_come(
+    window: str, emit: str, behind_us: int
+) -> None:
+    query = f"SELECT window_end, count(*) AS n FROM bids GROUP BY {window} EMIT ON WINDOW CLOSE"
+    (plan,) = planned(f"{query} {emit}")
+    assert held_back_us(plan.node) == behind_us

@@ -227,15 +227,19 @@ class Drive:
         table: Callable[[Sequence[Row]], pa.Table],
         key_groups: int = 2,
         origins: tuple[Origin, ...] = (Origin(0),),
+        held_back: int = 0,
     ) -> None:
         self.make, self.table = make, table
         self.key_groups, self.origins = key_groups, origins
+        self.held_back = held_back
         self.store = MemoryStore()
         self.runner = self._runner()
         self.epochs: list[Epoch] = []
 
     def _runner(self) -> Runner:
-        return Runner(1, self.make(), (self.origins,), meaning=repr(self.make()))
+        return Runner(
+            1, self.make(), (self.origins,), False, self.held_back, meaning=repr(self.make())
+        )
 
     def restart(self) -> None:
         """Nothing but the stored bytes survives."""

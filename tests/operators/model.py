@@ -2,7 +2,8 @@
 
 Written from the semantics and not from the operators: a row is judged by the watermark before its
 epoch, a window [s, e) is over for new rows when e + lateness ≤ watermark. A session is judged after
-it has been merged with the rows of its epoch and with the sessions that are still kept.
+it has been merged with the rows of its epoch and with the sessions that are still kept. Rows that
+are exactly the gap apart belong together, so it is over when e + lateness < watermark.
 """
 
 from __future__ import annotations
@@ -104,6 +105,10 @@ class _Sessions:
         times = [row.ts for row in rows]
         return min(times), max(times) + self.gap
 
+    def _over(self, rows: list[Row], watermark: int | None) -> bool:
+        end = self._window(rows)[1]
+        return watermark is not None and end + self.query.lateness_us < watermark
+
     def _step(self, rows: Sequence[Row], before: int | None) -> None:
         """Rows join sessions that are kept; retractions then take rows out of them."""
         for key in {same_keys(row.keys) for row in rows}:
@@ -113,7 +118,7 @@ class _Sessions:
             there: list[Row] = []
             for cluster in self._clusters([*known, *([row] for row in own if row.weight > 0)]):
                 joins = any(id(row) in old for row in cluster)
-                if not joins and over(self._window(cluster)[1], before, self.query):
+                if not joins and self._over(cluster, before):
                     self.verdict.late += cluster
                 else:
                     there += cluster
@@ -143,7 +148,7 @@ class _Sessions:
         equal = [place for place, row in enumerate(there) if self._content(row) == wanted]
         if equal:
             del there[equal[-1]]
-        elif over(gone.ts + self.gap, before, self.query):
+        elif self._over([gone], before):
             self.verdict.late.append(gone)
 
     def _clusters(self, pieces: list[list[Row]]) -> list[list[Row]]:
@@ -158,7 +163,7 @@ class _Sessions:
 
     def _seal(self, mark: int | None) -> None:
         for key, sessions in self.kept.items():
-            done = [s for s in sessions if over(self._window(s)[1], mark, self.query)]
+            done = [s for s in sessions if self._over(s, mark)]
             self.kept[key] = [s for s in sessions if s not in done]
             for session in done:
                 window = self._window(session)

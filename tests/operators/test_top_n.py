@@ -423,8 +423,9 @@ def test_a_window_can_open_and_close_in_one_epoch() -> None:
     assert run.rows(given, mark=30).main == [("a", 6, "y"), ("a", 5, "x")]
 
 
-def test_all_late_rows_are_counted() -> None:
-    run = Query(mode="windows").drive(key_groups=1)
+@pytest.mark.parametrize("mode", ["windows", "closing"])
+def test_all_late_rows_are_counted(mode: str) -> None:
+    run = Query(mode=mode).drive(key_groups=1)
     run.rows([], mark=10)
     late = rows(("a", 5, "x"), ("a", 6, "y"), ("a", 4, "z"), ("b", 4, "z"), ts=10)
     epoch = run.epoch([[late[:2], late[2:]], [late]], [Tick(0, 0, 11)])

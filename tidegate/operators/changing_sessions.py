@@ -114,24 +114,24 @@ class ChangingSessions(Grouped):
         """The rows of sessions that can still change."""
         if after is None or not tables[0].num_rows:
             return tables
-        ends = self._clusters(tables[0])[1]
-        return (tables[0].filter(pa.array(ends + self.lateness_us > after)),)
+        closes = self._clusters(tables[0])[1]
+        return (tables[0].filter(pa.array(closes + self.lateness_us > after)),)
 
     def _due(self, rows: pa.Table, after: int | None) -> Ints:
         """When the session of a row fires; once it has, when it goes."""
-        ends = self._clusters(rows)[1]
+        closes = self._clusters(rows)[1]
         if after is None or not self.lateness_us:
-            return ends
-        return np.where(ends <= after, ends + self.lateness_us, ends)
+            return closes
+        return np.where(closes <= after, closes + self.lateness_us, closes)
 
     def _clusters(self, rows: pa.Table) -> tuple[Ints, Ints]:
-        """For each row the start and the end of its session, among these rows."""
+        """Return the start of each row's session among these rows, and when that closes."""
         times = ints(rows, PANE)
         starts = self.sessions.starts(rows, times, times)
         ids, count = group_ids(with_pane(rows, starts), self.groups.by)
         last = np.full(count, np.iinfo(np.int64).min)
         np.maximum.at(last, ids, times)
-        return starts, last[ids] + self.gap_us
+        return starts, self.sessions.closes_us(last[ids])
 
     # Late rows
 
@@ -140,12 +140,13 @@ class ChangingSessions(Grouped):
     ) -> pa.Table:
         """What came, without what is late and retractions of what is not there."""
         rows = self.rows.select(came)
-        late, starts, ends = self._judged(stored, rows, moment.before_us)
+        late, starts, closes = self._judged(stored, rows, moment.before_us)
         if late.any():
             state.count_late(int(late.sum()))
             if self.late_rows is not None:
                 gone = came.filter(pa.array(late))
-                marked = self.late_rows.marked(gone, starts[late], ends[late], moment.before_us)
+                ends = closes[late] - 1
+                marked = self.late_rows.marked(gone, starts[late], ends, moment.before_us)
                 output.late.append(marked)
             rows = rows.filter(pa.array(~late))
         known, unknown = self.rows.kept.known(stored, rows)
@@ -155,29 +156,29 @@ class ChangingSessions(Grouped):
     def _judged(
         self, stored: pa.Table, rows: pa.Table, before: int | None
     ) -> tuple[Mask, Ints, Ints]:
-        """Which rows are late, and the session that each would be in.
+        """Return which rows are late, and the start and closing of the session of each.
 
         A row is late if its session is over and has no row that is kept; so is a retraction of a
         row that is not kept, if the row alone would be a session that is over.
         """
         times, added = ints(rows, PANE), ints(rows, WEIGHT) > 0
-        starts, ends = times.copy(), times + self.gap_us
+        starts, closes = times.copy(), self.sessions.closes_us(times)
         late = np.zeros(rows.num_rows, np.bool_)
         if before is None or not rows.num_rows:
-            return late, starts, ends
+            return late, starts, closes
         limit = before - self.lateness_us
         both = pa.concat_tables([stored, rows.filter(pa.array(added))])
-        begins, closes = self._clusters(both)
+        begins, over = self._clusters(both)
         ids, count = group_ids(with_pane(both, begins), self.groups.by)
         kept = np.zeros(count, np.bool_)
         kept[ids[: stored.num_rows]] = True
         cut = stored.num_rows
-        starts[added], ends[added] = begins[cut:], closes[cut:]
-        late[added] = ~kept[ids[cut:]] & (closes[cut:] <= limit)
+        starts[added], closes[added] = begins[cut:], over[cut:]
+        late[added] = ~kept[ids[cut:]] & (closes[added] <= limit)
         late[~added] = self._unknown(stored, rows.filter(pa.array(~added))) & (
-            ends[~added] <= limit
+            closes[~added] <= limit
         )
-        return late, starts, ends
+        return late, starts, closes
 
     def _unknown(self, stored: pa.Table, retractions: pa.Table) -> Mask:
         """Which retractions are of rows that are not kept."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidegate.columns import BEFORE, DELETE, INSERT, OP
 from tidegate.operators.arrival import INT, SEQ, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, concat, places_of
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, WEIGHT, concat, places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints
@@ -62,8 +62,11 @@ class ChangingTopN:
 
     @property
     def _lifted(self) -> pa.Schema:
+        """Rows that come in; SEEN counts those that were left behind where rows are read."""
         arrived = self.ranking.arrived
-        return arrived.append(pa.field(OP, pa.string())) if self.retracts else arrived
+        if self.retracts:
+            return arrived.append(pa.field(OP, pa.string()))
+        return arrived.append(pa.field(SEEN, INT)) if self.closes else arrived
 
     @property
     def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:

@@ -131,7 +131,7 @@ class SessionAggregate(Grouped):
             hashes = np.concatenate([hashes, hashes_of(new[0])])
         elif after is not None:
             # What comes in and closes at once must meet what is stored.
-            closing = self._end(new[0]) <= after
+            closing = self._closes(new[0]) <= after
             hashes = np.concatenate([hashes, hashes_of(new[0])[closing]])
         if len(hashes):
             new = self._update(log, hashes, new, moment, output)
@@ -140,15 +140,23 @@ class SessionAggregate(Grouped):
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
-    def _end(self, main: pa.Table) -> Ints:
-        return self._span(main)[1] + self.gap_us
+    def closes_us(self, last: Ints) -> Ints:
+        """Return the watermark that closes a session with its last row at this time.
+
+        A row at the watermark is not late and joins a session that ends there. So the watermark
+        must have passed the end: this is one instant more than what is reported as `window_end`.
+        """
+        return last + self.gap_us + 1
+
+    def _closes(self, main: pa.Table) -> Ints:
+        return self.closes_us(self._span(main)[1])
 
     def _due(self, main: pa.Table, after: int | None) -> Ints:
         """When a session fires; once it has, when it goes."""
-        end = self._end(main)
+        closes = self._closes(main)
         if after is None or not self.lateness_us:
-            return end
-        return np.where(end <= after, end + self.lateness_us, end)
+            return closes
+        return np.where(closes <= after, closes + self.lateness_us, closes)
 
     def _on_time(
         self,
@@ -170,7 +178,7 @@ class SessionAggregate(Grouped):
         if before is None or not new[0].num_rows:
             return new
         limit = before - self.lateness_us
-        over = self._end(new[0]) <= limit
+        over = self._closes(new[0]) <= limit
         late = self._not_rescued(log, new, over, limit) if over.any() else over
         if not late.any():
             return new
@@ -190,9 +198,9 @@ class SessionAggregate(Grouped):
         starts = self.starts(both, first, last)
         merged = with_pane(both, starts)
         ids, count = group_ids(merged, self.groups.by)
-        ends = np.full(count, np.iinfo(np.int64).min)
-        np.maximum.at(ends, ids, last + self.gap_us)
-        return np.asarray(over & (ends[ids[stored.num_rows :]] <= limit), np.bool_)
+        closes = np.full(count, np.iinfo(np.int64).min)
+        np.maximum.at(closes, ids, self.closes_us(last))
+        return np.asarray(over & (closes[ids[stored.num_rows :]] <= limit), np.bool_)
 
     def _late_table(self, rows: pa.Table, gone: pa.Table, before: int) -> pa.Table:
         assert self.late_rows is not None, "somebody asked for late rows"
@@ -218,7 +226,7 @@ class SessionAggregate(Grouped):
         output.main += self.changed(was, self.visible(joined, moment.after_us))
         after = moment.after_us
         if after is not None:
-            kept = self._end(joined[0]) + self.lateness_us > after
+            kept = self._closes(joined[0]) + self.lateness_us > after
             if not kept.all():
                 joined = self._only(joined, kept)
         log.replace(hashes, joined)
@@ -234,7 +242,7 @@ class SessionAggregate(Grouped):
         if not self.early:
             if mark is None:
                 return self.groups.evaluate(self.groups.empty())
-            tables = self._only(tables, self._end(tables[0]) <= mark)
+            tables = self._only(tables, self._closes(tables[0]) <= mark)
         return self.groups.evaluate(tables)
 
     def _only(self, tables: Tables, chosen: Mask) -> Tables:

@@ -173,10 +173,12 @@ def refusals(node: n.Aggregate) -> Iterator[Refusal]:
 
 
 def held_back_us(node: n.Aggregate) -> int | None:
+    # A session that ends at the watermark is still open, and comes out after it.
+    late = node.lateness_us + (1 if node.makes_sessions else 0)
     if node.closing_key is None:
-        return node.lateness_us
+        return late
     behind = node.closing_key.held_back_us(node.key_fields)
-    return None if behind is None else behind + node.lateness_us
+    return None if behind is None else behind + late
 
 
 def waits_for_end(node: n.Aggregate, has_watermark: bool) -> bool:
