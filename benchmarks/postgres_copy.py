@@ -23,8 +23,8 @@ import pyarrow as pa
 from examples.systems import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
 from tidegate.compiler import Compiler
-from tidegate.connectors.postgres_sink import PostgresSink
-from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.connectors.registry import CONNECTORS
 
 KINDS = ("BIGINT", "BIGINT", "DOUBLE", "STRING", "TIMESTAMP")

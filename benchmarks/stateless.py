@@ -30,7 +30,7 @@ from plain import PlainSpark, Work
 from pyspark.sql import SparkSession
 
 import tidegate
-from tidegate.connectors import generator
+from tidegate.connectors.generator import generator
 
 COLUMNS = (
     "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, "

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegate.catalog.objects import Stream
-from tidegate.compiler import Compiled, Compiler
+from tidegate.compiled import Compiled
+from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise import optimise
+from tidegate.sql.quoting import quoted
 
 TESTS = Path(__file__).parent
 

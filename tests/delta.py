@@ -13,9 +13,7 @@ from tests.compiling import compile_text
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import OP
-from tidegate.connectors.delta_sink import DeltaSink
-from tidegate.connectors.delta_source import DeltaSource
-from tidegate.connectors.protocols import (
+from tidegate.connectors.base import (
     Cut,
     Decided,
     EpochId,
@@ -24,6 +22,8 @@ from tidegate.connectors.protocols import (
     SourceContext,
     StreamRows,
 )
+from tidegate.connectors.delta.table_sink import DeltaSink
+from tidegate.connectors.delta.table_source import DeltaSource
 from tidegate.physical.typed import arrow_type
 from tidegate.types import ChangelogKind
 

@@ -18,9 +18,9 @@ from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors import memory
-from tidegate.connectors.memory_tasks import InsertReader
-from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.memory import connector as memory
+from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.context import PipelineContext

@@ -12,10 +12,10 @@ from tests.compiling import compile_text
 from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors import memory
-from tidegate.connectors.files_sink import FilesSink
-from tidegate.connectors.files_source import FilesSource
-from tidegate.connectors.protocols import Decided, EpochId, OpenSink, SinkContext, SourceContext
+from tidegate.connectors.base import Decided, EpochId, OpenSink, SinkContext, SourceContext
+from tidegate.connectors.files.sink import FilesSink
+from tidegate.connectors.files.source import FilesSource
+from tidegate.connectors.memory import connector as memory
 from tidegate.storage import open_store
 
 SCRIPT = (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
-from tidegate.connectors.protocols import Cut
+from tidegate.connectors.base import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import State
 from tidegate.operators.clock import END_US

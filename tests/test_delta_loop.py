@@ -15,9 +15,9 @@ from tests.compiling import compile_text
 from tests.delta import there
 from tests.pipelines import House, Killed, Looped, expected
 from tidegate.catalog.objects import Sink, Stream
-from tidegate.connectors import delta_sink
-from tidegate.connectors.delta_sink import DeltaSink
-from tidegate.connectors.protocols import SinkContext, StreamRows
+from tidegate.connectors.base import SinkContext, StreamRows
+from tidegate.connectors.delta import table_sink as delta_sink
+from tidegate.connectors.delta.table_sink import DeltaSink
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.steps import Step

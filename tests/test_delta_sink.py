@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.delta import E0, E1, E2, KEYED, ROWS, opened, row, schema_of, sink_of, staged, there
 from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors.protocols import Decided, EpochId, StreamRows
+from tidegate.connectors.base import Decided, EpochId, StreamRows
 from tidegate.errors import TidegateError
 from tidegate.storage import disk
 from tidegate.types import ChangelogKind

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.delta import E0, KEYED, opened, row, rows_of, source_of, staged
-from tidegate.connectors.protocols import Cut
+from tidegate.connectors.base import Cut
 from tidegate.errors import TidegateError
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.sinks import decided, files_sink, files_source, run, stage
 from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.connectors import files_compaction
-from tidegate.connectors.files_names import MergedFiles
-from tidegate.connectors.files_sink import FilesSink
-from tidegate.connectors.protocols import Decided, EpochId
+from tidegate.connectors.base import Decided, EpochId
+from tidegate.connectors.files import compaction as files_compaction
+from tidegate.connectors.files.listing import MergedFiles
+from tidegate.connectors.files.sink import FilesSink
 from tidegate.errors import RunError
 from tidegate.storage import StorageError, disk, open_store
 from tidegate.storage.local import LocalStore

@@ -14,8 +14,8 @@ from tests.compiling import compile_text
 from tests.sinks import decided, files_sink, run, stage
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.files_source import FilesSource
-from tidegate.connectors.protocols import Decided, EpochId, SourceContext
+from tidegate.connectors.base import Decided, EpochId, SourceContext
+from tidegate.connectors.files.source import FilesSource
 from tidegate.errors import RunError
 from tidegate.storage import uri
 from tidegate.storage.local import LocalStore

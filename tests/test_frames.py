@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.protocols import Cut
+from tidegate.connectors.base import Cut
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.frames import Frames, Job
 from tidegate.spark.frame import PipelineFrame

@@ -12,7 +12,8 @@ import pytest
 from tests.compiling import SOURCES, compile_text, compile_with_sources, plan_of
 from tidegate.catalog.objects import Function, Sink, Source, Stream
 from tidegate.catalog.python_code import load, version_of
-from tidegate.compiler import Compiled, Compiler
+from tidegate.compiled import Compiled
+from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.own_functions import python_declaration

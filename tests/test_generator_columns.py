@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from tidegate.connectors import generator
-from tidegate.connectors.nexmark_events import TABLES, Share
+from tidegate.connectors.generator import generator
+from tidegate.connectors.generator.nexmark import TABLES, Share
 
 
 def test_importing_the_module_loads_no_pyspark() -> None:
-    program = "import sys, tidegate.connectors.generator; sys.exit('pyspark' in sys.modules)"
+    program = (
+        "import sys, tidegate.connectors.generator.generator; sys.exit('pyspark' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

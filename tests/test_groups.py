@@ -23,9 +23,8 @@ from tidegate.operators.group_kernels import (
     GroupSpec,
     concat,
     filter_all,
-    group_ids,
-    places_of,
 )
+from tidegate.operators.keys import group_ids, places_of
 
 COUNT = Call("count", "count(*)", (), L)
 LIST = call("collect_list", [L], pa.list_(L))

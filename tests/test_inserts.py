@@ -9,8 +9,8 @@ import pytest
 
 from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.catalog.inserts import script_identity
-from tidegate.connectors.memory import Inserts
-from tidegate.connectors.memory_tasks import InsertReader
+from tidegate.connectors.memory.connector import Inserts
+from tidegate.connectors.memory.rows import InsertReader
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.storage import disk

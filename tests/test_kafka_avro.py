@@ -18,9 +18,15 @@ import pytest
 
 from tests.compiling import compile_text
 from tests.registry import PASSWORD, USER, FakeRegistry, running
-from tidegate.connectors.kafka_avro import GONE, KEY, AvroDecoder, AvroEncoder, avro_schema
-from tidegate.connectors.kafka_formats import unwritable
-from tidegate.connectors.kafka_registry import Registry
+from tidegate.connectors.kafka.avro import (
+    GONE,
+    KEY,
+    AvroDecoder,
+    AvroEncoder,
+    Registry,
+    avro_schema,
+)
+from tidegate.connectors.kafka.spec import unwritable
 from tidegate.errors import RunError, SystemAway
 from tidegate.physical.typed import arrow_type
 

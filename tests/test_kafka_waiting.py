@@ -12,12 +12,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from tidegate.connectors import kafka_tasks, kafka_topics, kafka_transactions
-from tidegate.connectors.kafka_client import Complaints, Connection
-from tidegate.connectors.kafka_tasks import KafkaReader
-from tidegate.connectors.kafka_topics import Topics
-from tidegate.connectors.kafka_transactions import Marker, Transactions
-from tidegate.connectors.protocols import EpochId
+from tidegate.connectors.base import EpochId
+from tidegate.connectors.kafka import client as kafka_topics
+from tidegate.connectors.kafka import reader as kafka_tasks
+from tidegate.connectors.kafka import transactions as kafka_transactions
+from tidegate.connectors.kafka.client import Complaints, Connection, Topics
+from tidegate.connectors.kafka.reader import KafkaReader
+from tidegate.connectors.kafka.transactions import Marker, Transactions
 from tidegate.errors import RunError, SystemAway
 
 CONNECTION = Connection("the sink s", "b:9092", {"bootstrap.servers": "b:9092"})

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.sinks import files_source
-from tidegate.connectors import listing
-from tidegate.connectors.files_source import FilesSource
-from tidegate.connectors.listing import SeenFiles, new_files
+from tidegate.connectors.files import listing
+from tidegate.connectors.files.listing import SeenFiles, new_files
+from tidegate.connectors.files.source import FilesSource
 from tidegate.storage import Item, open_store
 
 
@@ -187,7 +187,7 @@ def test_what_is_removed_or_replaced_after_it_was_read_is_not_read_again(tmp_pat
 def test_the_parts_of_large_files_are_spread_over_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidegate.connectors import files_source as module
+    from tidegate.connectors.files import source as module
 
     monkeypatch.setattr(module, "_PART_BYTES", 100)
     (tmp_path / "in").mkdir()

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError
 
 from tests.delta import opened
 from tests.pipelines import House, Looped
-from tidegate.connectors import postgres_client
-from tidegate.connectors.kafka_client import Complaints, Connection
+from tidegate.connectors.kafka.client import Complaints, Connection
+from tidegate.connectors.postgres import client as postgres_client
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.runtime import pipeline as module
 from tidegate.spark.failure import JobFailed

@@ -10,9 +10,9 @@ import pytest
 
 from tests.compiling import compile_text
 from tidegate.catalog.objects import LookupTable
-from tidegate.connectors.memory import inserts
-from tidegate.connectors.memory_lookup import InsertedRows
-from tidegate.connectors.protocols import LookupContext
+from tidegate.connectors.base import LookupContext
+from tidegate.connectors.memory.connector import inserts
+from tidegate.connectors.memory.table import InsertedRows
 from tidegate.errors import RunError
 from tidegate.spark import rows as rows_module
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.compiling import compile_text, plan_of
 from tidegate import nexmark
 from tidegate.cli.main import app
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.errors import RunError
 from tidegate.nexmark import commands, flink_home, flink_program
 from tidegate.nexmark.comparing import batch_answer, comparable, difference

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pipelines import House
-from tidegate.connectors.pace import Pace
+from tidegate.connectors.base import Pace
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.plain_csv import CsvFormat, csv_schema, decoded, header_fits
+from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded, header_fits
 from tidegate.operators.vectors import RecordFailed
 
 COLUMNS = [

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.plain_json import decoded, json_schema
+from tidegate.connectors.formats.json import decoded, json_schema
 from tidegate.operators.vectors import VectorFailed
 
 # 2026-01-01.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.connectors.postgres_binary import binary_rows
+from tidegate.connectors.postgres.writer import binary_rows
 from tidegate.errors import RunError
 
 COLUMNS: list[tuple[str, pa.DataType, Any, str]] = [

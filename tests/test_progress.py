@@ -8,7 +8,7 @@ from typing import Any
 from tests.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.protocols import SourceContext
+from tidegate.connectors.base import SourceContext
 from tidegate.connectors.registry import SOURCES
 
 

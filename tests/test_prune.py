@@ -19,7 +19,7 @@ from tidegate.checkpoint.manifest import (
 )
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
-from tidegate.connectors import memory
+from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning

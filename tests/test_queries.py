@@ -16,10 +16,11 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.checkpoint.restore import restore
 from tidegate.cli.main import app
-from tidegate.connectors import memory, view
-from tidegate.connectors.protocols import SinkContext
+from tidegate.connectors import view
+from tidegate.connectors.base import SinkContext
+from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import SINKS
-from tidegate.connectors.view_files import MANY, Shape
+from tidegate.connectors.view import MANY, Shape
 from tidegate.errors import RunError
 from tidegate.queries.asking import ask, last_rows, not_kept
 from tidegate.queries.engine import answer, tables_of

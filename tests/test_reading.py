@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_pack import KEY_GROUPS
-from tidegate.connectors.blackhole_tasks import Forgetting
-from tidegate.connectors.protocols import Read
+from tidegate.connectors.base import Read
+from tidegate.connectors.debug_writers import Forgetting
 from tidegate.operators.clock import UNHEARD_US, decode_ticks
 from tidegate.operators.group_kernels import PANE
 from tidegate.operators.hold import Hold, spread_by

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.columns import OP
-from tidegate.connectors.standing import folded, standing
+from tidegate.connectors.changelog import folded, standing
 from tidegate.errors import RunError
 from tidegate.testing.changes import Output
 from tidegate.types import ChangelogKind

@@ -13,8 +13,8 @@ import pytest
 from tests.sinks import decided, memory_sink, run, stage
 from tests.storage.lossy_disk import LossyDisk, lose_power
 from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors import memory
-from tidegate.connectors.protocols import Decided, EpochId
+from tidegate.connectors.base import Decided, EpochId
+from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
 from tidegate.storage import disk, open_store
 from tidegate.subscription import Subscription

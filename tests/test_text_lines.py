@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, RECORD_FILE, RECORD_LINE
-from tidegate.connectors import text_lines
-from tidegate.connectors.text_lines import FIRST, TEXT_BYTES, TextReader
+from tidegate.connectors.formats import lines as text_lines
+from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES, TextReader
 from tidegate.storage import open_store
 
 MARK = b"\xef\xbb\xbf"

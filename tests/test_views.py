@@ -18,10 +18,9 @@ from tests.storage.lossy_disk import LossyDisk, lose_power
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, StreamState
-from tidegate.connectors.protocols import Decided, EpochId, SinkContext
-from tidegate.connectors.standing import standing
-from tidegate.connectors.view import ViewSink
-from tidegate.connectors.view_files import MANY, Range, Shape, ranges, read_range, to_fold
+from tidegate.connectors.base import Decided, EpochId, SinkContext
+from tidegate.connectors.changelog import standing
+from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
 from tidegate.errors import RunError
 from tidegate.runtime.views import changed_view
 from tidegate.storage import disk

@@ -20,8 +20,9 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Restored, Wanted
 from tidegate.checkpoint.inspect import Checkpoint
 from tidegate.checkpoint.names import Name
-from tidegate.compiler import Compiled, Compiler
-from tidegate.connectors import memory
+from tidegate.compiled import Compiled
+from tidegate.compiler import Compiler
+from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Place, RunError, ScriptError, TidegateError, did_you_mean
 from tidegate.inserting import insert_async, insert_parts, is_endless
@@ -32,13 +33,7 @@ from tidegate.own_functions import PythonFunctions, python_declaration
 from tidegate.physical.explain import explain
 from tidegate.plan.optimise import plan_to_run
 from tidegate.remembered import Remembered, remember, remembered
-from tidegate.results import (
-    Result,
-    describe,
-    print_rows,
-    restored_text,
-    shown,
-)
+from tidegate.results import Result, describe, print_rows, restored_text, shown
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning
 from tidegate.runtime.places import is_cluster, unshared_directory, unshared_paths

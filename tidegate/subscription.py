@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.connectors import memory
+from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
 from tidegate.observe.html import html_table
 from tidegate.storage import Store

@@ -14,8 +14,9 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoints, Restored, Wanted
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors import memory, view
-from tidegate.connectors.protocols import LookupContext, SinkContext, SourceContext
+from tidegate.connectors import view
+from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
+from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus

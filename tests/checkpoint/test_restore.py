@@ -14,7 +14,7 @@ from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
 from tidegate.checkpoint.manifest import Manifest, SinkState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.checkpoint.restore import restore
-from tidegate.connectors.protocols import Decided, EpochId
+from tidegate.connectors.base import Decided, EpochId
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.storage import open_store
 from tidegate.subscription import Subscription

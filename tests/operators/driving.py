@@ -19,8 +19,9 @@ from tidegate.operators.changing_sessions import ChangingSessions
 from tidegate.operators.clock import END_US, Origin, Tick
 from tidegate.operators.contract import Operator, Tables
 from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, canonical
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec
 from tidegate.operators.keyed_aggregate import KeyedAggregate
+from tidegate.operators.keys import canonical
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.limits import NO_LIMITS, Limits

@@ -18,17 +18,18 @@ from tests.compiling import accepted
 from tests.operators.driving import Drive, Row
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import HASH, canonical
+from tidegate.operators.group_kernels import HASH
 from tidegate.operators.hashing import hash_of
+from tidegate.operators.keys import canonical
 from tidegate.operators.limits import NO_LIMITS
 from tidegate.operators.match import TIME
 from tidegate.physical.kind import Request
 from tidegate.physical.match import KIND
 from tidegate.physical.ports import PortPlan
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.plan.optimise import optimise
+from tidegate.sql.quoting import quoted
 
 SECOND = 1_000_000
 Pattern = Any  # ("var", name), ("seq", …), ("or", …), ("rep", pattern, least, most, reluctant)

@@ -15,7 +15,8 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.operators.accumulators import Call
 from tidegate.operators.changing_top_n import ChangingTopN
 from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import HASH, PANE, canonical
+from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.keys import canonical
 from tidegate.operators.late import LateRows
 from tidegate.operators.ordering import Ordering
 from tidegate.operators.over import Over

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.pipelines import House, Killed, Looped, check
-from tidegate.connectors import memory
-from tidegate.connectors.files_sink import FilesSink
+from tidegate.connectors.files.sink import FilesSink
+from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines import House, Looped, check, kill_at
 from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.connectors import memory
+from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.status import State
 from tidegate.runtime.steps import Step

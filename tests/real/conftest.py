@@ -38,7 +38,8 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for a broker that is away gives up soon, and tries again as often as ever."""
-    from tidegate.connectors import kafka_topics, kafka_transactions
+    from tidegate.connectors.kafka import client as kafka_topics
+    from tidegate.connectors.kafka import transactions as kafka_transactions
 
     monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(kafka_transactions, "ANSWER_SECONDS", 3.0)

@@ -10,7 +10,7 @@ import signal
 import sys
 
 import tidegate
-from tidegate.connectors import kafka_transactions
+from tidegate.connectors.kafka import transactions as kafka_transactions
 
 SCRIPT = """
 CREATE SOURCE bids (

@@ -22,7 +22,7 @@ from tests.delta import (
     there,
 )
 from tests.real.s3 import BUCKET, S3, SECRETS
-from tidegate.connectors.protocols import Decided
+from tidegate.connectors.base import Decided
 from tidegate.errors import TidegateError
 
 

@@ -19,13 +19,13 @@ from tests.registry import PASSWORD, USER, FakeRegistry, running
 from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.kafka_avro import GONE, KEY
-from tidegate.connectors.kafka_records import Records
-from tidegate.connectors.kafka_sink import KafkaSink
-from tidegate.connectors.kafka_source import KafkaSource
-from tidegate.connectors.kafka_tasks import TOMBSTONE, KafkaReader
-from tidegate.connectors.protocols import Decided, EpochId, SinkContext, SourceContext, StreamRows
-from tidegate.connectors.text_lines import TEXT_BYTES
+from tidegate.connectors.base import Decided, EpochId, SinkContext, SourceContext, StreamRows
+from tidegate.connectors.formats.lines import TEXT_BYTES
+from tidegate.connectors.kafka.avro import GONE, KEY
+from tidegate.connectors.kafka.decoding import Records
+from tidegate.connectors.kafka.reader import TOMBSTONE, KafkaReader
+from tidegate.connectors.kafka.sink import KafkaSink
+from tidegate.connectors.kafka.source import KafkaSource
 from tidegate.types import ChangelogKind
 
 

@@ -15,8 +15,8 @@ from tests.compiling import compile_text
 from tests.pipelines import House, Killed, expected
 from tests.real.kafka import Broker
 from tidegate.catalog.objects import Stream
-from tidegate.connectors.kafka_sink import KafkaSink
-from tidegate.connectors.kafka_transactions import Transactions
+from tidegate.connectors.kafka.sink import KafkaSink
+from tidegate.connectors.kafka.transactions import Transactions
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.steps import Step
 

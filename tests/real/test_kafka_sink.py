@@ -15,8 +15,8 @@ from tests.compiling import compile_text
 from tests.real.kafka import Broker
 from tests.sinks import decided
 from tidegate.catalog.objects import Sink
-from tidegate.connectors.kafka_sink import KafkaSink
-from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.errors import RunError, SystemAway
 from tidegate.types import ChangelogKind
 

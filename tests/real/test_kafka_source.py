@@ -15,11 +15,12 @@ from tests.real.kafka import PASSWORD, USER, Broker
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import ARRIVAL_ROW, PARTITION
-from tidegate.connectors import kafka_source, kafka_tasks
-from tidegate.connectors.kafka_source import KafkaSource, connection_of
-from tidegate.connectors.kafka_tasks import KafkaReader
-from tidegate.connectors.protocols import Cut, Read, SourceContext
-from tidegate.connectors.text_lines import TEXT_BYTES
+from tidegate.connectors.base import Cut, Read, SourceContext
+from tidegate.connectors.formats.lines import TEXT_BYTES
+from tidegate.connectors.kafka import reader as kafka_tasks
+from tidegate.connectors.kafka import source as kafka_source
+from tidegate.connectors.kafka.reader import KafkaReader
+from tidegate.connectors.kafka.source import KafkaSource, connection_of
 from tidegate.errors import RunError, SystemAway
 from tidegate.operators.vectors import VectorFailed
 

@@ -34,7 +34,7 @@ def test_queries_give_out_as_much_as_from_files(
 def test_brokers_that_are_away_are_named(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.connectors.kafka_topics.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("tidegate.connectors.kafka.client.ANSWER_SECONDS", 0.5)
     with (
         pytest.raises(SystemAway, match=r"127\.0\.0\.1:1"),
         topics.sent(tmp_path_factory.mktemp("events"), "127.0.0.1:1"),

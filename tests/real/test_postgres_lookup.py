@@ -13,8 +13,8 @@ import pytest
 from tests.compiling import compile_text
 from tests.real.postgres import Postgres
 from tidegate.catalog.objects import LookupTable
-from tidegate.connectors.postgres_lookup import Asking, PostgresLookup, PostgresReader
-from tidegate.connectors.protocols import LookupContext
+from tidegate.connectors.base import LookupContext
+from tidegate.connectors.postgres.lookup import Asking, PostgresLookup, PostgresReader
 from tidegate.errors import SystemAway, TidegateError
 
 COLUMNS = "id BIGINT, part STRING, price DECIMAL(10,2), code STRING, at TIMESTAMP"

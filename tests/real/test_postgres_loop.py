@@ -15,7 +15,7 @@ from tests.compiling import compile_text
 from tests.pipelines import House, Killed, Looped, expected
 from tests.real.postgres import Postgres
 from tidegate.catalog.objects import Sink, Stream
-from tidegate.connectors.protocols import SinkContext, StreamRows
+from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.steps import Step

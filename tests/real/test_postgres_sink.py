@@ -17,8 +17,8 @@ from tests.compiling import compile_text
 from tests.real.postgres import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors.postgres_sink import PostgresSink
-from tidegate.connectors.protocols import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.errors import SystemAway, TidegateError
 from tidegate.types import ChangelogKind
 

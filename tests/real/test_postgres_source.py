@@ -13,9 +13,9 @@ from tests.compiling import compile_text
 from tests.real.postgres import Postgres
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors import postgres_source
-from tidegate.connectors.postgres_source import PostgresSource
-from tidegate.connectors.protocols import Cut, Read, SourceContext
+from tidegate.connectors.base import Cut, Read, SourceContext
+from tidegate.connectors.postgres import source as postgres_source
+from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.errors import SystemAway, TidegateError
 
 _numbers = itertools.count()

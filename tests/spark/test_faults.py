@@ -256,7 +256,7 @@ def test_a_target_that_is_read_only_is_refused_before_anything_runs(
 def test_a_random_number_is_the_same_in_all_sinks_also_when_a_commit_failed(
     spark: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidegate.connectors.files_sink import FilesSink
+    from tidegate.connectors.files.sink import FilesSink
 
     script = SCRIPT.split("CREATE STREAM")[0] + (
         "CREATE STREAM dice AS SELECT k, v, rand() AS r FROM s;"

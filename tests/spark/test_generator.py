@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors import generator
+from tidegate.connectors.generator import generator
 from tidegate.errors import RunError
 from tidegate.runtime import pipeline
 from tidegate.runtime.steps import Step

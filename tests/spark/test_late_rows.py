@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.spark.helpers import open_with, play, rows_of
-from tidegate.connectors.memory import MemorySink
-from tidegate.connectors.protocols import EpochId
+from tidegate.connectors.base import EpochId
+from tidegate.connectors.memory.connector import MemorySink
 from tidegate.errors import RunError
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spark.helpers import bag, rows_of, run_some, run_to_end, table_rows
-from tidegate.connectors import generator
+from tidegate.connectors.generator import generator
 from tidegate.nexmark import query
 
 pytestmark = pytest.mark.spark

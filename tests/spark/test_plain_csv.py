@@ -11,9 +11,9 @@ import pytest
 from tests.spark.test_plain_json import TIMES
 from tests.test_plain_csv import COLUMNS
 from tidegate.columns import BAD_RECORD, NOW, RECORD_FILE, RECORD_LINE, SIDE
-from tidegate.connectors.plain_csv import CsvFormat, csv_schema, decoded
-from tidegate.connectors.text_files import TextFiles
-from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
+from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded
+from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
+from tidegate.connectors.formats.spark_text import TextFiles
 from tidegate.operators.vectors import RecordFailed
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.test_plain_json import COLUMNS
 from tidegate.columns import BAD_RECORD, NOW, RECORD_FILE, RECORD_LINE, SIDE
-from tidegate.connectors.plain_json import decoded, json_schema
-from tidegate.connectors.text_files import TextFiles
-from tidegate.connectors.text_lines import FIRST, TEXT_BYTES
+from tidegate.connectors.formats.json import decoded, json_schema
+from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
+from tidegate.connectors.formats.spark_text import TextFiles
 from tidegate.operators.vectors import VectorFailed
 
 if TYPE_CHECKING:

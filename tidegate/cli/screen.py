@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.cli.report import is_terminal
-from tidegate.connectors.console import TOTAL_ROWS
+from tidegate.connectors.debug_sinks import TOTAL_ROWS
 from tidegate.observe.status import StreamStatus
 
 if TYPE_CHECKING:

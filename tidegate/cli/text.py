@@ -5,10 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.catalog.connector import Connectors
-from tidegate.connectors import (
-    blackhole,
-    console,
-    delta,
-    files,
-    generator,
-    generator_spec,
-    kafka,
-    memory,
-    postgres,
-    view,
-)
-from tidegate.connectors.protocols import (
+from tidegate.connectors import debug_sinks as blackhole
+from tidegate.connectors import debug_sinks as console
+from tidegate.connectors import view
+from tidegate.connectors.base import (
     LookupContext,
     LookupFactory,
     OpenLookup,
@@ -28,13 +19,20 @@ from tidegate.connectors.protocols import (
     SourceContext,
     SourceFactory,
 )
+from tidegate.connectors.delta import options as delta
+from tidegate.connectors.files import spec as files
+from tidegate.connectors.generator import generator
+from tidegate.connectors.generator import options as generator_spec
+from tidegate.connectors.kafka import spec as kafka
+from tidegate.connectors.memory import connector as memory
+from tidegate.connectors.postgres import spec as postgres
 
 _ALL = (
     files.SPEC,
     memory.SPEC,
     generator_spec.SPEC,
-    console.SPEC,
-    blackhole.SPEC,
+    console.CONSOLE,
+    blackhole.BLACKHOLE,
     kafka.SPEC,
     postgres.SPEC,
     delta.SPEC,
@@ -44,67 +42,67 @@ CONNECTORS: Connectors = {spec.name: spec for spec in _ALL}
 
 
 def _files_source(context: SourceContext) -> OpenSource:
-    from tidegate.connectors.files_source import FilesSource
+    from tidegate.connectors.files.source import FilesSource
 
     return FilesSource(context)
 
 
 def _files_sink(context: SinkContext) -> OpenSink:
-    from tidegate.connectors.files_sink import FilesSink
+    from tidegate.connectors.files.sink import FilesSink
 
     return FilesSink(context)
 
 
 def _kafka_source(context: SourceContext) -> OpenSource:
-    from tidegate.connectors.kafka_source import KafkaSource
+    from tidegate.connectors.kafka.source import KafkaSource
 
     return KafkaSource(context)
 
 
 def _kafka_sink(context: SinkContext) -> OpenSink:
-    from tidegate.connectors.kafka_sink import KafkaSink
+    from tidegate.connectors.kafka.sink import KafkaSink
 
     return KafkaSink(context)
 
 
 def _postgres_source(context: SourceContext) -> OpenSource:
-    from tidegate.connectors import postgres_source
+    from tidegate.connectors.postgres import source as postgres_source
 
     return postgres_source.open_source(context)
 
 
 def _postgres_sink(context: SinkContext) -> OpenSink:
-    from tidegate.connectors import postgres_sink
+    from tidegate.connectors.postgres import sink as postgres_sink
 
     return postgres_sink.open_sink(context)
 
 
 def _delta_sink(context: SinkContext) -> OpenSink:
-    from tidegate.connectors import delta_sink
+    from tidegate.connectors.delta import table_sink as delta_sink
 
     return delta_sink.open_sink(context)
 
 
 def _delta_source(context: SourceContext) -> OpenSource:
-    from tidegate.connectors import delta_source
+    from tidegate.connectors.delta import table_source as delta_source
 
     return delta_source.open_source(context)
 
 
 def _files_lookup(context: LookupContext) -> OpenLookup:
-    from tidegate.connectors import files_lookup
+    from tidegate.connectors.files import lookup as files_lookup
 
     return files_lookup.open_lookup(context)
 
 
 def _postgres_lookup(context: LookupContext) -> OpenLookup:
-    from tidegate.connectors import postgres_lookup
+    from tidegate.connectors.postgres import lookup as postgres_lookup
 
     return postgres_lookup.open_lookup(context)
 
 
 def _memory_lookup(context: LookupContext) -> OpenLookup:
-    from tidegate.connectors import memory_lookup
+    from tidegate.connectors.memory import table as memory_lookup
 
     return memory_lookup.open_lookup(context)
 
@@ -121,8 +119,8 @@ SOURCES: Mapping[str, SourceFactory] = {
 SINKS: Mapping[str, SinkFactory] = {
     "files": _files_sink,
     "memory": memory.open_sink,
-    "console": console.open_sink,
-    "blackhole": blackhole.open_sink,
+    "console": console.open_console,
+    "blackhole": blackhole.open_blackhole,
     "kafka": _kafka_sink,
     "postgres": _postgres_sink,
     "delta": _delta_sink,

@@ -1,6 +1,7 @@
 """Lookup tables that tasks hold in memory: the driver writes the table as of an epoch into one
 file, whose name is in the order. So all tasks of an epoch see the same table, however often they
-run."""
+run.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.connectors.memory_tasks import arrow_bytes
+from tidegate.connectors.memory.rows import arrow_bytes
 from tidegate.operators.answers import WholeTable, distinct, key_columns, without_null_keys
 from tidegate.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidegate.connectors.protocols import LookupContext
+    from tidegate.connectors.base import LookupContext
 
 
 @dataclass(frozen=True)

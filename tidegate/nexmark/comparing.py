@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.nexmark import batch
 
 if TYPE_CHECKING:

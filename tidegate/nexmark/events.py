@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.connectors import generator
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator import generator
+from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.errors import RunError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.errors import RunError
 from tidegate.nexmark import flink, flink_names, flink_program
 from tidegate.nexmark.flink_program import MARK

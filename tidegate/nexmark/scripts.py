@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.nexmark import query
 
 _STATEMENT = re.compile(r"^(?=CREATE )", re.MULTILINE)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.connectors.kafka_client import ANSWER_SECONDS, Connection
-from tidegate.connectors.kafka_topics import Topics
-from tidegate.connectors.nexmark_events import TABLES
+from tidegate.connectors.generator.nexmark import TABLES
+from tidegate.connectors.kafka.client import ANSWER_SECONDS, Connection, Topics
 from tidegate.errors import TidegateError
 from tidegate.nexmark.scripts import WATERMARK
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from datetime import date, datetime, time, timedelta
+import datetime as dt
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ def json_value(value: Any) -> Any:
         return {str(name): json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
-    if isinstance(value, datetime | date | time):
+    if isinstance(value, datetime | date | dt.time):
         return value.isoformat()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")

@@ -15,14 +15,9 @@ import pyarrow as pa
 
 from tidegate.columns import DELETE, INSERT, OP
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import (
-    HASH,
-    PANE,
-    WEIGHT,
-    canonical,
-    concat,
-)
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, concat
 from tidegate.operators.kept_rows import KeptRows, net, same_keys
+from tidegate.operators.keys import canonical
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import (
     TIME,

@@ -17,8 +17,9 @@ from tidegate.columns import DELETE, INSERT, OP
 from tidegate.errors import not_built
 from tidegate.operators.arrival import BY_ARRIVAL, arrived
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.group_kernels import HASH, WEIGHT, canonical, concat
+from tidegate.operators.group_kernels import HASH, WEIGHT, concat
 from tidegate.operators.kept_rows import KeptRows, net, same_keys
+from tidegate.operators.keys import canonical
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import Ints, Matching, columns_of, ints
 from tidegate.operators.nearest import NEAREST, NOTHING, Nearest, as_numbers, measurable

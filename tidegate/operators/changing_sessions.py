@@ -15,8 +15,9 @@ import pyarrow as pa
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_by_base import Grouped
 from tidegate.operators.group_contents import Rows
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, concat, group_ids
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec, concat
 from tidegate.operators.kept_rows import content_ids
+from tidegate.operators.keys import group_ids
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from tidegate.columns import BEFORE, DELETE, INSERT, OP
 from tidegate.operators.arrival import INT, SEQ, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, WEIGHT, concat, places_of
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, WEIGHT, concat
+from tidegate.operators.keys import places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tidegate.operators import runs, segments
 from tidegate.operators.arrival import INT, numbered
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, concat, places_of
+from tidegate.operators.group_kernels import HASH, PANE, SEEN, concat
+from tidegate.operators.keys import places_of
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import ints

@@ -15,19 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.contract import Tables
-from tidegate.operators.group_kernels import (
-    HASH,
-    PANE,
-    ROWS,
-    WEIGHT,
-    Groups,
-    GroupSpec,
-    canonical,
-    concat,
-    group_ids,
-)
+from tidegate.operators.group_kernels import HASH, PANE, ROWS, WEIGHT, Groups, GroupSpec, concat
 from tidegate.operators.kept_rows import KeptRows
-from tidegate.operators.keys import ranks
+from tidegate.operators.keys import canonical, group_ids, ranks
 
 
 class Contents(Protocol):

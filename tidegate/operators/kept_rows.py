@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from tidegate.operators.accumulators.bags import cancel_owed, cancel_pairs
 from tidegate.operators.accumulators.kernels import first_places
-from tidegate.operators.group_kernels import HASH, WEIGHT, group_ids, places_of
+from tidegate.operators.group_kernels import HASH, WEIGHT
+from tidegate.operators.keys import group_ids, places_of
 from tidegate.operators.matching import Ints, ints
 from tidegate.operators.runs import RunLog
 

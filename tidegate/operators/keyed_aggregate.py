@@ -15,14 +15,8 @@ from tidegate.operators.contract import Moment, OperatorState, Output, Tables, w
 from tidegate.operators.emit_every import Waiting
 from tidegate.operators.group_by_base import Grouped
 from tidegate.operators.group_contents import Contents, Rows, States, merge
-from tidegate.operators.group_kernels import (
-    HASH,
-    PANE,
-    ROWS,
-    GroupSpec,
-    concat,
-    places_of,
-)
+from tidegate.operators.group_kernels import HASH, PANE, ROWS, GroupSpec, concat
+from tidegate.operators.keys import places_of
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits

@@ -21,8 +21,8 @@ from tidegate.operators.accumulators.kernels import to_flags
 from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, concat, group_ids
-from tidegate.operators.keys import as_array
+from tidegate.operators.group_kernels import HASH, PANE, concat
+from tidegate.operators.keys import as_array, group_ids
 from tidegate.operators.late import LateRows, split_late
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.match_results import Results, Taken, Totalled

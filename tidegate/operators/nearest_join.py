@@ -21,8 +21,9 @@ from tidegate.columns import INSERT, OP
 from tidegate.operators.arrival import ARRIVAL_FIELDS, SEQ, numbered
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, canonical, concat
+from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, concat
 from tidegate.operators.kept_rows import net
+from tidegate.operators.keys import canonical
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, Matching, columns_of, ints

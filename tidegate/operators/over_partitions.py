@@ -13,7 +13,8 @@ import pyarrow as pa
 from tidegate.operators import arrival
 from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.changes import changes
-from tidegate.operators.group_kernels import HASH, PANE, group_ids
+from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.keys import group_ids
 from tidegate.operators.matching import ints
 from tidegate.operators.over_functions import OverSpec
 from tidegate.operators.ranking import select

@@ -12,8 +12,8 @@ from tidegate.operators.accumulators.kernels import take_or_null, to_flags
 from tidegate.operators.arrival import SEQ
 from tidegate.operators.clock import END_US
 from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.group_kernels import HASH, PANE, group_ids, places_of
-from tidegate.operators.keys import as_array
+from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.keys import as_array, group_ids, places_of
 from tidegate.operators.matching import ints
 from tidegate.operators.ordering import Ints, Mask
 from tidegate.operators.over_frames import Placed

@@ -16,7 +16,8 @@ from tidegate.operators.accumulators.kernels import first_places
 from tidegate.operators.arrival import INT, SEQ
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import with_op
-from tidegate.operators.group_kernels import HASH, PANE, SEEN, group_ids, places_of
+from tidegate.operators.group_kernels import HASH, PANE, SEEN
+from tidegate.operators.keys import group_ids, places_of
 from tidegate.operators.ordering import (
     DENSE_RANK,
     RANK,

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from tidegate.operators.arrival import SEQ
 from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.group_kernels import HASH, PANE, group_ids
+from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.keys import group_ids
 from tidegate.operators.matching import ints
 from tidegate.operators.nearest import BACKWARD, FORWARD, Nearest
 from tidegate.operators.runs import RunLog

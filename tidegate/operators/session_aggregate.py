@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,22 +14,14 @@ from tidegate.operators.accumulators import Call
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
 from tidegate.operators.group_by_base import Grouped
-from tidegate.operators.group_kernels import (
-    PANE,
-    Groups,
-    GroupSpec,
-    concat,
-    group_ids,
-    places_of,
-)
+from tidegate.operators.group_kernels import PANE, Groups, GroupSpec, concat
+from tidegate.operators.keys import group_ids, places_of
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import START, Layout
 from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.matching import Ints, Mask
 from tidegate.operators.runs import RunLog, hashes_of, of_hashes
 from tidegate.operators.window_aggregate import with_pane
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.group_kernels import HASH, places_of
-from tidegate.operators.keys import merge_rows
+from tidegate.operators.group_kernels import HASH
+from tidegate.operators.keys import merge_rows, places_of
 from tidegate.operators.runs import RunLog, hashes_of, of_hashes
 
 Ints = npt.NDArray[np.int64]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, canonical, concat
+from tidegate.operators.group_kernels import HASH, PANE, concat
+from tidegate.operators.keys import canonical
 from tidegate.operators.late import LateRows
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.operators.matching import TIME, TRACKED, Matching, columns_of, ints, output_kinds

@@ -14,13 +14,7 @@ from tidegate.columns import INSERT
 from tidegate.operators.changes import changes
 from tidegate.operators.contract import Moment, OperatorState, Output, Tables, with_op
 from tidegate.operators.group_by_base import Grouped
-from tidegate.operators.group_kernels import (
-    PANE,
-    ROWS,
-    GroupSpec,
-    concat,
-    filter_all,
-)
+from tidegate.operators.group_kernels import PANE, ROWS, GroupSpec, concat, filter_all
 from tidegate.operators.late import LateRows
 from tidegate.operators.layout import Layout
 from tidegate.operators.limits import NO_LIMITS, Limits

@@ -12,11 +12,12 @@ from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, emit_words, ttl_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, carries_op, micros, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.columns import ARRIVAL, LETTER, LETTER_COLUMNS, LIVE, OP, SIDE
-from tidegate.physical.stage_sql import is_failure, quoted
+from tidegate.physical.stage_sql import is_failure
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import text_literal
+from tidegate.sql.quoting import quoted
 
 _FAILED = "_tg_failed"
 _LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)

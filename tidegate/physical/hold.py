@@ -9,8 +9,9 @@ from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, window_words
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import SqlWriter, carries_op, micros, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
 from tidegate.plan import nodes as n
+from tidegate.sql.quoting import quoted
 
 
 def refusals(node: n.Hold) -> Iterator[Refusal]:

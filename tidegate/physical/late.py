@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import Column, SideStream
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     from tidegate.operators.contract import Operator

@@ -14,13 +14,14 @@ from sqlglot import exp
 
 from tidegate.columns import LIVE
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import carries_op, quoted
+from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.ticked_sql import TickedWriter, when_live
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.physical.user_functions import calls_user_function
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 
 # The rows that were found, and one of them.
 FOUND, _ONE = "_tg_found", "_tg_one"

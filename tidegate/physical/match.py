@@ -15,11 +15,12 @@ from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, micros, quoted
+from tidegate.physical.stage_sql import SqlWriter, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 from tidegate.sql import patterns as pt
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from tidegate.physical.calls import CallPlan, plan_call
 from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import by_id, infer_type
 from tidegate.sql import patterns as pt
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     from tidegate.operators.match_results import Taken, Totalled

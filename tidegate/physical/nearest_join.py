@@ -14,11 +14,12 @@ from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.ports import Columns, PortPlan
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import carries_op, micros, quoted
+from tidegate.physical.stage_sql import carries_op, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 from tidegate.types import format_duration
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.physical.kind import Built, OperatorKind, Request
 from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.plan import nodes as n
+from tidegate.sql.quoting import quoted
 
 
 def operator_name(node: n.Normalize) -> str:

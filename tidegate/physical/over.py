@@ -16,21 +16,16 @@ from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands, Types
 from tidegate.physical.words import in_words, text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.frames import (
-    OF_WHOLE_PARTITIONS,
-    Bound,
-    Looks,
-    looks_of,
-    whole_number,
-)
+from tidegate.plan.nodes.frames import OF_WHOLE_PARTITIONS, Bound, Looks, looks_of, whole_number
 from tidegate.plan.nodes.over import time_of
 from tidegate.plan.spellings import NEWEST
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from tidegate.physical.late import in_late_stream, is_judge, require_fitting
 from tidegate.physical.lookup import Wanted, enrich_sql, require_known_types, table_of, wanted
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import carries_op, micros, output_sql, quoted
+from tidegate.physical.stage_sql import carries_op, micros, output_sql
 from tidegate.physical.stages import (
     EnrichNode,
     LeafNode,
@@ -36,6 +36,7 @@ from tidegate.physical.typed import TypedPlan, Types
 from tidegate.physical.vector_stages import last_stage, port_stage
 from tidegate.plan import nodes as n
 from tidegate.plan.late import LateStream, late_stream
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

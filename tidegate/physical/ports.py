@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import BAD_MARK, LIVE, MARK
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.ticked_sql import when_live
 from tidegate.plan import nodes as n
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     from tidegate.operators.panes import Grid

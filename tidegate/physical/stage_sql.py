@@ -14,14 +14,11 @@ from sqlglot import exp
 from tidegate.columns import NOW, OP
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
 Leaf = Callable[[n.Node], str | None]
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def micros(sql: str) -> str:

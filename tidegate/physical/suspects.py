@@ -13,10 +13,11 @@ from sqlglot import exp
 
 from tidegate.columns import LIVE
 from tidegate.physical.plan import LeafPlan, PhysicalPlan
-from tidegate.physical.stage_sql import is_failure, quoted
+from tidegate.physical.stage_sql import is_failure
 from tidegate.physical.ticked_sql import TickedWriter
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 
 _Leaves = tuple[LeafPlan, ...]
 

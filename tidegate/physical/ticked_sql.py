@@ -13,11 +13,12 @@ from sqlglot import exp
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.physical.guard import Guard
-from tidegate.physical.stage_sql import Leaf, SqlWriter, printed, quoted, window_bounds
+from tidegate.physical.stage_sql import Leaf, SqlWriter, printed, window_bounds
 from tidegate.plan import nodes as n
 from tidegate.plan.scope import volatile
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 
 # Generators that give no row for an empty collection, and those that always give some.
 _OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})

@@ -14,11 +14,12 @@ from tidegate.physical.meaning import Words, ttl_words
 from tidegate.physical.order_by import ordered_by, ordering
 from tidegate.physical.ports import Columns, column_sql
 from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import SqlWriter, carries_op, quoted
+from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

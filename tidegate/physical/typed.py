@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidegate.physical.stage_sql import quoted
 from tidegate.plan import nodes as n
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,11 +14,12 @@ from sqlglot import exp, parse_one
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, INSERT, LIVE, MARK, NOW, OP
 from tidegate.operators.vectors import Call, Cast, Column, Constant, Vector, VectorStage
 from tidegate.physical.ports import PortPlan
-from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
+from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.physical.vectors import Known, Untranslatable, known, translated
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import DIALECT
+from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 
 _HIDDEN = {

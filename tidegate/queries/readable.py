@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideStream, Sink, Stream
 from tidegate.connectors import view
-from tidegate.connectors.view_files import Shape
+from tidegate.connectors.view import Shape
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
 from tidegate.runtime.views import shape_of

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import SideKind
 from tidegate.checkpoint.manifest import Damaged, Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors import memory
-from tidegate.connectors.standing import standing
-from tidegate.connectors.view_files import FOLDER, ranges, read_range
+from tidegate.connectors.changelog import standing
+from tidegate.connectors.memory import connector as memory
+from tidegate.connectors.view import FOLDER, ranges, read_range
 from tidegate.errors import RunError
 from tidegate.queries.readable import Readable
 from tidegate.runtime.directory import DataDirectory

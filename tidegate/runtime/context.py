@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.pace import Pace
-from tidegate.connectors.protocols import OpenLookup, OpenSink, OpenSource
+from tidegate.connectors.base import OpenLookup, OpenSink, OpenSource, Pace
 from tidegate.physical.plan import ScanPlan
 from tidegate.runtime.blame import OriginOf
 from tidegate.runtime.members import Member

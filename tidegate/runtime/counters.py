@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
-from tidegate.connectors.protocols import Cut
+from tidegate.connectors.base import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.runtime.notes import StreamNotes

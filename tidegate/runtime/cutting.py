@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.protocols import Cut, OpenSource
+from tidegate.connectors.base import Cut, OpenSource
 from tidegate.runtime.members import Member
 
 # A stream and a source, in lower case.

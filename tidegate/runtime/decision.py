@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Manifest, SinkState, StreamState
-from tidegate.connectors.protocols import Cut
+from tidegate.connectors.base import Cut
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.late_inputs import late_offsets
 from tidegate.runtime.members import Member

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.objects import LookupTable
-from tidegate.connectors.protocols import OpenLookup
+from tidegate.connectors.base import OpenLookup
 from tidegate.physical.plan import EnrichPlan
 from tidegate.storage import Store
 

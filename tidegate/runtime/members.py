@@ -16,7 +16,7 @@ from tidegate.catalog.objects import SideKind, SideStream, Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
 from tidegate.connectors import view
-from tidegate.connectors.protocols import StreamRows
+from tidegate.connectors.base import StreamRows
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
 from tidegate.physical.plan import PhysicalPlan, ScanPlan
 from tidegate.physical.runner import runner_of

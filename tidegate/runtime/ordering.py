@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.protocols import Share
+from tidegate.connectors.base import Share
 from tidegate.runtime.cutting import Epoch
 from tidegate.spark.order import Order
 

@@ -18,8 +18,7 @@ from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors.pace import Pace
-from tidegate.connectors.protocols import Decided, EpochId, OpenSink, OpenSource
+from tidegate.connectors.base import Decided, EpochId, OpenSink, OpenSource, Pace
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.spans import span_listener
 from tidegate.observe.status import State, StreamStatus
@@ -28,13 +27,7 @@ from tidegate.plan import nodes as n
 from tidegate.runtime.blame import with_culprit
 from tidegate.runtime.context import PipelineContext
 from tidegate.runtime.counters import Counters, at_work
-from tidegate.runtime.cutting import (
-    Epoch,
-    has_little_state,
-    has_open_ends,
-    next_epoch,
-    wake_us,
-)
+from tidegate.runtime.cutting import Epoch, has_little_state, has_open_ends, next_epoch, wake_us
 from tidegate.runtime.decision import decision
 from tidegate.runtime.frames import Frames, Job
 from tidegate.runtime.lookups import Lookups

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tidegate.checkpoint.forget import without_streams
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import STATE, Manifests, stamp_of
-from tidegate.connectors.listing import is_chunk
+from tidegate.connectors.files.listing import is_chunk
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import state_bytes
 from tidegate.runtime.state_files import OFFSETS, needed_by

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import STATE, Manifests
-from tidegate.connectors.listing import chunks_of, is_chunk
+from tidegate.connectors.files.listing import chunks_of, is_chunk
 from tidegate.storage import StorageError, Store
 
 # What belongs to the offsets of sources, and does not fit into them.

@@ -6,7 +6,7 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import StreamState
 from tidegate.connectors import view
-from tidegate.connectors.view_files import Shape
+from tidegate.connectors.view import Shape
 from tidegate.errors import DataDirectoryError
 from tidegate.physical.fingerprint import canonical
 

@@ -31,7 +31,7 @@ from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
 from tidegate.physical import lookup
 from tidegate.physical.over import typed_function
-from tidegate.physical.stage_sql import SqlWriter, quoted
+from tidegate.physical.stage_sql import SqlWriter
 from tidegate.physical.stages import all_enriched, all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
@@ -39,6 +39,7 @@ from tidegate.spark.failure import describe
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.python_names import with_plain_names
+from tidegate.sql.quoting import quoted
 from tidegate.types import Span
 
 

@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from tidegate.catalog.objects import Column, Source
-from tidegate.physical.stage_sql import is_failure, quoted
+from tidegate.physical.stage_sql import is_failure
 from tidegate.sql.dialect import text_literal, to_sql
 from tidegate.sql.expressions import calls, is_volatile_call
+from tidegate.sql.quoting import quoted
 
 # The name of the first computed column that failed on a row; NULL if none did.
 FAILED = "_tg_failed"

@@ -29,7 +29,7 @@ from tidegate.operators.vectors import Vector, VectorFailed
 from tidegate.spark.order import Order
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import Read, ShareReader
+    from tidegate.connectors.base import Read, ShareReader
 
 # The event time of records, and which of them are bad; None if none is.
 Judged = tuple[pa.Array, pa.Array | None]

@@ -17,7 +17,7 @@ from tidegate.spark.pack import Batches
 from tidegate.spark.worker import keep_what_is_loaded
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import Answers, LookupReader
+    from tidegate.connectors.base import Answers, LookupReader
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.operators.vectors import VectorStage
 from tidegate.physical.direct_scans import source_vectors
 from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
-from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts, quoted
+from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
 from tidegate.plan import nodes as n
 from tidegate.spark.direct import DirectScan
 from tidegate.spark.failed_rows import FAILED_OWN, FAILED_SCHEMA, IS_FAILED, with_failed
@@ -34,16 +34,10 @@ from tidegate.spark.shared_operators import SharedOperators, Told, read_scans
 from tidegate.spark.shared_scans import SharedScan, merged, shared_scans, without_notes
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import (
-        Cut,
-        OpenLookup,
-        OpenSink,
-        OpenSource,
-        Read,
-        ShareReader,
-    )
+    from tidegate.connectors.base import Cut, OpenLookup, OpenSink, OpenSource, Read, ShareReader
 
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
 

@@ -11,10 +11,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.physical.plan import ScanPlan
-from tidegate.physical.stage_sql import quoted
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.sides import Sides, note_bytes
+from tidegate.sql.quoting import quoted
 from tidegate.state.codec import table_from_bytes
 
 IS_LATE = "_tg_is_late"

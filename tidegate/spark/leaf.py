@@ -18,7 +18,7 @@ from tidegate.spark.sides import note_bytes, tick_bytes
 from tidegate.spark.worker import keep_what_is_loaded
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import ShareReader
+    from tidegate.connectors.base import ShareReader
 
 _HIDDEN = [pa.field(SIDE, pa.binary()), pa.field(NOW, pa.int64())]
 

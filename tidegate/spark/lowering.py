@@ -27,7 +27,6 @@ from tidegate.physical.plan import (
     row_leaves,
 )
 from tidegate.physical.runner import place_of, runner_of
-from tidegate.physical.stage_sql import quoted
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
 from tidegate.spark.direct import DirectScan
@@ -46,9 +45,10 @@ from tidegate.spark.shared_operators import (
 )
 from tidegate.spark.step import GivesRows, StepSpec, stepper
 from tidegate.sql.python_names import calls_for_rows_only
+from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import OpenLookup
+    from tidegate.connectors.base import OpenLookup
 
 Leaves = tuple[LeafPlan, ...]
 _HIDDEN = (ORIGIN, MARK, LIVE, SIDE, NOW, *ARRIVAL)

@@ -25,7 +25,7 @@ from tidegate.spark.worker import keep_what_is_loaded, task_number
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidegate.connectors.protocols import ShareReader
+    from tidegate.connectors.base import ShareReader
 
 # A stream and a source, in lower case.
 Place = tuple[str, str]

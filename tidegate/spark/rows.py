@@ -18,10 +18,10 @@ from sqlglot import exp
 from tidegate.catalog.objects import LookupTable, Source
 from tidegate.columns import OP, OPS
 from tidegate.errors import Place, RunError, did_you_mean
-from tidegate.physical.stage_sql import quoted
 from tidegate.spark.failure import describe
 from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import Insert, Script
 
 Target = Source | LookupTable

@@ -21,7 +21,7 @@ from tidegate.spark.shared_operators import Told
 from tidegate.spark.sides import TICKS
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import OpenSource, Read
+    from tidegate.connectors.base import OpenSource, Read
 
 
 @dataclass(frozen=True)

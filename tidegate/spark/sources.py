@@ -28,9 +28,9 @@ from tidegate.columns import (
     SIDE,
 )
 from tidegate.physical.plan import ScanPlan
-from tidegate.physical.stage_sql import quoted
 from tidegate.spark.computed import FAILED, with_computed
 from tidegate.sql.dialect import own_span, text_literal, to_sql
+from tidegate.sql.quoting import quoted
 
 _BAD = "_tg_bad"
 # What readers and computed columns tell of a row besides its columns.

@@ -16,7 +16,7 @@ from tidegate.spark.sides import Sides, note_bytes
 from tidegate.spark.worker import keep_what_is_loaded
 
 if TYPE_CHECKING:
-    from tidegate.connectors.protocols import StagerFactory
+    from tidegate.connectors.base import StagerFactory
 
 NOTES_SCHEMA = "note BINARY"
 

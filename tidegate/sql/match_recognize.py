@@ -11,14 +11,7 @@ from typing import Any, ClassVar
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tidegate.sql.patterns import (
-    Alternation,
-    Concatenation,
-    Foreign,
-    Pattern,
-    Repetition,
-    Variable,
-)
+from tidegate.sql.patterns import Alternation, Concatenation, Foreign, Pattern, Repetition, Variable
 from tidegate.types import Span
 
 # What stands for one row in other systems, and for a name nowhere.

@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tidegate.testing.case import (
-    Add,
-    Case,
-    CaseSource,
-    EndOfInput,
-    Mark,
-    Restart,
-    Row,
-    Step,
-)
+from tidegate.testing.case import Add, Case, CaseSource, EndOfInput, Mark, Restart, Row, Step
 from tidegate.testing.marks import marked_row
 
 Rows = tuple[Row, ...]

@@ -10,18 +10,8 @@ in the order they came in. An aggregate is one class; what is to be known of it 
 
 from __future__ import annotations
 
-from tidegate.operators.accumulators.base import (
-    Accumulator,
-    BagAccumulator,
-    Call,
-    PlainAccumulator,
-)
-from tidegate.operators.accumulators.registry import (
-    FUNCTIONS,
-    constants_from,
-    ignores_nulls,
-    make,
-)
+from tidegate.operators.accumulators.base import Accumulator, BagAccumulator, Call, PlainAccumulator
+from tidegate.operators.accumulators.registry import FUNCTIONS, constants_from, ignores_nulls, make
 
 __all__ = [
     "FUNCTIONS",

@@ -10,12 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.base import (
-    Call,
-    PlainAccumulator,
-    overflow,
-    unsupported,
-)
+from tidegate.operators.accumulators.base import Call, PlainAccumulator, overflow, unsupported
 from tidegate.operators.accumulators.exact import ExactTotal
 from tidegate.operators.accumulators.kernels import int_sums, to_ints, with_nulls
 from tidegate.operators.accumulators.totals import Total, total_of

@@ -10,11 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.accumulators.base import (
-    BagAccumulator,
-    Call,
-    require_groupable,
-)
+from tidegate.operators.accumulators.base import BagAccumulator, Call, require_groupable
 from tidegate.operators.accumulators.kernels import Doubles
 from tidegate.operators.accumulators.numbers import Count
 from tidegate.operators.hashing import hash_of

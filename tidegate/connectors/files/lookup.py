@@ -1,0 +1,147 @@
+"""Directories of files as lookup tables: all rows of all files, read again when a file changes.
+
+Records are judged as those of a source are; one that cannot be read stops the pipeline, because
+rows that ask for it would silently find nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidegate.columns import (
+    ARRIVAL_FILE,
+    ARRIVAL_ROW,
+    BAD_REASON,
+    BAD_RECORD,
+    NOW,
+    RECORD_FILE,
+    RECORD_LINE,
+    SIDE,
+)
+from tidegate.connectors.files.listing import new_files
+from tidegate.connectors.files.source import ROW_ARRIVAL, literally
+from tidegate.connectors.formats.lines import TextReader
+from tidegate.connectors.table_lookup import TableLookup
+from tidegate.errors import RunError, did_you_mean
+from tidegate.physical.typed import arrow_type
+from tidegate.storage import Item, open_store, uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.connectors.base import LookupContext
+
+# How long a file that has just come may take until it is whole.
+_WRITING_SECONDS = 3.0
+
+
+class FileRows:
+    """The rows of a directory."""
+
+    def __init__(self, context: LookupContext) -> None:
+        self.table = context.table
+        self.options = context.table.options
+        self.store = open_store(uri(self.options["path"]))
+        if self.store.local and not self.store.local_path("").is_dir():
+            path = self.options["path"]
+            raise RunError(
+                "TG-504",
+                f"the lookup table {self.table.name} reads the directory {path}, which does not "
+                "exist",
+                hint=f"mkdir -p {path}, or correct the option path.",
+            )
+
+    def version(self) -> list[tuple[str, int, int]]:
+        return [(item.name, item.size, item.modified_us) for item in self._items()]
+
+    def _items(self) -> list[Item]:
+        return new_files(self.store.list(), set(), self.options["glob"])
+
+    def rows(self, spark: SparkSession) -> pa.Table:
+        deadline = time.monotonic() + _WRITING_SECONDS
+        while True:
+            items = self._items()
+            try:
+                return self._of(spark, items)
+            except Exception as error:
+                # Of a file that is new, somebody may still be writing it.
+                now_us = time.time_ns() // 1000
+                young = any(now_us - i.modified_us < _WRITING_SECONDS * 1_000_000 for i in items)
+                if not young or time.monotonic() > deadline:
+                    raise self._unreadable(error) from None
+                time.sleep(0.1)
+
+    def _of(self, spark: SparkSession, items: list[Item]) -> pa.Table:
+        columns = [(c.name, str(c.type)) for c in self.table.columns]
+        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        if not items:
+            return schema.empty_table()
+        is_parquet = self.options["format"] == "parquet"
+        frame = self._parquet(spark, items) if is_parquet else self._text(spark, items)
+        rows = frame.toArrow()
+        self._require_good(rows)
+        order = [(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")]
+        rows = rows.sort_by(order).select([name for name, _ in columns])
+        return rows.cast(schema).combine_chunks()
+
+    def _parquet(self, spark: SparkSession, items: list[Item]) -> DataFrame:
+        from tidegate.sql.quoting import quoted
+
+        paths = [literally(self.store.spark_uri(item.name)) for item in items]
+        reader = spark.read.option("basePath", self.store.spark_uri(""))
+        there = reader.option("mergeSchema", "true").parquet(*paths).columns
+        for column in self.table.columns:
+            if column.name.lower() not in {name.lower() for name in there}:
+                raise RunError(
+                    "TG-504",
+                    f"the files have no column {column.name}",
+                    hint=did_you_mean(column.name, there, "columns they have"),
+                )
+        schema = ", ".join(f"{quoted(c.name)} {c.type}" for c in self.table.columns)
+        names = [quoted(c.name) for c in self.table.columns]
+        reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
+        return reader.parquet(*paths).selectExpr(*names, *ROW_ARRIVAL)
+
+    def _text(self, spark: SparkSession, items: list[Item]) -> DataFrame:
+        from tidegate.connectors.formats.spark_text import TextFiles
+
+        is_csv = self.options["format"] == "csv"
+        reader = TextReader(
+            self.store.uri,
+            bool(self.options["multi_line"]),
+            is_csv and bool(self.options["header"]),
+            self.options["encoding"] == "utf-8",
+        )
+        shares = [[item.name, item.modified_us, 0, None] for item in items]
+        batches = [batch for share in shares for batch, _ in reader.read(share)]
+        lines = spark.createDataFrame(pa.Table.from_batches(batches, schema=reader.schema))
+        raw = lines.selectExpr("*", f"CAST(NULL AS BINARY) AS {SIDE}", f"0L AS {NOW}")
+        columns = tuple((c.name, str(c.type)) for c in self.table.columns)
+        return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
+
+    def _require_good(self, rows: pa.Table) -> None:
+        if BAD_RECORD not in rows.column_names:
+            return
+        bad = rows.filter(rows.column(BAD_RECORD).is_valid()).slice(0, 1).to_pylist()
+        for row in bad:
+            raise RunError(
+                "TG-504",
+                f"line {row[RECORD_LINE]} of {row[RECORD_FILE]}: {row[BAD_REASON]}",
+            )
+
+    def _unreadable(self, error: Exception) -> RunError:
+        own = error if isinstance(error, RunError) else None
+        return RunError(
+            "TG-504",
+            f"the lookup table {self.table.name} cannot be read: "
+            f"{own.message if own is not None else str(error).splitlines()[0]}",
+            hint=(own.hint if own is not None else None)
+            or "mend the file and start again: nothing is lost.",
+        )
+
+
+def open_lookup(context: LookupContext) -> TableLookup:
+    return TableLookup(context, FileRows(context))

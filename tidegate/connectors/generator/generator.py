@@ -1,0 +1,235 @@
+"""The generator source: NEXMark events or a simple series, deterministic by event number.
+
+Tasks only say *which* event numbers an epoch holds, in chunks of a few thousand; Spark enumerates
+them and computes the columns in generated code. So the source can resume and knows its end, and yet
+no row passes through Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tidegate.columns import NOW
+from tidegate.connectors.base import Cut, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.generator.nexmark import (
+    TABLES,
+    Fields,
+    Share,
+    Table,
+    hash_sql,
+    pick_sql,
+    unit_sql,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# Generated code buffers all rows of a chunk before it hands on the first one: keep them in cache.
+CHUNK_EVENTS = 4096
+
+_SERIES_COLUMNS = (("n", "BIGINT"), ("key", "BIGINT"), ("value", "DOUBLE"), ("ts", "TIMESTAMP"))
+
+
+def columns(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Column names and Spark SQL types of what these options generate."""
+    return _Spec.of(options).table.columns
+
+
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads shares [first, stop) of event numbers, as chunks."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([("first", pa.int64()), ("stop", pa.int64())])
+
+    def read(self, share: list[int]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        import pyarrow as pa
+
+        first, stop = share
+        starts = range(first, stop, CHUNK_EVENTS)
+        stops = [min(start + CHUNK_EVENTS, stop) for start in starts]
+        # How many rows these events have is known without reading.
+        yield pa.record_batch([pa.array(list(starts)), pa.array(stops)], schema=self.schema), 0
+
+
+class GeneratorSource:
+    """Events by number.
+
+    An epoch holds `rows_per_epoch` events of the sequence, whatever table is read, so that tables
+    that are read side by side stay in step.
+    """
+
+    def __init__(self, context: SourceContext) -> None:
+        self.options = context.source.options
+        self.spec = _Spec.of(self.options)
+        self.events_per_epoch = int(context.settings["rows_per_epoch"])
+
+    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+        first = int(since["event"]) if since is not None else 0
+        stop = first + self.events_per_epoch
+        if self.spec.rows is not None:
+            stop = min(stop, self.spec.rows)
+        # Never back, even if the source has been declared again with fewer rows.
+        if stop <= first:
+            return None
+        bounds = [first + (stop - first) * task // tasks for task in range(tasks + 1)]
+        shares = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
+        rows = rows_between(self.options, {"event": first}, {"event": stop})
+        more = self.spec.rows is None or stop < self.spec.rows
+        left = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
+        return Cut({"event": stop}, shares, rows, more, progress=left)
+
+    def committed(self, offset: Offset) -> None:
+        """Events are made again when they are asked for."""
+
+    def direct(self, read: Read) -> None:
+        """Spark makes them."""
+
+    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+        frame = _generate(leaf(ChunkReader()), self.spec, (NOW,))
+        return frame.select(*[name for name, _ in read.columns], NOW)
+
+    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+        raise AssertionError("tasks read all events")
+
+
+def open_source(context: SourceContext) -> GeneratorSource:
+    return GeneratorSource(context)
+
+
+def read_batch(
+    spark: SparkSession, options: Mapping[str, Any], partitions: int | None = None
+) -> DataFrame:
+    """The same rows as a batch DataFrame; each partition is a stretch of them, in order."""
+    spec = _Spec.of(options)
+    if spec.rows is None:
+        raise ValueError("an unbounded generator is no batch: give it the option rows")
+    partitions = partitions or spark.sparkContext.defaultParallelism
+    chunk = max(1, min(CHUNK_EVENTS, spec.rows // partitions))
+    starts = spark.range(0, spec.rows, chunk, partitions)
+    chunks = starts.selectExpr("id AS first", f"least(id + {chunk}, {spec.rows}) AS stop")
+    return _generate(chunks, spec)
+
+
+def rows_between(
+    options: Mapping[str, Any], start: Mapping[str, int] | None, end: Mapping[str, int]
+) -> int:
+    """How many rows an epoch between two offsets holds; nobody has to count them."""
+    share = _Spec.of(options).table.share
+    return share.rank(end["event"]) - share.rank(start["event"] if start else 0)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """The options of one generator source."""
+
+    table: Table
+    rows: int | None
+    seed: int
+    start_us: int
+    events_per_second: int
+    out_of_order_ms: int
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 0:
+            raise ValueError(f"rows must not be negative, got {self.rows}")
+        if self.events_per_second < 1:
+            raise ValueError(f"events_per_second must be at least 1, got {self.events_per_second}")
+        if self.out_of_order_ms < 0:
+            raise ValueError(f"out_of_order_ms must not be negative, got {self.out_of_order_ms}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> _Spec:
+        return cls(
+            table=_table(options),
+            rows=options.get("rows"),
+            seed=options.get("seed", 0),
+            start_us=_microseconds(options.get("start", "2015-07-15 00:00:00")),
+            events_per_second=options.get("events_per_second", 10_000),
+            out_of_order_ms=options.get("out_of_order_ms", 0),
+        )
+
+    def time_us(self, event: str) -> str:
+        """The event time of an event number, as an expression."""
+        in_order = f"{self.start_us}L + {event} * 1000000 div {self.events_per_second}"
+        if self.out_of_order_ms == 0:
+            return in_order
+        late_by = pick_sql(
+            hash_sql(event, self.seed, "out of order"), self.out_of_order_ms * 1000 + 1
+        )
+        return f"{in_order} - {late_by}"
+
+
+def _table(options: Mapping[str, Any]) -> Table:
+    kind = options.get("kind", "nexmark")
+    if kind == "series":
+        return _series(options.get("keys", 10))
+    if kind != "nexmark":
+        raise ValueError(f"kind must be nexmark or series, got {kind!r}")
+    name = options.get("table", "bid")
+    if name not in TABLES:
+        raise ValueError(f"table must be one of {', '.join(TABLES)}, got {name!r}")
+    return TABLES[name]
+
+
+def _series(keys: int) -> Table:
+    if keys < 1:
+        raise ValueError(f"keys must be at least 1, got {keys}")
+
+    def expressions(fields: Fields) -> Mapping[str, str]:
+        return {
+            "n": fields.event,
+            "key": pick_sql(fields.hash("key"), keys),
+            "value": unit_sql(fields.hash("value")),
+            "ts": f"timestamp_micros({fields.time_us})",
+        }
+
+    return Table(Share(cycle=1, first=0, width=1), _SERIES_COLUMNS, expressions)
+
+
+def _microseconds(timestamp: str) -> int:
+    """Microseconds since 1970 of an ISO timestamp, in UTC unless it names its zone."""
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        raise ValueError(
+            f"the option start: {timestamp!r} is not a timestamp such as '2015-07-15 00:00:00'"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _generate(chunks: DataFrame, spec: _Spec, kept: tuple[str, ...] = ()) -> DataFrame:
+    """The rows of the event ranges [first, stop)."""
+    share = spec.table.share
+    ranks = chunks.selectExpr(
+        f"{share.rank_sql('first')} AS _first", f"{share.rank_sql('stop')} AS _stop", *kept
+    ).where("_first < _stop")  # a sequence() with nothing in it would run backwards
+    # For plain explode() Spark infers a filter on the array, and would build every array twice.
+    every = "explode_outer(sequence(_first, _stop - 1, 1L)) AS _rank"
+    rows = ranks.selectExpr(every, *kept).selectExpr(
+        "_rank",
+        f"{share.cycle_sql('_rank')} AS _cycle",
+        f"{share.event_sql('_rank')} AS _event",
+        *kept,
+    )
+    fields = Fields(
+        rank="_rank",
+        cycle="_cycle",
+        event="_event",
+        seed=spec.seed,
+        time_us=spec.time_us("_event"),
+        events_per_second=spec.events_per_second,
+    )
+    expressions = spec.table.expressions(fields)
+    columns = [f"{expressions[name]} AS {name}" for name, _ in spec.table.columns]
+    return rows.selectExpr(*columns, *kept)

@@ -1,0 +1,261 @@
+"""Topics as a sink: tasks spool records, a commit produces them in a transaction with its epoch."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidegate.columns import OP
+from tidegate.connectors.base import (
+    Decided,
+    EpochId,
+    SinkContext,
+    SqlColumns,
+    StreamRows,
+    Token,
+    sink_is_ahead,
+    sweep_staged,
+)
+from tidegate.connectors.files.sink import json_options
+from tidegate.connectors.kafka.avro import (
+    GONE,
+    KEY,
+    AvroEncoder,
+    AvroStagerFactory,
+    Registry,
+    avro_schema,
+    require_avro,
+)
+from tidegate.connectors.kafka.client import Topics
+from tidegate.connectors.kafka.source import connection_of
+from tidegate.connectors.kafka.transactions import Fenced, Marker, Transactions, spooled
+from tidegate.connectors.memory.connector import read_table
+from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
+from tidegate.storage import NotThere, open_store
+from tidegate.types import ChangelogKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.connectors.memory.rows import ArrowStagerFactory
+
+_VALUE = "_tg_value_out"
+# What this machine knows of the marker, for when the broker has forgotten it.
+_KNOWN = "committed.json"
+
+
+class KafkaSink:
+    """A topic that epochs are added to."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self.context = context
+        self.rows = context.rows or StreamRows(())
+        self.options = context.sink.options
+        self.topic = str(self.options["topic"])
+        self.owner = uuid.uuid4().hex
+        self.name = f"tidegate-{context.pipeline}-{context.sink.name.lower()}"
+        self.connection = connection_of(f"the sink {context.sink.name}", self.options)
+        self.store = open_store(context.data).child(f"spool-{context.sink.name.lower()}")
+        self.transactions = Transactions(
+            self.connection, self.name, self.topic, self.options["transaction_timeout"]
+        )
+        self.last: EpochId | None = None
+        self.failure: TidegateError | None = None
+        self.key = self._key()
+        self.is_avro = self.options["format"] == "avro"
+        self.encoder: AvroEncoder | None = None
+        if self.is_avro:
+            require_avro()
+
+    def _key(self) -> tuple[str, ...] | None:
+        """The columns of keys; None if records have none."""
+        given: tuple[str, ...] | None = self.options["key"]
+        own = self.rows.key
+        if self.rows.kind is not ChangelogKind.UPSERT or own is None:
+            return given
+        if given and {name.lower() for name in given} != {name.lower() for name in own}:
+            raise RunError(
+                "TG-210",
+                f"the stream {self.context.sink.source} replaces rows by {_listed(own)}, and the "
+                f"sink {self.context.sink.name} is keyed by {_listed(given)}",
+                hint="leave out the option key.",
+            )
+        if self.options["key_format"] == "text" and len(own) != 1:
+            raise RunError(
+                "TG-210",
+                f"as text a key has one column, and the stream {self.context.sink.source} replaces "
+                f"rows by {_listed(own)}",
+                hint="use key_format = 'json'.",
+            )
+        return given or own
+
+    # Opening
+
+    def recover(self, decided: Decided) -> None:
+        self._require_topic()
+        if self.is_avro:
+            self.encoder = self._encoder()
+        try:
+            marker = self.transactions.open()
+        except Fenced:
+            raise self._written_by_another() from None
+        self.last = marker.epoch if marker is not None else self._known(decided)
+        if self.last is not None and self.last.epoch >= 0 and not decided.knows(self.last):
+            raise self._strange(self.last, decided)
+        # Whoever comes back from being thought dead finds out that it is not the owner any more.
+        self._write((), self.last or EpochId(0, -1))
+        made_in = decided.made_in
+        if made_in is not None and (self.last is None or self.last < made_in):
+            self.commit(made_in, decided.tokens)
+        sweep_staged(self.store, "", decided)
+
+    def _require_topic(self) -> None:
+        _, known = Topics(self.connection).partitions()
+        if self.topic not in known:
+            own = [name for name in known if not name.startswith("__")]
+            raise RunError(
+                "TG-504",
+                f"the sink {self.context.sink.name} writes to the topic {self.topic}, which is not "
+                f"on {self.options['brokers']}",
+                hint=f"create it first; {did_you_mean(self.topic, own, 'topics there')}",
+            )
+
+    def _encoder(self) -> AvroEncoder:
+        """The schema of the columns, which a registry gives a number."""
+        import pyarrow as pa
+
+        from tidegate.physical.typed import arrow_type
+
+        columns = [(name, arrow_type(kind)) for name, kind in self.context.columns]
+        if self.rows.kind is ChangelogKind.UPSERT:
+            columns = [item for item in columns if item[0] != OP]
+        schema = json.dumps(avro_schema(self.topic, pa.schema(columns)))
+        registry = Registry.of(self.connection.owner, self.options)
+        number = None if registry is None else registry.register(f"{self.topic}-value", schema)
+        return AvroEncoder(schema, number)
+
+    def _known(self, decided: Decided) -> EpochId | None:
+        """There is no marker: nothing was ever written, or brokers forgot it (after a week without
+        rows, by default). What was decided must be known to be there, or it would be twice."""
+        staged = decided.staged
+        if staged is None or staged.generation < decided.kept_before:
+            return None
+        try:
+            known = json.loads(self.store.get(_KNOWN))
+        except NotThere:
+            known = None
+        if known == [staged.generation, staged.epoch]:
+            return staged
+        raise RunError(
+            "TG-504",
+            f"the marker of the sink {self.context.sink.name} is gone (the offset of the group "
+            f"{self.name} on {self.options['brokers']}): nobody knows whether the topic "
+            f"{self.topic} has epoch {staged.epoch}",
+            hint="if it has it or may have it twice: RESTORE FROM CHECKPOINT "
+            f"{staged.epoch} WITH (sinks = 'keep');",
+        )
+
+    def _strange(self, marker: EpochId, decided: Decided) -> TidegateError:
+        return sink_is_ahead(
+            f"the topic {self.topic} has epoch {marker.epoch} of generation {marker.generation} of "
+            f"the sink {self.context.sink.name}, which is ahead of the pipeline, or of another "
+            "generation",
+            "put back the data directory that belongs to it, or choose another topic",
+            decided.last,
+        )
+
+    def _written_by_another(self) -> TidegateError:
+        self.failure = RunError(
+            "TG-504",
+            f"another process writes the sink {self.context.sink.name} to the topic {self.topic} "
+            "now; this one has stopped, and nothing is there twice",
+            hint="run one of them only.",
+        )
+        return self.failure
+
+    # Epochs
+
+    def columns(self, given: SqlColumns) -> SqlColumns | None:
+        """Keys and values, or what tasks make values of; a row that goes is a key without one."""
+        op = next((sql for sql, name in given if name == OP), None)
+        upsert = self.rows.kind is ChangelogKind.UPSERT
+        written = [(sql, name) for sql, name in given if not (upsert and name == OP)]
+        goes = upsert and op is not None
+        key = (self._key_sql(given), KEY)
+        if self.is_avro:
+            return [key, (f"{op} IN ('-U', '-D')" if goes else "false", GONE), *written]
+        value = _json(written)
+        if goes:
+            value = f"CASE WHEN {op} NOT IN ('-U', '-D') THEN {value} END"
+        return [key, (value, _VALUE)]
+
+    def _key_sql(self, given: SqlColumns) -> str:
+        if self.key is None:
+            return "CAST(NULL AS STRING)"
+        columns = {name.lower(): (sql, name) for sql, name in given}
+        chosen = [columns[name.lower()] for name in self.key if name.lower() in columns]
+        if self.options["key_format"] == "text" and len(chosen) == 1:
+            return f"CAST({chosen[0][0]} AS STRING)"
+        return _json(chosen, nulls=True)
+
+    def stager(self, schema: pa.Schema) -> ArrowStagerFactory | AvroStagerFactory:
+        from tidegate.connectors.memory.rows import ArrowStagerFactory
+
+        spool = ArrowStagerFactory(self.store.uri)
+        if not self.is_avro:
+            return spool
+        assert self.encoder is not None, "a sink is opened before tasks write"
+        return AvroStagerFactory(spool, self.encoder)
+
+    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not tokens or (self.last is not None and self.last >= epoch):
+            return
+        # Names begin with epoch and task: so rows are in the order in which they were read.
+        names = sorted(tokens)
+        if not self.transactions.is_open:
+            self._open_again()
+        if self.last is None or self.last < epoch:
+            self._write(names, epoch)
+        self.store.put(_KNOWN, json.dumps([epoch.generation, epoch.epoch]).encode(), durable=False)
+        self.store.delete(names)
+
+    def _open_again(self) -> None:
+        """Something went wrong: the marker says whether the epoch is there."""
+        try:
+            marker = self.transactions.open()
+        except Fenced:
+            raise SystemAway(f"{self.connection.owner}: its transaction was ended") from None
+        if marker is not None and marker.owner != self.owner:
+            self.transactions.close()
+            raise self._written_by_another()
+        if marker is not None:
+            self.last = marker.epoch
+
+    def _write(self, names: Sequence[str], epoch: EpochId) -> None:
+        tables = (read_table(self.store, name) for name in names)
+        try:
+            self.transactions.write(spooled(tables), Marker(epoch, self.owner))
+        except Fenced:
+            # By a broker that gave up waiting, or by somebody else: the marker will tell.
+            raise SystemAway(
+                f"{self.connection.owner}: its transaction was ended by the broker",
+                "if that happens again, raise transaction_timeout.",
+            ) from None
+        self.last = epoch
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def _json(columns: SqlColumns, nulls: bool = False) -> str:
+    if not columns:
+        return "'{}'"
+    from tidegate.sql.quoting import quoted
+
+    fields = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in columns)
+    return f"to_json(struct({fields}), {json_options(nulls)})"

@@ -1,0 +1,7 @@
+"""TODO: tidegate.sql.quoting."""
+
+from __future__ import annotations
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
