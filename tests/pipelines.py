@@ -28,7 +28,8 @@ from tidegate.runtime.members import Member
 from tidegate.runtime.pipeline import Pipeline
 from tidegate.runtime.steps import Step
 from tidegate.spark.order import Order
-from tidegate.storage import disk, open_store
+from tidegate.storage import local as disk
+from tidegate.storage import open_store
 
 SCHEMA = pa.schema([("a", pa.int64()), ("id", pa.string())])
 

@@ -17,7 +17,7 @@ from tests.delta import E0, E1, E2, KEYED, ROWS, opened, row, schema_of, sink_of
 from tidegate.checkpoint.manifest import Stretch
 from tidegate.connectors.base import Decided, EpochId, StreamRows
 from tidegate.errors import TidegateError
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
 
 

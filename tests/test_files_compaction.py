@@ -20,7 +20,8 @@ from tidegate.connectors.files import compaction as files_compaction
 from tidegate.connectors.files.listing import MergedFiles
 from tidegate.connectors.files.sink import FilesSink
 from tidegate.errors import RunError
-from tidegate.storage import StorageError, disk, open_store
+from tidegate.storage import StorageError, open_store
+from tidegate.storage import local as disk
 from tidegate.storage.local import LocalStore
 
 FRESH = Decided(None)

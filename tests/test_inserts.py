@@ -13,7 +13,7 @@ from tidegate.connectors.memory.connector import Inserts
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 
 SOURCE = "CREATE SOURCE s (a BIGINT, b STRING) WITH (connector = 'memory');"
 

@@ -13,7 +13,8 @@ from tests.pipelines import Hasty, House, Looped, NoSpark, check
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
 from tidegate.spark.failure import JobFailed
-from tidegate.storage import StorageError, disk
+from tidegate.storage import StorageError
+from tidegate.storage import local as disk
 from tidegate.storage.local import LocalStore
 
 CALLS = ("put", "put_new", "get", "list", "exists", "size", "delete", "move_new", "sync")

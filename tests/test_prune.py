@@ -24,7 +24,8 @@ from tidegate.errors import DataDirectoryError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import parked_warning
 from tidegate.runtime.prune import Pruning
-from tidegate.storage import Store, disk
+from tidegate.storage import Store
+from tidegate.storage import local as disk
 
 SCRIPT = """
 CREATE SOURCE s (a BIGINT) WITH (connector = 'memory', dead_letters = 'bad');

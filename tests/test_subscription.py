@@ -16,7 +16,8 @@ from tidegate.checkpoint.manifest import Stretch
 from tidegate.connectors.base import Decided, EpochId
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
-from tidegate.storage import disk, open_store
+from tidegate.storage import local as disk
+from tidegate.storage import open_store
 from tidegate.subscription import Subscription
 
 

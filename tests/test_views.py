@@ -23,7 +23,7 @@ from tidegate.connectors.changelog import standing
 from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
 from tidegate.errors import RunError
 from tidegate.runtime.views import changed_view
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
 
 VIEW = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory'); CREATE MATERIALIZED VIEW v AS SELECT a FROM s;"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines import Hasty, House
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.status import State
 from tidegate.runtime.steps import Step
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 
 
 def test_to_the_end_and_again(house: House) -> None:

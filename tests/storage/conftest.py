@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.storage import Store, fetched, open_store
+from tidegate.storage import Store, open_store
+from tidegate.storage import cache as fetched
 
 BUCKET = "tidegate"
 # Names that nobody would find by chance in a message.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tidegate.storage.disk import Disk
+from tidegate.storage.local import Disk
 
 Note = dict[str, Any]
 

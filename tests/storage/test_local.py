@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.storage import NotThere, StorageError, Store, disk, open_store
-from tidegate.storage.maps import _KEPT, _maps
+from tidegate.storage import NotThere, StorageError, Store, open_store
+from tidegate.storage import local as disk
+from tidegate.storage.cache import _KEPT, _maps
 
 PUT_UNTIL_KILLED = """
 import sys

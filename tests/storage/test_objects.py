@@ -14,8 +14,9 @@ import pytest
 
 from tests.storage.conftest import BUCKET, SECRETS, Server
 from tidegate.errors import RunError
-from tidegate.storage import AlreadyThere, NotThere, StorageError, Store, fetched, open_store
-from tidegate.storage.object_failure import of_store_error
+from tidegate.storage import AlreadyThere, NotThere, StorageError, Store, open_store
+from tidegate.storage import cache as fetched
+from tidegate.storage.objects import of_store_error
 
 CREATE = """
 import json, sys
@@ -173,9 +174,9 @@ def test_a_fetch_that_fails_leaves_nothing(s3: Store) -> None:
         raise StorageError("s3://x", "gone", retryable=True)
 
     with pytest.raises(StorageError, match="gone"):
-        fetched.mapped("s3://x", "1", 1000, download)
+        fetched.cached("s3://x", "1", 1000, download)
     with pytest.raises(StorageError, match="has 1000 bytes, but 4 came"):
-        fetched.mapped("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
+        fetched.cached("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
     assert cached() == []
 
 

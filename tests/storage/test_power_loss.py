@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.storage import Store, disk, open_store
+from tidegate.storage import Store, open_store
+from tidegate.storage import local as disk
 
 Action = Callable[[Store], None]
 OLD = b"old" * 1000

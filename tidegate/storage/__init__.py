@@ -10,10 +10,17 @@ Tasks of Spark import this package, so it loads Arrow and obstore only when they
 only errors.
 """
 
-from tidegate.storage.failure import AlreadyThere, NotThere, StorageError
 from tidegate.storage.opening import open_store, probe
-from tidegate.storage.ranged import RangedFile
-from tidegate.storage.store import Item, Items, Store, Writer
+from tidegate.storage.store import (
+    AlreadyThere,
+    Item,
+    Items,
+    NotThere,
+    RangedFile,
+    StorageError,
+    Store,
+    Writer,
+)
 from tidegate.storage.uris import uri
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
@@ -9,15 +10,212 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from tidegate.storage import disk, maps, uris
-from tidegate.storage.failure import NotThere, changing, reading
-from tidegate.storage.local_writer import LocalWriter
-from tidegate.storage.store import Item, Items, checked, is_moved
+from tidegate.storage import cache as maps
+from tidegate.storage import uris
+from tidegate.storage.store import (
+    AlreadyThere,
+    Item,
+    Items,
+    NotThere,
+    changing,
+    checked,
+    is_moved,
+    reading,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# ---- The few things a disk is asked to do where it matters whether power may be lost.
+
+# On macOS fsync only hands the bytes to the drive; this one waits until they are kept.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class Disk:
+    """The disk as it is; tests put another one in its place (`use`)."""
+
+    def __init__(self) -> None:
+        # Folders that are known to survive a loss of power, so that their parents are synced once.
+        self.durable: set[str] = set()
+
+    def create(self, path: str) -> int:
+        """A new file, open for writing."""
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+
+    def write(self, handle: int, data: bytes | memoryview) -> None:
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+
+    def sync(self, handle: int) -> None:
+        if _FULL_SYNC is not None:
+            fcntl.fcntl(handle, _FULL_SYNC)
+        else:
+            os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def link(self, source: str, goal: str) -> None:
+        """A second name; fails if the goal is there."""
+        os.link(source, goal)
+
+    def rename(self, source: str, goal: str) -> None:
+        """Another name, in one step; replaces the goal."""
+        os.replace(source, goal)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path)
+
+    def remove_folder(self, path: str) -> None:
+        """Fails if there is something in it."""
+        os.rmdir(path)
+
+    def sync_file(self, path: str) -> None:
+        """Make a file durable that was written by somebody else."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync(handle)
+        finally:
+            os.close(handle)
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+_disk = Disk()
+
+
+def current() -> Disk:
+    """The disk of this process."""
+    return _disk
+
+
+def use(disk: Disk) -> Disk:
+    """Put another disk in place, and return the one before."""
+    global _disk
+    before, _disk = _disk, disk
+    return before
+
+
+# ---- A file in the making on a local disk: written aside, synced, then given its name.
+
+_BUFFER_BYTES = 1 << 20
+
+
+class LocalWriter:
+    """Collects bytes beside their goal; `close` makes them the goal, `abort` forgets them."""
+
+    def __init__(
+        self, uri: str, goal: str, aside: tuple[str, int], replace: bool, durable: bool = True
+    ) -> None:
+        self._uri = uri
+        self._goal = goal
+        self._aside, self._handle = aside
+        self._replace = replace
+        self._durable = durable
+        self._pending = bytearray()
+        self._written = 0
+        self._open = True
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take more bytes; small ones are collected first."""
+        if not self._open:
+            raise ValueError("write to a closed writer")
+        view = memoryview(data).cast("B")
+        if len(self._pending) + len(view) > _BUFFER_BYTES:
+            self.flush()
+        if len(view) > _BUFFER_BYTES:
+            self._send(view)
+        else:
+            self._pending += view
+        return len(view)
+
+    def tell(self) -> int:
+        return self._written + len(self._pending)
+
+    def flush(self) -> None:
+        """Hand to the disk what was collected."""
+        pending, self._pending = self._pending, bytearray()
+        self._send(memoryview(pending))
+
+    def close(self) -> None:
+        """Make it durable under its name; closing twice is fine."""
+        if not self._open:
+            return
+        try:
+            self.flush()
+            with changing(self._uri):
+                if self._durable:
+                    current().sync(self._handle)
+                self._release()
+                self._give_name()
+                if self._durable:
+                    current().sync_folder(os.path.dirname(self._goal))
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Leave nothing behind; also after an error, and twice is fine."""
+        self._release()
+        with suppress(OSError):
+            current().unlink(self._aside)
+
+    def __enter__(self) -> LocalWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._open:
+            self.abort()
+
+    def _send(self, data: memoryview) -> None:
+        with changing(self._uri):
+            current().write(self._handle, data)
+        self._written += len(data)
+
+    def _give_name(self) -> None:
+        if self._replace:
+            current().rename(self._aside, self._goal)
+            return
+        try:
+            current().link(self._aside, self._goal)
+        except FileExistsError:
+            # A network file system may have linked it, lost its answer and tried again.
+            if not os.path.samefile(self._aside, self._goal):
+                raise AlreadyThere(self._uri) from None
+        current().unlink(self._aside)
+
+    def _release(self) -> None:
+        if self._open:
+            self._open = False
+            with suppress(OSError):
+                current().close(self._handle)
+
 
 # Names of what is written half. Spark does not read what begins with a dot either.
 _ASIDE = re.compile(r"\.tidegate-\d+-[0-9a-f]{16}")
@@ -87,7 +285,7 @@ class LocalStore:
         for name in names:
             path = self._path(name)
             with changing(self._uri(name), "cannot be deleted"):
-                _gone(disk.current().unlink, path)
+                _gone(current().unlink, path)
             folders.add(os.path.dirname(path))
         for folder in folders:
             self._remove_empty(folder)
@@ -99,7 +297,7 @@ class LocalStore:
                 _remove(top)
             for path, folders, files in os.walk(top, topdown=False, onerror=_unless_gone):
                 for name in files:
-                    _gone(disk.current().unlink, f"{path}/{name}")
+                    _gone(current().unlink, f"{path}/{name}")
                 for name in folders:
                     _remove(f"{path}/{name}")
         self._remove_empty(top)
@@ -107,7 +305,7 @@ class LocalStore:
     def move_new(self, source: str, goal: str) -> None:
         with changing(self._uri(source), f"cannot be moved to {goal}"):
             if not is_moved(self, source, goal):
-                move = disk.current().rename
+                move = current().rename
                 try:
                     self._in_folder(goal, lambda path: move(self._path(source), path))
                 except FileNotFoundError:
@@ -119,13 +317,13 @@ class LocalStore:
         for folder in sorted(set(folders)):
             path = self._folder(folder)
             with changing(self._uri(folder), "cannot be synced"), suppress(FileNotFoundError):
-                disk.current().sync_folder(path)
+                current().sync_folder(path)
 
     def sync_files(self, names: Iterable[str]) -> None:
         names = list(names)
         for name in names:
             with changing(self._uri(name), "cannot be synced"):
-                disk.current().sync_file(self._path(name))
+                current().sync_file(self._path(name))
         self.sync(name.rpartition("/")[0] for name in names)
 
     def writer(self, name: str) -> LocalWriter:
@@ -133,7 +331,7 @@ class LocalStore:
 
     def map(self, name: str) -> pa.Buffer:
         with reading(self._uri(name)):
-            return maps.mapped(self._path(name))
+            return maps.mapped_file(self._path(name))
 
     def local_path(self, name: str = "") -> Path:
         return Path(self._folder(name))
@@ -156,7 +354,7 @@ class LocalStore:
         def create(path: str) -> tuple[str, int]:
             folder = os.path.dirname(path)
             aside = f"{folder}/.tidegate-{os.getpid()}-{os.urandom(8).hex()}"
-            return aside, disk.current().create(aside)
+            return aside, current().create(aside)
 
         with changing(self._uri(name)):
             return self._in_folder(name, create)
@@ -169,7 +367,7 @@ class LocalStore:
                 self._make(os.path.dirname(path))
                 return action(path)
             except FileNotFoundError:
-                disk.current().durable.clear()
+                current().durable.clear()
         return action(path)
 
     def _make(self, folder: str) -> None:
@@ -178,7 +376,7 @@ class LocalStore:
         One that is there may have been made just now, by somebody who has not synced it yet: so
         every process syncs the way down from the store's folder once.
         """
-        durable, root = disk.current().durable, self._root
+        durable, root = current().durable, self._root
         if folder in durable or folder == "/":
             return
         mine = folder == root or folder.startswith(root.rstrip("/") + "/")
@@ -188,7 +386,7 @@ class LocalStore:
         self._make(parent)
         made = _made(folder)
         try:
-            disk.current().sync_folder(parent)
+            current().sync_folder(parent)
         except PermissionError:
             # The folder above the store may be closed to us; what we did not put there is not ours.
             if made:
@@ -200,12 +398,12 @@ class LocalStore:
         root = self._root
         while folder != root and folder.startswith(root):
             try:
-                disk.current().remove_folder(folder)
+                current().remove_folder(folder)
             except FileNotFoundError:
                 pass
             except OSError:
                 return
-            disk.current().durable.discard(folder)
+            current().durable.discard(folder)
             folder = os.path.dirname(folder)
 
     def _items(self, folder: str, wanted: Callable[[str], bool]) -> Items:
@@ -256,17 +454,17 @@ def _gone(remove: Callable[[str], None], path: str) -> None:
 def _remove(folder: str) -> None:
     """Remove a folder, or a link to one; into one that was filled meanwhile somebody writes."""
     if os.path.islink(folder):
-        _gone(disk.current().unlink, folder)
+        _gone(current().unlink, folder)
         return
-    disk.current().durable.discard(folder)
+    current().durable.discard(folder)
     with suppress(OSError):
-        disk.current().remove_folder(folder)
+        current().remove_folder(folder)
 
 
 def _made(folder: str) -> bool:
     """Make a folder; whether it was not there before."""
     try:
-        disk.current().make_folder(folder)
+        current().make_folder(folder)
     except FileExistsError:
         return False
     return True

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from tidegate.storage.failure import AlreadyThere, StorageError
 from tidegate.storage.local import LocalStore
-from tidegate.storage.store import Store
+from tidegate.storage.store import AlreadyThere, StorageError, Store
 from tidegate.storage.uris import uri as absolute
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
@@ -24,8 +23,7 @@ def open_store(uri: str, options: Mapping[str, str] = NO_OPTIONS) -> Store:
 def _opened(uri: str, options: tuple[tuple[str, str], ...]) -> Store:
     if uri.startswith("file:"):
         return LocalStore(uri)
-    from tidegate.storage.clients import open_client
-    from tidegate.storage.objects import ObjectStore
+    from tidegate.storage.objects import ObjectStore, open_client
 
     return ObjectStore(uri, open_client(uri, dict(options)))
 

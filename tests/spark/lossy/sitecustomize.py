@@ -4,6 +4,6 @@ import os
 from pathlib import Path
 
 from tests.storage.lossy_disk import LossyDisk
-from tidegate.storage import disk
+from tidegate.storage import local as disk
 
 disk.use(LossyDisk(Path(os.environ["TIDEGATE_JOURNAL"])))
