@@ -30,7 +30,7 @@ from tidegate.operators.hashing import hash_of
 from tidegate.operators.keyed_aggregate import KeyedAggregate
 from tidegate.operators.layout import Layout, OutputColumn
 from tidegate.operators.panes import Panes
-from tidegate.state.files import FileBackend, Head, StateFile, files_of
+from tidegate.state.state_file import FileBackend, Head, StateFile, files_of
 
 INT = pa.int64()
 CALLS = (

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidegate.state import codec
-from tidegate.state.keys import encode_key, key_group_of
+from tidegate.state.keyed_state import encode_key, key_group_of
 from tidegate.state.memory import MemoryStore
 
 OPERATOR, NAME = 1, "total"

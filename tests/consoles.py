@@ -12,8 +12,7 @@ import pyarrow as pa
 from tests.compiling import compile_with_sources
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
-from tidegate.checkpoint.checkpoints import Wanted
-from tidegate.checkpoint.inspect import Checkpoint
+from tidegate.checkpoint.checkpoints import Checkpoint, Wanted
 from tidegate.console.graph import Graph, graph_of
 from tidegate.console.shown import Described
 from tidegate.observe.status import OperatorStatus, State, StreamStatus

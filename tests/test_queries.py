@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.compiling import compile_text
 from tests.pipelines import House, Looped
 from tidegate.catalog.objects import Sink, Stream
+from tidegate.checkpoint.checkpoints import restore
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.checkpoint.restore import restore
 from tidegate.cli.main import app
 from tidegate.connectors import view
 from tidegate.connectors.base import SinkContext

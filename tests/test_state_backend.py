@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from tidegate.state.backend import StateBackend
-from tidegate.state.files import FileBackend
 from tidegate.state.memory import MemoryStore
+from tidegate.state.state_file import FileBackend, StateBackend
 
 
 def in_files() -> StateBackend:

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from tidegate.errors import DataDirectoryError
-from tidegate.state import files
-from tidegate.state.files import FileBackend, Head, StateFile, files_of
+from tidegate.state import state_file as files
+from tidegate.state.state_file import FileBackend, Head, StateFile, files_of
 
 WHAT = "the state of the stream s, operator w"
 

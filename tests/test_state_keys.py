@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from tidegate.state import keys
-from tidegate.state.keys import FullKey, decode_key, encode_key, key_group_of, murmur3
+from tidegate.state import keyed_state as keys
+from tidegate.state.keyed_state import FullKey, decode_key, encode_key, key_group_of, murmur3
 
 INT64 = some.integers(-(2**63), 2**63 - 1)
 FLOATS = some.floats(allow_nan=False)

@@ -8,10 +8,16 @@ from hypothesis import strategies as some
 
 from tidegate.errors import DataDirectoryError
 from tidegate.state import codec
-from tidegate.state.keys import FullKey, encode_key, key_group_of
-from tidegate.state.memory import MemoryStore
-from tidegate.state.sorted_map import SortedMap
-from tidegate.state.values import INT, TEXT, ListState, ValueState
+from tidegate.state.keyed_state import (
+    INT,
+    TEXT,
+    FullKey,
+    ListState,
+    ValueState,
+    encode_key,
+    key_group_of,
+)
+from tidegate.state.memory import MemoryStore, SortedMap
 
 GROUPS = some.sampled_from([0, 1, 63, 64, 127, 255, 256, 65535])
 OPERATORS = some.sampled_from([0, 1, 255, 256, 2**32 - 1])

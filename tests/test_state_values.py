@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.test_state_backend import BACKENDS
-from tidegate.state.backend import StateBackend
-from tidegate.state.keys import encode_key
-from tidegate.state.values import (
+from tidegate.state.keyed_state import (
     BYTES,
     INT,
     KEY,
@@ -21,7 +19,9 @@ from tidegate.state.values import (
     MapState,
     ReducingState,
     ValueState,
+    encode_key,
 )
+from tidegate.state.state_file import StateBackend
 
 # Keys of which one begins the other, and one that holds what ends the other.
 KEYS = (b"", b"a", b"a\x00", b"a\x00\x01", b"ab", encode_key(("a", 1)))

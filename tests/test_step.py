@@ -26,7 +26,7 @@ from tidegate.spark.pack import PackSpec, packer
 from tidegate.spark.sides import late_bytes, note_bytes
 from tidegate.spark.staging import StagedSink, StagingSpec, staging
 from tidegate.spark.step import StepSpec, stepper
-from tidegate.state import files
+from tidegate.state import state_file as files
 from tidegate.storage import open_store
 
 L = pa.int64()

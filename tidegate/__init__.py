@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidegate.checkpoint.inspect import Checkpoint
+    from tidegate.checkpoint.checkpoints import Checkpoint
     from tidegate.errors import (
         CatalogError,
         DataDirectoryError,
@@ -60,7 +60,7 @@ __all__ = [
     "open",
 ]
 _HOMES = {
-    "tidegate.checkpoint.inspect": ("Checkpoint",),
+    "tidegate.checkpoint.checkpoints": ("Checkpoint",),
     "tidegate.errors": (
         "CatalogError",
         "DataDirectoryError",

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import SETTINGS, Settings
-from tidegate.checkpoint.checkpoints import Restored
-from tidegate.checkpoint.inspect import COLUMNS, Checkpoint
+from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoint, Restored
 from tidegate.observe.html import html_table
 from tidegate.observe.status import State, StreamStatus
 from tidegate.sql.statements import ObjectKind

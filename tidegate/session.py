@@ -17,9 +17,8 @@ from tidegate.catalog.checkpoints import (
 from tidegate.catalog.inserts import script_identity
 from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.checkpoints import Restored, Wanted
-from tidegate.checkpoint.inspect import Checkpoint
-from tidegate.checkpoint.names import Name
+from tidegate.checkpoint.checkpoints import Checkpoint, Restored, Wanted
+from tidegate.checkpoint.manifests import Name
 from tidegate.compiled import Compiled
 from tidegate.compiler import Compiler
 from tidegate.connectors.memory import connector as memory

@@ -258,7 +258,7 @@ class Supervisor:
             for key, sink in self._subscribed.items()
             if sink.source.lower() != stream.lower()
         }
-        from tidegate.checkpoint.forget import forget_stream
+        from tidegate.checkpoint.manifests import forget_stream
 
         self.restart_without(catalog, settings)
         for name in self.directory.pipelines():

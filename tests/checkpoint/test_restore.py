@@ -10,10 +10,9 @@ import pytest
 
 from tests.pipelines import House, expected
 from tests.sinks import decided, files_sink, memory_sink, run
-from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
+from tidegate.checkpoint.checkpoints import Checkpoints, Wanted, restore
 from tidegate.checkpoint.manifest import Manifest, SinkState
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.checkpoint.restore import restore
 from tidegate.connectors.base import Decided, EpochId
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.storage import open_store

@@ -19,8 +19,8 @@ from tidegate.operators.group_kernels import HASH
 from tidegate.operators.keys import group_ids
 from tidegate.operators.limits import Limits
 from tidegate.operators.runs import RunLog, hashes_of
-from tidegate.state.backend import StateBackend
 from tidegate.state.memory import MemoryStore
+from tidegate.state.state_file import StateBackend
 
 L = pa.int64()
 # A row per key, of which the newest counts and n = 0 removes it; and values in the order they came.

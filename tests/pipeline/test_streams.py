@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipelines import House, check, expected, kill_at
 from tidegate.catalog.objects import Stream
-from tidegate.checkpoint.forget import forget_stream
+from tidegate.checkpoint.manifests import forget_stream
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.ordering import order_of

@@ -3,15 +3,184 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from tidegate.checkpoint.inspect import Checkpoint, summary
-from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import Manifests
-from tidegate.checkpoint.names import Name
-from tidegate.checkpoint.restore import Forgets, restore, sinks_ahead
-from tidegate.errors import Place, RunError, TidegateError, did_you_mean
+from tidegate.checkpoint.manifest import Manifest, OperatorState
+from tidegate.checkpoint.manifests import Found, Manifests, Name
+from tidegate.errors import DataDirectoryError, Place, RunError, TidegateError, did_you_mean
+
+# ---- Going back: the content of an older manifest becomes the newest, in a new generation.
+#
+# Epoch numbers are never used twice, so that files, tokens and markers of the epochs that are given
+# up cannot be taken for others.
+
+# Whether sinks of a connector can forget rows that were given to them.
+Forgets = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A sink that has rows from after a checkpoint and cannot forget them."""
+
+    sink: str
+    connector: str
+    epoch: int
+
+
+def sinks_ahead(manifests: Manifests, chosen: Manifest, forgets: Forgets) -> list[Ahead]:
+    """The sinks that would get rows again which they have."""
+    newest = _or_none(manifests.newest)
+    found = []
+    for name, sink in (newest.sinks if newest is not None else {}).items():
+        if sink.epoch < 0 or forgets(sink.connector):
+            continue
+        if not chosen.knows(sink.generation, sink.epoch):
+            found.append(Ahead(name, sink.connector, sink.epoch))
+    return found
+
+
+def restore(manifests: Manifests, chosen: Manifest, keep: bool) -> Manifest:
+    """Begin a new generation with the content of a manifest; returns its first manifest.
+
+    The line of before is ended first by an epoch without news: a process that still believes in it
+    finds the next number taken.
+    """
+    newest = _or_none(manifests.settled)
+    if newest is not None:
+        manifests.create(replace(newest, epoch=newest.epoch + 1))
+    generation, epoch = manifests.top()
+    begun = chosen.gone_back(generation + 1, epoch + 1)
+    before = max(chosen.kept_before, newest.kept_before if newest is not None else 0)
+    begun = replace(begun, kept_before=generation + 1 if keep else before)
+    manifests.create(begun)
+    return begun
+
+
+def _or_none(find: Callable[[], Found]) -> Manifest | None:
+    """What was found; going back is the way out where nothing can be used."""
+    try:
+        return find().manifest
+    except DataDirectoryError as error:
+        if error.code != "TG-605":
+            raise
+        return None
+
+
+# ---- What a manifest says, for people.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A manifest that is kept, and under which name; `rows_in` is what its streams have read."""
+
+    pipeline: str
+    name: str | None
+    generation: int
+    epoch: int
+    time: datetime
+    streams: int
+    rows_in: int
+    state_bytes: int
+
+
+COLUMNS = tuple(Checkpoint.__dataclass_fields__)
+
+
+def summary(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
+    return Checkpoint(
+        pipeline,
+        name,
+        manifest.generation,
+        manifest.epoch,
+        _EPOCH + timedelta(microseconds=manifest.now_us),
+        len(manifest.streams),
+        sum(stream.rows_in for stream in manifest.streams.values()),
+        sum(_number(operator, "bytes") for operator in manifest.operators.values()),
+    )
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a manifest as a table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Rows
+
+
+def sections(manifest: Manifest) -> list[Section]:
+    """Sources, streams, operators and sinks, each as a table."""
+    return [
+        Section("sources", ("source", "connector", "stream", "offset"), _sources(manifest)),
+        Section(
+            "streams",
+            ("stream", "rows_in", "rows_out", "dead_letters", "ended"),
+            [
+                (name, s.rows_in, s.rows_out, s.dead_letters, s.ended)
+                for name, s in manifest.streams.items()
+            ],
+        ),
+        Section(
+            "operators",
+            ("stream", "operator", "groups", "rows", "bytes", "late_rows", "files", "watermark"),
+            [_operator(operator) for operator in manifest.operators.values()],
+        ),
+        Section(
+            "sinks",
+            ("sink", "connector", "stream", "tokens", "last_epoch"),
+            [
+                (name, s.connector, s.stream, len(s.tokens), s.epoch if s.epoch >= 0 else None)
+                for name, s in manifest.sinks.items()
+            ],
+        ),
+    ]
+
+
+def _sources(manifest: Manifest) -> Rows:
+    return [
+        (name, source.connector, key, offset_text(stream.offsets.get(name)))
+        for key, stream in manifest.streams.items()
+        for name, source in stream.sources.items()
+    ]
+
+
+def _operator(operator: OperatorState) -> tuple[Any, ...]:
+    numbers = [_number(operator, name) for name in ("groups", "rows", "bytes", "late_rows")]
+    return (operator.stream, operator.name, *numbers, len(operator.files), _watermark(operator))
+
+
+def _number(operator: OperatorState, name: str) -> int:
+    return int(operator.report.get(name) or 0)
+
+
+def _watermark(operator: OperatorState) -> datetime | str | None:
+    micros = operator.report.get("watermark_us")
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        # After the end of its input it is beyond all times.
+        return "end" if micros > 0 else None
+
+
+def offset_text(offset: Any) -> str:
+    """How far a source is, in a line: lists are counted."""
+    if offset is None:
+        return "nothing read yet"
+    if not isinstance(offset, dict):
+        return str(offset)
+    return ", ".join(
+        f"{key} {len(value) if isinstance(value, list | dict) else value}"
+        for key, value in offset.items()
+    )
+
 
 _MADE_UP = re.compile(r"checkpoint-(\d+)")
 

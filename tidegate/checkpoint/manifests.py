@@ -6,20 +6,68 @@ once, so of two processes that try, one succeeds.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidegate.checkpoint.manifest import Damaged, Manifest
-from tidegate.checkpoint.names import Name, Names
 from tidegate.errors import DataDirectoryError
 from tidegate.storage import AlreadyThere, NotThere
 
 if TYPE_CHECKING:
     from tidegate.storage import Store
 
-FOLDER = "manifests"
+
+# ---- Names of checkpoints: a manifest that has one is kept until the name is dropped.
+#
+# A name is a small file of its own, so that a manifest is never written again. What it stands for is
+# in the name of the file: to know what must be kept, nothing has to be read.
+
+NAMES_FOLDER = "names"
+_FILE = re.compile(r"names/(.+)\.(\d+)-(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name and the epoch it stands for."""
+
+    name: str
+    generation: int
+    epoch: int
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.generation:03d}-{self.epoch:012d}"
+
+    @property
+    def file(self) -> str:
+        return f"{NAMES_FOLDER}/{self.name}.{self.stamp}.json"
+
+
+class Names:
+    """The names that were given in one pipeline; upper and lower case are the same."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def all(self) -> list[Name]:
+        found = (_FILE.fullmatch(item.name) for item in self.store.list(NAMES_FOLDER))
+        return [Name(m.group(1), int(m.group(2)), int(m.group(3))) for m in found if m is not None]
+
+    def find(self, name: str) -> Name | None:
+        return next((item for item in self.all() if item.name.lower() == name.lower()), None)
+
+    def add(self, name: Name) -> None:
+        self.store.put_new(name.file, json.dumps(asdict(name)).encode())
+
+    def remove(self, name: Name) -> None:
+        self.store.delete([name.file])
+
+
+MANIFESTS_FOLDER = "manifests"
 STATE = "state"
 _NAME = re.compile(r"manifests/(\d+)-(\d+)\.json")
 
@@ -57,7 +105,7 @@ class Manifests:
 
     def names(self) -> list[str]:
         """All of them, oldest first: by generation, then by epoch."""
-        found = [item.name for item in self.store.list(FOLDER)]
+        found = [item.name for item in self.store.list(MANIFESTS_FOLDER)]
         return sorted((n for n in found if _NAME.fullmatch(n)), key=_place)
 
     def load(self, name: str) -> Manifest:
@@ -85,7 +133,7 @@ class Manifests:
         back = f"RESTORE FROM CHECKPOINT {older[0].epoch}; goes back; or " if older else ""
         return DataDirectoryError(
             "TG-605",
-            f"none of the newest {len(skipped)} manifests in {self.store.uri}/{FOLDER} can be "
+            f"none of the newest {len(skipped)} manifests in {self.store.uri}/{MANIFESTS_FOLDER} can be "
             f"used: {skipped[0].name}: {skipped[0].reason}",
             hint=f"{back}put back a copy of the data directory from before, or remove it: all "
             "streams then start from the beginning.",
@@ -138,7 +186,7 @@ class Manifests:
 
     def create(self, manifest: Manifest, again: bool = False) -> None:
         """Commit an epoch; `again`: it may be there, because an answer was lost."""
-        name = f"{FOLDER}/{manifest.stamp}.json"
+        name = f"{MANIFESTS_FOLDER}/{manifest.stamp}.json"
         data = manifest.to_bytes()
         try:
             self.store.put_new(name, data)
@@ -177,7 +225,7 @@ class Manifests:
         """Remove what is older than the newest few and has no name; returns their stamps."""
         with self._lock:
             if self._kept is None:
-                self._kept = {f"{FOLDER}/{name.stamp}.json" for name in self.named.all()}
+                self._kept = {f"{MANIFESTS_FOLDER}/{name.stamp}.json" for name in self.named.all()}
             if self._there is None:
                 self._there = self.names()
             old = self._there[: -self.max_retained]
@@ -224,3 +272,34 @@ def _place(name: str) -> tuple[int, int]:
     found = _NAME.fullmatch(name)
     assert found is not None, f"{name} is the name of a manifest"
     return int(found.group(1)), int(found.group(2))
+
+
+# ---- What is left of a pipeline when a stream is dropped.
+
+
+def forget_stream(store: Store, stream: str) -> None:
+    """Drop what a pipeline that does not run has kept of a stream."""
+    manifests = Manifests(store)
+    found = manifests.settled().manifest
+    if found is not None:
+        manifest = without_stream(found, stream.lower())
+        if manifest is not found:
+            manifests.create(manifest)
+
+
+def without_stream(manifest: Manifest, stream: str) -> Manifest:
+    """The next manifest, which knows nothing of a stream; the same if it did not know it."""
+    return without_streams(manifest, {stream})
+
+
+def without_streams(manifest: Manifest, streams: Set[str]) -> Manifest:
+    """The same of several; what was decided for sinks of others stays: it may be uncommitted."""
+    if not streams & manifest.streams.keys():
+        return manifest
+    return replace(
+        manifest,
+        epoch=manifest.epoch + 1,
+        streams={k: s for k, s in manifest.streams.items() if k not in streams},
+        operators={k: o for k, o in manifest.operators.items() if o.stream not in streams},
+        sinks={k: s for k, s in manifest.sinks.items() if s.stream not in streams},
+    )

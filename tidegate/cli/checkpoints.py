@@ -10,8 +10,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from tidegate.checkpoint.checkpoints import Checkpoints
-from tidegate.checkpoint.inspect import COLUMNS, sections, summary
+from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, sections, summary
 from tidegate.checkpoint.manifest import Damaged, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli import data, report

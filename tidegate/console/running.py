@@ -6,8 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Stream
-from tidegate.checkpoint.checkpoints import Wanted
-from tidegate.checkpoint.inspect import Checkpoint
+from tidegate.checkpoint.checkpoints import Checkpoint, Wanted
 from tidegate.console.graph import Graph, graph_of
 from tidegate.console.shown import Described
 from tidegate.errors import RunError, did_you_mean

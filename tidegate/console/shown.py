@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tidegate.checkpoint.checkpoints import Wanted
-from tidegate.checkpoint.inspect import Checkpoint
+from tidegate.checkpoint.checkpoints import Checkpoint, Wanted
 from tidegate.console.graph import Graph
 from tidegate.observe.status import StreamStatus
 from tidegate.observe.timeline import EpochSums, EpochTimes

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
-from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
-from tidegate.checkpoint.inspect import Checkpoint
+from tidegate.checkpoint.checkpoints import Checkpoint, Checkpoints, Wanted
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.compiler import Compiler

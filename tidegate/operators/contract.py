@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidegate.columns import OP
 from tidegate.operators.clock import END_US
 from tidegate.state import codec
-from tidegate.state.backend import StateBackend
+from tidegate.state.state_file import StateBackend
 
 Tables = tuple[pa.Table, ...]
 # Tables up to this size lie in the head, as long as all of them together are no larger than that.

@@ -11,7 +11,7 @@ from typing import Any
 from tidegate.operators.clock import END_US, Clock, Origin, Tick, newest
 from tidegate.operators.contract import Moment, Operator, OperatorState, Output, Tables
 from tidegate.state import codec
-from tidegate.state.backend import StateBackend
+from tidegate.state.state_file import StateBackend
 
 _HEAD = "head"
 _LENGTH = struct.Struct("<I8s")

@@ -15,9 +15,8 @@ from functools import partial
 from itertools import count
 
 from tidegate.catalog.objects import Sink, Source
-from tidegate.checkpoint.forget import without_stream
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import Manifests
+from tidegate.checkpoint.manifests import Manifests, without_stream
 from tidegate.connectors.base import Decided, EpochId, OpenSink, OpenSource, Pace
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.spans import span_listener

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
-from tidegate.checkpoint.forget import without_streams
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import STATE, Manifests, stamp_of
+from tidegate.checkpoint.manifests import STATE, Manifests, stamp_of, without_streams
 from tidegate.connectors.files.listing import is_chunk
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.parked import state_bytes

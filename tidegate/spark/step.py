@@ -24,7 +24,7 @@ from tidegate.spark.pack import PASSING, Batches
 from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes
 from tidegate.spark.worker import keep_what_is_loaded
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
-from tidegate.state.files import FileBackend, Head, StateFile
+from tidegate.state.state_file import FileBackend, Head, StateFile
 from tidegate.storage import Store, open_store
 
 # Of everything that came for a key group: port, task, part, ticks, data.

@@ -248,3 +248,35 @@ def _full(name: str, key: bytes) -> bytes:
     """A key with the name before it; its length keeps names apart that begin alike."""
     text = name.encode()
     return bytes([len(text)]) + text + key
+
+
+# ---- What an operator sees of its state: named, sorted maps from bytes to bytes.
+
+
+class StateBackend(Protocol):
+    """The state of one operator in one key group."""
+
+    def get(self, name: str, key: bytes) -> bytes | memoryview | None:
+        """The value of a key; None if there is none."""
+        ...
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Set the value of a key, whatever was there."""
+        ...
+
+    def delete(self, name: str, key: bytes) -> None:
+        """Forget a key; no error if there is none."""
+        ...
+
+    def scan(
+        self, name: str, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes | memoryview]]:
+        """The entries from `start` up to but without `end`, sorted by key.
+
+        State may change during a scan: what was deleted no longer comes, nor does what was added.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Forget everything of this operator and key group."""
+        ...
