@@ -12,7 +12,7 @@ from tidegate.cli.main import app
 from tidegate.operators.accumulators.registry import AGGREGATES
 from tidegate.operators.over_functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
-from tidegate.sql.habits import FUNCTIONS as OF_OTHERS
+from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
 
 _MADE = "This page is made from the code, and a test holds it to that."
 

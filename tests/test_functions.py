@@ -11,7 +11,7 @@ import pytest
 
 from tests.compiling import SOURCES, compile_text, compile_with_sources, plan_of
 from tidegate.catalog.objects import Function, Sink, Source, Stream
-from tidegate.catalog.python_code import load, version_of
+from tidegate.catalog.python_functions import load, version_of
 from tidegate.compiled import Compiled
 from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
@@ -27,7 +27,7 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.spark.python_call import checked, of_rows_only
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.python_names import calls_for_rows_only
+from tidegate.sql.expressions import calls_for_rows_only
 
 RATE = 2
 FEE = "CREATE FUNCTION fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE RETURN x * rate;"

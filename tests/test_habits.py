@@ -10,10 +10,9 @@ from tests.compiling import accepted, compile_text, refused
 from tidegate.catalog.objects import Source
 from tidegate.physical.explain import explain
 from tidegate.sql import expressions as ex
-from tidegate.sql.dialect import DIALECT
-from tidegate.sql.flink import plain_windows
-from tidegate.sql.habits import FUNCTIONS, function_hint
-from tidegate.sql.type_names import FOREIGN_TYPES
+from tidegate.sql.dialect import DIALECT, FOREIGN_TYPES
+from tidegate.sql.query import plain_windows
+from tidegate.sql.suggestions import FUNCTIONS, function_hint
 
 # What stands before a parenthesis in a hint without being a function of Spark's list.
 GRAMMAR = ex.UNIT_FUNCTIONS | ex.OWN_FUNCTIONS | {"CAST", "TRY_CAST", "OVER", "BY"}

@@ -19,7 +19,7 @@ from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.copies import fresh_copy
 from tidegate.plan.scope import Context, referenced
-from tidegate.sql import patterns as pt
+from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 from tidegate.types import Span
 

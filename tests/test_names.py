@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate.names import LOCK, unsafe
+from tidegate.catalog.catalog import LOCK, unsafe
 from tidegate.runtime.directory import DataDirectory
 
 

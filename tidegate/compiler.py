@@ -13,13 +13,19 @@ from typing import cast
 
 from sqlglot import exp
 
-from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.checkpoints import CheckpointStatement, checkpoint_errors
+from tidegate.catalog.catalog import Catalog, drop_refusal, names_of, side_names, unsafe_names
 from tidegate.catalog.connector import Connectors, secret_options
-from tidegate.catalog.declare import STREAM_OPTIONS, Declarer, unbuilt_role
-from tidegate.catalog.declared_names import names_of, side_names, unsafe_names
-from tidegate.catalog.drops import drop_refusal
-from tidegate.catalog.inserts import insert_errors
+from tidegate.catalog.declare import (
+    STREAM_OPTIONS,
+    CheckpointStatement,
+    Declarer,
+    altered,
+    checkpoint_errors,
+    insert_errors,
+    may_replace,
+    reads_back,
+    unbuilt_role,
+)
 from tidegate.catalog.objects import (
     Declared,
     Function,
@@ -32,7 +38,6 @@ from tidegate.catalog.objects import (
     tables_in,
 )
 from tidegate.catalog.options import Options
-from tidegate.catalog.replacements import altered, may_replace, reads_back
 from tidegate.catalog.settings import Settings
 from tidegate.compiled import Compiled
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, not_built

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Function, Origin, Parameter, PythonCode
 from tidegate.catalog.options import Options
-from tidegate.catalog.python_code import misfit, parameter_names, version_of
+from tidegate.catalog.python_functions import misfit, parameter_names, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.plan.function_bodies import check_name
 from tidegate.plan.scope import Context

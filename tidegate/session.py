@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tidegate.analysed import analysed
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.checkpoints import (
+from tidegate.catalog.declare import (
     CheckpointStatement,
     restore_options,
+    script_identity,
     unsafe_checkpoint_name,
 )
-from tidegate.catalog.inserts import script_identity
 from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, Wanted

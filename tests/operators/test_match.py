@@ -19,7 +19,7 @@ from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.errors import RunError
 from tidegate.operators import match_search
 from tidegate.operators.clock import END_US, Tick
-from tidegate.sql import patterns as pt
+from tidegate.sql import match_recognize as pt
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from tidegate.catalog.catalog import Catalog, unsafe
 from tidegate.catalog.connector import (
     LOOKUP_OPTIONS,
     SINK_OPTIONS,
@@ -24,14 +26,19 @@ from tidegate.catalog.objects import (
     SideStream,
     Sink,
     Source,
+    Stream,
     Watermark,
+    functions_called,
+    tables_in,
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.columns import LETTER_COLUMNS, OP
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, nearest
-from tidegate.names import unsafe
 from tidegate.sql import statements as st
+from tidegate.sql.cursor import backticked
+from tidegate.sql.dialect import DIALECT, own_span, text_literal
 from tidegate.sql.expressions import calls, is_volatile_call
+from tidegate.sql.parser import parse_script
 from tidegate.types import Span
 
 RESERVED = frozenset({OP})
@@ -445,3 +452,163 @@ def unbuilt_role(item: Declared, connectors: Connectors) -> tuple[str, str] | No
     known = sorted(name for name, spec in specs if spec is not None and spec.built)
     message = f"the connector {connector} cannot be used as a {role} yet"
     return message, f"connectors that can: {', '.join(known) or 'none'}."
+
+
+# ---- CREATE OR REPLACE and ALTER: what may take the place of what.
+
+
+def may_replace(statement: st.Declaration, existing: Declared) -> bool:
+    """Whether a statement says that it replaces what has its name, and is of the same kind."""
+    if isinstance(statement, st.CreateFunction):
+        return statement.or_replace and existing.kind is st.ObjectKind.FUNCTION
+    return isinstance(statement, st.CreateStream) and (
+        statement.or_replace and isinstance(existing, Stream)
+    )
+
+
+def reads_back(
+    statement: st.Declaration, existing: Declared, readers: Sequence[Declared], catalog: Catalog
+) -> str | None:
+    """What a replacement reads of the things that read it, or of itself."""
+    names = {item.name.lower() for item in readers if not isinstance(item, Sink)}
+    names.add(existing.name.lower())
+    names |= {side.name.lower() for side in catalog.of(SideStream) if side.parent.lower() in names}
+    read: list[str] = []
+    if isinstance(statement, st.CreateStream):
+        read += tables_in(statement.query.tree)
+    elif isinstance(statement, st.CreateFunction):
+        read += functions_called([statement.body])
+    return next((name.lower() for name in read if name.lower() in names), None)
+
+
+def altered(
+    stream: Stream, statement: st.AlterStream, origin: Origin
+) -> tuple[st.CreateStream | None, list[CatalogError]]:
+    """The declaration of a stream with other options, and what is wrong with them."""
+    reader = OptionReader(STREAM_OPTIONS, "a stream", origin.text, origin.file)
+    _, errors = reader.read(statement.options, statement.name_span)
+    if errors:
+        return None, errors
+    (declaration,) = parse_script(_altered_sql(stream, statement.options)).statements
+    assert isinstance(declaration, st.CreateStream), "a stream stays one"
+    return declaration, []
+
+
+def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
+    """The statement that declares a stream with other options."""
+    statement = stream.statement
+    assert isinstance(statement, st.CreateStream), "a stream was declared by CREATE STREAM"
+    values = {option.name.lower(): option.value for option in (*statement.options, *options)}
+    listed = ", ".join(f"{name} = {text_literal(value)}" for name, value in values.items())
+    what = "MATERIALIZED VIEW" if statement.materialized else "STREAM"
+    span, start = statement.query.span, statement.span.start
+    query = statement.text[span.start - start : span.end - start]
+    return f"CREATE {what} {backticked(statement.name)} WITH ({listed}) AS\n{query}"
+
+
+# ---- INSERT against the source it writes: what can be said without evaluating the rows.
+#
+# An INSERT in a text that also declares its target belongs to a script, which is run again and again
+# on one data directory: it happens once there. Any other one is a command, and happens every time.
+
+
+def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Iterator[CatalogError]:
+    """Everything wrong with an INSERT into this target."""
+
+    def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
+        at = span or statement.target_span
+        place = Place(origin.text, at.start, at.end, origin.file)
+        return CatalogError(code, message, place=place, hint=hint)
+
+    if not isinstance(target, Source | LookupTable) or not target.insertable:
+        hint = "INSERT writes into sources and lookup tables with connector = 'memory'."
+        if isinstance(target, Sink):
+            hint = "a sink writes a stream: CREATE SINK … FROM my_stream WITH (…);"
+        yield error("TG-211", f"rows cannot be inserted into {target.name}", None, hint)
+        return
+    columns = [column.name for column in target.stored_columns]
+    columns += [OP] if target.carries_op else []
+    known = {name.lower() for name in columns}
+    for name in statement.columns:
+        if name.lower() not in known:
+            hint = did_you_mean(name, columns, f"columns of {target.name}")
+            yield error("TG-301", f"{target.name} has no column {name}", None, hint)
+    read = sorted(set(tables_in(statement.tree)))
+    if read:
+        message = f"INSERT takes rows as they are; it cannot read {', '.join(read)}"
+        yield error("TG-103", message, None, f"CREATE STREAM … AS SELECT … FROM {read[0]};")
+    wanted = list(statement.columns) or columns
+    for row in _rows(statement.tree):
+        width = len(row.expressions) if isinstance(row, exp.Tuple) else 1
+        if width != len(wanted):
+            message = f"a row of {width} values for {len(wanted)} columns of {target.name}"
+            yield error("TG-309", message, own_span(row), f"the columns: {', '.join(wanted)}.")
+
+
+def _rows(tree: exp.Expr) -> list[exp.Expr]:
+    return list(tree.expressions) if isinstance(tree, exp.Values) else []
+
+
+def script_identity(statement: st.Insert, script: st.Script) -> str | None:
+    """What an INSERT of a script is known by: its text, and which one of that text it is.
+
+    Blanks, comments, and upper and lower case do not matter. None for a command.
+    """
+    declared = {s.name.lower() for s in script.statements if isinstance(s, st.Declaration)}
+    if statement.target.lower() not in declared:
+        return None
+    text = _plain(statement)
+    before = [s for s in script.statements if s.span.start < statement.span.start]
+    same = sum(isinstance(item, st.Insert) and _plain(item) == text for item in before)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}-{same}"
+
+
+def _plain(statement: st.Insert) -> str:
+    parts = (statement.text[t.start : t.end + 1] for t in DIALECT.tokenize(statement.text))
+    return " ".join(part if any(q in part for q in "'\"`") else part.upper() for part in parts)
+
+
+# ---- Statements about checkpoints: what can be wrong with them without looking at the data.
+
+RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec(
+        "sinks",
+        OptionType.TEXT,
+        "what becomes of rows from after the checkpoint in sinks that cannot forget them; with "
+        "keep they stay, and will be there twice",
+        choices=("keep",),
+    ),
+    OptionSpec(
+        "pipeline", OptionType.TEXT, "the pipeline that goes back; all by default", check=unsafe
+    ),
+)
+
+CheckpointStatement = st.Checkpoint | st.DropCheckpoint | st.Restore
+
+
+def unsafe_checkpoint_name(name: str) -> str | None:
+    """Why a text cannot be the name of a checkpoint; None if it can."""
+    if name.isdigit():
+        return "a number is an epoch"
+    return unsafe(name)
+
+
+def restore_options(statement: st.Restore, origin: Origin) -> tuple[Options, list[CatalogError]]:
+    reader = OptionReader(RESTORE_OPTIONS, "RESTORE", origin.text, origin.file)
+    return reader.read(statement.options, statement.span)
+
+
+def checkpoint_errors(statement: CheckpointStatement, origin: Origin) -> Iterator[CatalogError]:
+    """Everything that is wrong with such a statement."""
+    if isinstance(statement, st.Restore):
+        yield from restore_options(statement, origin)[1]
+    name, span = statement.name, statement.name_span
+    wrong = unsafe_checkpoint_name(name) if name is not None else None
+    if wrong is not None and span is not None:
+        yield CatalogError(
+            "TG-210",
+            f"{name!r} cannot be the name of a checkpoint: {wrong}",
+            place=Place(origin.text, span.start, span.end, origin.file),
+            hint="a name is made of letters, digits, _ and -, for example 'before-upgrade'; an "
+            "epoch is written without quotes.",
+        )

@@ -13,8 +13,7 @@ from sqlglot import exp
 from tidegate.catalog.options import Options
 from tidegate.errors import without_secrets
 from tidegate.sql import statements as st
-from tidegate.sql.expressions import calls
-from tidegate.sql.python_names import registered_name
+from tidegate.sql.expressions import calls, registered_name
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:

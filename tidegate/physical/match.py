@@ -18,7 +18,7 @@ from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.stage_sql import SqlWriter, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
-from tidegate.sql import patterns as pt
+from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted
 from tidegate.types import ChangelogKind, format_duration

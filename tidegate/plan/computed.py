@@ -11,7 +11,7 @@ from tidegate.plan.nodes import Field
 from tidegate.plan.resolve import Resolver
 from tidegate.plan.scope import Context, Relation, Scope
 from tidegate.sql import expressions as ex
-from tidegate.sql.python_names import is_python
+from tidegate.sql.expressions import is_python
 
 
 def bound_computed(source: Source, context: Context) -> Source:

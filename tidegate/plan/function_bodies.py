@@ -10,7 +10,7 @@ from sqlglot.errors import SqlglotError
 from tidegate.catalog.declare import Declarer
 from tidegate.catalog.objects import Function, Origin, Parameter, PythonCode
 from tidegate.catalog.options import Options
-from tidegate.catalog.python_code import PYTHON_OPTIONS, load, misfit, version_of
+from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, misfit, version_of
 from tidegate.errors import CatalogError
 from tidegate.plan.functions import misused, written_out
 from tidegate.plan.nodes import Field

@@ -13,7 +13,7 @@ from tidegate.plan.match_values import NAVIGATION, RowResolver, Values
 from tidegate.plan.nodes.match import comes_on_time
 from tidegate.plan.scope import Context, Relation, Scope, by_id, column, derived_field
 from tidegate.sql import expressions as ex
-from tidegate.sql import patterns as pt
+from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span
 from tidegate.types import Span
 

@@ -20,7 +20,7 @@ from tidegate.plan.spellings import by_arrival, orders_by_clock, with_names, wit
 from tidegate.plan.stars import is_row_count, is_star, star_items
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.habits import function_hint
+from tidegate.sql.suggestions import function_hint
 from tidegate.types import Span
 
 UNKNOWN = Field("?", "?")

@@ -7,8 +7,8 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
+from tidegate.catalog.catalog import LOCK, SPARK_LOG, unsafe
 from tidegate.errors import DataDirectoryError, TidegateError
-from tidegate.names import LOCK, SPARK_LOG, unsafe
 from tidegate.runtime.locks import LEASES, DiskLock, Lease, Lock
 from tidegate.storage import NotThere, Store, open_store, probe, uri
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from tidegate.catalog.catalog import LOCK
 from tidegate.errors import DataDirectoryError
-from tidegate.names import LOCK
 from tidegate.storage import AlreadyThere, NotThere, StorageError, Store
 
 LEASES = "_lock"

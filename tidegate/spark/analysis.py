@@ -38,7 +38,7 @@ from tidegate.plan import nodes as n
 from tidegate.spark.failure import describe
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.python_names import with_plain_names
+from tidegate.sql.expressions import with_plain_names
 from tidegate.sql.quoting import quoted
 from tidegate.types import Span
 

@@ -44,7 +44,7 @@ from tidegate.spark.shared_operators import (
     sender,
 )
 from tidegate.spark.step import GivesRows, StepSpec, stepper
-from tidegate.sql.python_names import calls_for_rows_only
+from tidegate.sql.expressions import calls_for_rows_only
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:

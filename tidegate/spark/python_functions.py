@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.catalog.objects import Function
 from tidegate.spark.python_call import checked, of_rows_only
-from tidegate.sql.python_names import for_rows_only
+from tidegate.sql.expressions import for_rows_only
 
 cloudpickle: Any = untyped_cloudpickle
 # What Spark says of the types of these is out of date.

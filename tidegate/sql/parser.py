@@ -13,6 +13,7 @@ from tidegate.errors import Place, SqlError, TidegateError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
 from tidegate.sql.declarations import (
+    create_function,
     create_lookup_table,
     create_sink,
     create_source,
@@ -20,15 +21,14 @@ from tidegate.sql.declarations import (
     create_view,
     read_name,
     read_options,
+    replace_function,
     replace_stream,
     replace_view,
 )
 from tidegate.sql.dialect import DIALECT
-from tidegate.sql.functions import create_function, replace_function
-from tidegate.sql.habits import drop_hint, show_hint, statement_hint
-from tidegate.sql.misspelt import meant_keyword
 from tidegate.sql.query import parse_query, parse_rows
 from tidegate.sql.secrets import masked
+from tidegate.sql.suggestions import drop_hint, meant_keyword, show_hint, statement_hint
 from tidegate.types import Span
 
 _STATEMENTS = (

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidegate.plan.nodes.base import APPEND, Key, Node, Unary, expiry
 from tidegate.plan.nodes.fields import Field
 from tidegate.plan.nodes.once import once
-from tidegate.sql import patterns as pt
+from tidegate.sql import match_recognize as pt
 from tidegate.types import ChangelogKind, format_duration
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.sql.patterns import text_of
+from tidegate.sql.match_recognize import text_of
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, unbounded
 
