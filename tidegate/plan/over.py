@@ -6,8 +6,14 @@ from sqlglot import exp
 
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.frames import Looks, looks_of
-from tidegate.plan.nodes.over import closing_field, follows_time, with_one_time, without_time
+from tidegate.plan.nodes.over import (
+    Looks,
+    closing_field,
+    follows_time,
+    looks_of,
+    with_one_time,
+    without_time,
+)
 from tidegate.plan.scope import Context
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.types import ChangelogKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.frames import NO_FRAME
+from tidegate.plan.nodes.over import NO_FRAME
 from tidegate.sql import expressions as ex
 
 # Marks an ORDER BY that begins with the row that came last.

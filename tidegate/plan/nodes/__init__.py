@@ -7,10 +7,8 @@ kind, key, what bounds its state) and what time means to it (who is late, when r
 
 from __future__ import annotations
 
-from tidegate.plan.nodes.aggregate import Aggregate
-from tidegate.plan.nodes.base import Node, Unary
-from tidegate.plan.nodes.distinct import Distinct
-from tidegate.plan.nodes.fields import Field, Role, WindowKind, WindowSpec
+from tidegate.plan.nodes.aggregate import Aggregate, Hold, Window
+from tidegate.plan.nodes.base import Field, Node, Role, Unary, WindowKind, WindowSpec
 from tidegate.plan.nodes.join import (
     BACKWARD,
     FORWARD,
@@ -21,15 +19,24 @@ from tidegate.plan.nodes.join import (
     Nearness,
     TimeBounds,
 )
-from tidegate.plan.nodes.leaves import LookupScan, NoRows, Scan, SideScan
 from tidegate.plan.nodes.match import Condition, Match, Pick, Skip, SkipTo, Total
-from tidegate.plan.nodes.normalize import Normalize
-from tidegate.plan.nodes.over import Over, OverMode
-from tidegate.plan.nodes.rows import Emit, Explode, Filter, Inlined, Project
-from tidegate.plan.nodes.set_operation import SetOperation
-from tidegate.plan.nodes.sort import Limit, Sort
-from tidegate.plan.nodes.top_n import TopN
-from tidegate.plan.nodes.window import Hold, Window
+from tidegate.plan.nodes.over import Over, OverMode, TopN
+from tidegate.plan.nodes.relational import (
+    Distinct,
+    Emit,
+    Explode,
+    Filter,
+    Inlined,
+    Limit,
+    LookupScan,
+    Normalize,
+    NoRows,
+    Project,
+    Scan,
+    SetOperation,
+    SideScan,
+    Sort,
+)
 
 
 def walk(node: Node, into_inlined: bool = True) -> list[Node]:

@@ -6,13 +6,146 @@ as far as there can be one answer; a kind of node says where it differs.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.fields import Field
-from tidegate.plan.nodes.once import once
 from tidegate.types import ChangelogKind, Span, format_duration
+
+# ---- Columns of nodes, and what they mean to time.
+
+
+class Role(Enum):
+    """What a column means to time; everything but PLAIN is moved by the watermark."""
+
+    PLAIN = "plain"
+    TIME = "event time"
+    WINDOW_START = "window start"
+    WINDOW_END = "window end"
+
+
+class WindowKind(Enum):
+    TUMBLE = "TUMBLE"
+    HOP = "HOP"
+    SESSION = "SESSION"
+    CUMULATE = "CUMULATE"
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """A window function with its sizes in microseconds; `slide_us` is the step of CUMULATE."""
+
+    kind: WindowKind
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+    processing_time: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.size_us > 0 and self.slide_us > 0, "windows have a length"
+
+    def __str__(self) -> str:
+        sizes = [format_duration(self.size_us)]
+        if self.kind in (WindowKind.HOP, WindowKind.CUMULATE):
+            sizes.insert(0, format_duration(self.slide_us))
+        if self.offset_us:
+            sizes.append(f"offset {format_duration(self.offset_us)}")
+        clock = ", processing time" if self.processing_time else ""
+        return f"{self.kind.value}({', '.join(sizes)}{clock})"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a node's output."""
+
+    id: str
+    name: str
+    type: str | None = None
+    role: Role = Role.PLAIN
+    window: WindowSpec | None = None
+    volatile: bool = False
+    nullable: bool = True
+
+    def renamed(self, name: str) -> Field:
+        return replace(self, name=name)
+
+    @property
+    def fixed_length(self) -> bool:
+        """Whether it is an end of a window whose other end follows from it."""
+        return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
+
+    @property
+    def window_by_clock(self) -> bool:
+        """Whether it belongs to a window of processing time."""
+        return self.window is not None and self.window.processing_time
+
+    @property
+    def on_time(self) -> bool:
+        """Whether it is the event time: rows come before the watermark passes its value.
+
+        The start of a window is not: its rows may come until the watermark passes the end.
+        """
+        if self.window_by_clock:
+            return False
+        return self.role in (Role.TIME, Role.WINDOW_END)
+
+    @property
+    def closes(self) -> bool:
+        """Whether the watermark says when no more rows with its value can come.
+
+        The start of a session does not: the session may go on for as long as it likes.
+        """
+        if self.role is Role.WINDOW_START and self.window is not None:
+            return self.window.kind is not WindowKind.SESSION
+        return self.role is not Role.PLAIN
+
+    def held_back_us(self, fields: Sequence[Field]) -> int | None:
+        """How much older other times of a row can be than this one, which lets it out.
+
+        A row that waits for the end of its window still has its own time, which lies anywhere in
+        that window. Whoever reads it by that time must not take it for late. None: nobody can tell.
+        """
+        if self.window is None:
+            return 0
+        if all(not item.on_time or item.window == self.window for item in fields):
+            return 0
+        return None if self.window.kind is WindowKind.SESSION else self.window.size_us
+
+
+# ---- An answer that a node works out once and keeps.
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as once
+else:
+
+    class once:  # noqa: N801
+        """functools.cached_property as it is since Python 3.12: without locks.
+
+        With a lock for each question two threads could wait for each other forever, as nodes ask
+        the nodes below them.
+        """
+
+        def __init__(self, ask: Callable[[Any], Any]) -> None:
+            self.ask = ask
+            self.__doc__ = ask.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+        def __get__(self, node: Any, owner: type | None = None) -> Any:
+            if node is None:
+                return self
+            answer = self.ask(node)
+            node.__dict__[self.name] = answer
+            return answer
+
+
+__all__ = ["once"]
+
 
 APPEND, UPSERT, CHANGELOG = ChangelogKind.APPEND, ChangelogKind.UPSERT, ChangelogKind.CHANGELOG
 

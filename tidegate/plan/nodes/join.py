@@ -7,10 +7,8 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, expiry
-from tidegate.plan.nodes.leaves import LookupScan
-from tidegate.plan.nodes.once import once
-from tidegate.plan.nodes.rows import Project
+from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, expiry, once
+from tidegate.plan.nodes.relational import LookupScan, Project
 from tidegate.types import ChangelogKind, format_duration
 
 BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"

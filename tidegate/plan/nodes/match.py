@@ -7,9 +7,7 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, Key, Node, Unary, expiry
-from tidegate.plan.nodes.fields import Field
-from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.base import APPEND, Field, Key, Node, Unary, expiry, once
 from tidegate.sql import match_recognize as pt
 from tidegate.types import ChangelogKind, format_duration
 

@@ -7,11 +7,142 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, Unary, expiry
-from tidegate.plan.nodes.fields import Field, Role
-from tidegate.plan.nodes.frames import Looks, looks_of
-from tidegate.plan.nodes.once import once
+from tidegate.plan.nodes.base import APPEND, CHANGELOG, Field, Key, Node, Role, Unary, expiry, once
+from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind, format_duration
+
+# ---- What a function with OVER looks at: its order, its frame, and how far that reaches.
+
+# Functions that depend on how many rows a partition has.
+OF_WHOLE_PARTITIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
+NO_FRAME = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS | {"LAG", "LEAD"}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An end of a frame, relative to the current row: `value` rows, numbers or microseconds on.
+
+    None is without bound. `known` is False for what is not a constant.
+    """
+
+    value: int | float | None
+    is_interval: bool = False
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Looks:
+    """One function: its name, the call without OVER, and where it looks."""
+
+    name: str
+    call: exp.Expr
+    window: exp.Expr
+    ignores_nulls: bool
+    # None: the function has no frame.
+    by_rows: bool | None
+    start: Bound
+    end: Bound
+
+    @property
+    def order(self) -> tuple[exp.Expr, ...]:
+        order = self.window.args.get("order")
+        return tuple(order.expressions) if order is not None else ()
+
+    @property
+    def partition(self) -> tuple[exp.Expr, ...]:
+        return tuple(self.window.args.get("partition_by") or ())
+
+    @property
+    def shift(self) -> int | None:
+        """By how many rows lag or lead look back (less than 0) or ahead; None: nobody can tell."""
+        parts = self.call.expressions
+        rows = whole_number(parts[1]) if len(parts) > 1 else 1
+        return None if rows is None else (-rows if self.name == "LAG" else rows)
+
+    @property
+    def needs_whole_partition(self) -> bool:
+        """Whether every row of a partition counts for each of them."""
+        if self.name in OF_WHOLE_PARTITIONS:
+            return True
+        if self.name in ("LAG", "LEAD"):
+            return self.ignores_nulls and (self.shift or 0) > 0
+        return self.by_rows is not None and self.end.value is None
+
+    @property
+    def rows_ahead(self) -> int:
+        """How many rows must be known behind a row."""
+        if self.name in ("LAG", "LEAD"):
+            return max(self.shift or 0, 0)
+        return max(int(self.end.value or 0), 0) if self.by_rows else 0
+
+    @property
+    def rows_back(self) -> int:
+        if self.name in ("LAG", "LEAD"):
+            return 0 if self.ignores_nulls else max(-(self.shift or 0), 0)
+        return max(-int(self.start.value or 0), 0) if self.by_rows else 0
+
+    @property
+    def time_ahead_us(self) -> int:
+        """How far the watermark must be behind a row."""
+        return max(int(self.end.value or 0), 0) if self.by_rows is False else 0
+
+    @property
+    def time_back_us(self) -> int:
+        return max(-int(self.start.value or 0), 0) if self.by_rows is False else 0
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether it sees all rows of its partition since the first."""
+        if self.name in ("LAG", "LEAD"):
+            return self.ignores_nulls
+        return self.by_rows is None or self.start.value is None
+
+
+def looks_of(window: exp.Expr) -> Looks:
+    call, ignores = window.this, False
+    while isinstance(call, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        ignores = ignores or isinstance(call, exp.IgnoreNulls)
+        call = call.this
+    name = ex.call_name(call) or ""
+    spec, ordered = window.args.get("spec"), window.args.get("order") is not None
+    if name in NO_FRAME:
+        return Looks(name, call, window, ignores, None, Bound(None), Bound(0))
+    if spec is None:
+        # What is equal in order to the current row is in the frame.
+        end = Bound(0 if ordered else None)
+        return Looks(name, call, window, ignores, False, Bound(None), end)
+    start, end = _bound(spec, "start"), _bound(spec, "end")
+    by_rows = str(spec.args.get("kind")).upper() == "ROWS"
+    return Looks(name, call, window, ignores, by_rows, start, end)
+
+
+def _bound(spec: exp.Expr, which: str) -> Bound:
+    value, side = spec.args.get(which), str(spec.args.get(f"{which}_side") or "").upper()
+    if value is None or value == "CURRENT ROW":
+        return Bound(0)
+    if value == "UNBOUNDED":
+        return Bound(None)
+    sign = -1 if side == "PRECEDING" else 1
+    micros = ex.interval_micros(value)
+    if micros is not None:
+        return Bound(sign * micros, True)
+    number = _number(value)
+    return Bound(0, known=False) if number is None else Bound(sign * number)
+
+
+def whole_number(tree: exp.Expr) -> int | None:
+    number = _number(tree)
+    return number if isinstance(number, int) else None
+
+
+def _number(tree: exp.Expr) -> int | float | None:
+    tree = tree.unnest()
+    if isinstance(tree, exp.Neg):
+        inner = _number(tree.this)
+        return None if inner is None else -inner
+    if not isinstance(tree, exp.Literal) or tree.is_string:
+        return None
+    return int(tree.name) if tree.is_int else float(tree.name)
 
 
 class OverMode(Enum):
@@ -192,3 +323,115 @@ def without_time(fields: tuple[Field, ...]) -> tuple[Field, ...]:
         item if item.role is Role.PLAIN else replace(item, role=Role.PLAIN, window=None)
         for item in fields
     )
+
+
+# ---- Top-N, and the first row of each key.
+
+
+@dataclass(frozen=True, eq=False)
+class TopN(Unary):
+    """The first rows of each partition; `limit` None keeps all of them, sorted."""
+
+    partition: tuple[exp.Expr, ...] = field(kw_only=True)
+    order: tuple[exp.Expr, ...] = field(kw_only=True)
+    limit: exp.Expr | None = field(kw_only=True)
+    function: str = field(default="ROW_NUMBER", kw_only=True)
+    rank_id: str | None = field(default=None, kw_only=True)
+    windowed: bool = field(default=False, kw_only=True)
+    ttl_us: int | None = field(default=None, kw_only=True)
+    # EMIT ON WINDOW CLOSE: rows wait until the watermark makes them final.
+    at_close: bool = field(default=False, kw_only=True)
+    # Without an order: of each partition the rows that came last, not those that came first.
+    latest: bool = field(default=False, kw_only=True)
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether one row of each partition comes out, whatever its peers."""
+        one = isinstance(self.limit, exp.Literal) and self.limit.name == "1"
+        return one and self.function == "ROW_NUMBER"
+
+    @property
+    def first_by_time(self) -> Field | None:
+        """The event time by which the first row of a partition is kept, if it is by that."""
+        first = self.order[0] if self.order and self.keeps_one else None
+        if not isinstance(first, exp.Ordered) or first.args.get("desc"):
+            return None
+        found = [item for item in self.input.fields if item.id == first.this.name]
+        timed = isinstance(first.this, exp.Column) and found and found[0].on_time
+        return found[0] if timed else None
+
+    @property
+    def closing_key(self) -> Field | None:
+        """The column of the partition that tells from when on no row of it can come."""
+        names = [part.name for part in self.partition if isinstance(part, exp.Column)]
+        found = [item for item in self.input.fields if item.id in names and item.closes]
+        if self.at_close and not self.windowed:
+            # Rows of other times may come after the first one has.
+            return self.first_by_time if self.first_by_time in found else None
+        ends = [item for item in found if item.on_time]
+        windows = [item for item in found if item.window and not item.window_by_clock]
+        return next(iter([*ends, *windows]), None)
+
+    @once
+    def deduplicates(self) -> bool:
+        """Whether the first row of each partition comes out once and stays.
+
+        By arrival it does so at once, unless it is to wait for the end of a window; by event time
+        when the watermark has passed it, if the query waits for that.
+        """
+        below = self.input
+        if below.changelog is not APPEND or below.bounded or not self.keeps_one:
+            return False
+        if self.at_close:
+            return not self.windowed and self.first_by_time is not None
+        by_arrival = not self.order and not self.latest
+        return by_arrival and not (self.windowed and self.closing_key is None)
+
+    @once
+    def changelog(self) -> ChangelogKind:
+        below = self.input
+        by_window = self.windowed and below.changelog is APPEND
+        return APPEND if below.bounded or self.deduplicates or by_window else CHANGELOG
+
+    @once
+    def key(self) -> Key | None:
+        one = self.function == "ROW_NUMBER" and self.limit is not None and self.limit.name == "1"
+        columns = [part.name for part in self.partition if isinstance(part, exp.Column)]
+        return tuple(columns) if one and len(columns) == len(self.partition) else None
+
+    @once
+    def state_bound(self) -> str | None:
+        """Rows beyond the limit can move up if others are retracted or the limit is their own."""
+        if self.deduplicates:
+            until = ", until the watermark closes them" if self.closing_key is not None else ""
+            return "the keys that came out" + (until or expiry(self.ttl_us))
+        fixed = self.limit is not None and not self.limit.find(exp.Column)
+        rows = "the first rows" if fixed and self.input.changelog is APPEND else "the rows"
+        if self.windowed:
+            return f"{rows} of each window until it closes"
+        return f"{rows} of each partition" + expiry(self.ttl_us)
+
+    @property
+    def judges_lateness(self) -> bool:
+        closes = self.deduplicates and self.closing_key is not None
+        return self.windowed or self.at_close or closes
+
+    @once
+    def is_final(self) -> bool:
+        return self.at_close if self.deduplicates else self.windowed or self.bounded
+
+    @property
+    def needs_watermark(self) -> bool:
+        return self.judges_lateness
+
+    @property
+    def reads_clock(self) -> bool:
+        return self.ttl_us is not None
+
+    def until_close(self, by_time: bool) -> Node:
+        return replace(self, at_close=self.windowed or self.first_by_time is not None)
+
+    @property
+    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+        limit = (self.limit,) if self.limit is not None else ()
+        return (*self.partition, *self.order, *limit)

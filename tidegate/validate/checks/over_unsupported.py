@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.frames import Looks
-from tidegate.plan.nodes.over import follows_time, time_of
+from tidegate.plan.nodes.over import Looks, follows_time, time_of
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind
