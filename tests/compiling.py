@@ -12,7 +12,7 @@ from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.sql.quoting import quoted
 
 TESTS = Path(__file__).parent

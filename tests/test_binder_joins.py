@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from tests.compiling import accepted, find
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 

@@ -11,7 +11,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = "SELECT auction, count(*) AS n FROM bids {} GROUP BY auction, TUMBLE(ts, " + MINUTE + ") {}"

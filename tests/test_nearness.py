@@ -10,7 +10,7 @@ from tests.compiling import compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 
 SOURCES = """
 CREATE SOURCE l (k BIGINT, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.compiling import as_stream, compile_text, plan_of
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 
 SOURCES = "".join(
     f"CREATE SOURCE {name} (k BIGINT{rule}, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "

@@ -10,7 +10,7 @@ from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.operators.limits import NO_LIMITS, Limits
 from tidegate.physical.plan import OperatorPlan, plan_physical
 from tidegate.physical.same_work import below, do_the_same, is_shareable
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, TUMBLE(ts, {MINUTE})"

@@ -13,7 +13,7 @@ from tests.compiling import TESTS, accepted, compile_text
 from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
 from tidegate.physical.stages import all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.sql.dialect import DIALECT
 
 MINUTE = "INTERVAL '1' MINUTE"

@@ -14,7 +14,7 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Place, ScriptError, TidegateError
 from tidegate.physical.refusal import Unrunnable
 from tidegate.physical.refusals import refused
-from tidegate.plan.optimise import plan_to_run
+from tidegate.plan.rewrite.optimizer import plan_to_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

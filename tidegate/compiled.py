@@ -11,7 +11,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError, TidegateError
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import plan_to_run
+from tidegate.plan.rewrite.optimizer import plan_to_run
 from tidegate.sql import statements as st
 
 

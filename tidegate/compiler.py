@@ -46,7 +46,7 @@ from tidegate.plan.binder import bind
 from tidegate.plan.computed import bound_computed
 from tidegate.plan.failed import side_streams
 from tidegate.plan.function_bodies import declared_function, with_calls_written_out
-from tidegate.plan.rules import forget_deletes, rewrite
+from tidegate.plan.rewrite.semantics import forget_deletes, rewrite
 from tidegate.plan.scope import Context
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script

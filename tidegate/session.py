@@ -30,7 +30,7 @@ from tidegate.observe.status import StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.own_functions import PythonFunctions, python_declaration
 from tidegate.physical.explain import explain
-from tidegate.plan.optimise import plan_to_run
+from tidegate.plan.rewrite.optimizer import plan_to_run
 from tidegate.remembered import Remembered, remember, remembered
 from tidegate.results import Result, describe, print_rows, restored_text, shown
 from tidegate.runtime.directory import DataDirectory

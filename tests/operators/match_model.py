@@ -28,7 +28,7 @@ from tidegate.physical.match import KIND
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.sql.quoting import quoted
 
 SECOND = 1_000_000

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise.expressions import (
+from tidegate.plan.rewrite.expressions import (
     can_fail,
     is_deterministic,
     pieces,

@@ -13,7 +13,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
 from tidegate.plan.late import late_stream
-from tidegate.plan.optimise import RULES, apply, optimise, prune
+from tidegate.plan.rewrite.optimizer import RULES, apply, optimise, prune
 
 FOLDER = TESTS / "optimise"
 SCRIPTS = sorted(FOLDER.glob("*.sql"))

@@ -19,7 +19,7 @@ from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "1"))

@@ -19,7 +19,7 @@ from tidegate.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.plan.nodes import Emit
-from tidegate.plan.optimise import plan_to_run
+from tidegate.plan.rewrite.optimizer import plan_to_run
 
 STDIN = "-"
 

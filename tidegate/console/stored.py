@@ -27,7 +27,7 @@ from tidegate.observe.rates import Rate
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import KEPT, EpochSums, EpochTimes
 from tidegate.physical.explain import explain
-from tidegate.plan.optimise import optimise
+from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.queries.asking import last_rows
 from tidegate.queries.readable import stored_readable
 from tidegate.remembered import remembered

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.versions import versions_of
+from tidegate.plan.rewrite.semantics import versions_of
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, table_name, written
 

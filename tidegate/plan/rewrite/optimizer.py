@@ -1,6 +1,6 @@
 """Rules that make a plan cheaper and keep its rows: filters go down, unneeded columns go away.
 
-They work on plans that the rules of `tidegate.plan.rules` have given their meaning and that were
+They work on plans that the rules of `tidegate.plan.rewrite.semantics` have given their meaning and that were
 validated, so no refusal depends on them. One rule a file; rule, file and golden share a name. The
 columns of a plan keep their ids, and no rule makes a new one.
 """
@@ -12,20 +12,20 @@ from collections.abc import Callable
 from tidegate.catalog.settings import Settings
 from tidegate.plan import nodes as n
 from tidegate.plan.late import late_stream
-from tidegate.plan.optimise.filters import Judges
-from tidegate.plan.optimise.merge_filters import merge_filters
-from tidegate.plan.optimise.merge_projects import merge_projects
-from tidegate.plan.optimise.outer_join_to_inner import outer_join_to_inner
-from tidegate.plan.optimise.prune_columns import prune_columns
-from tidegate.plan.optimise.push_filter_into_join import push_filter_into_join
-from tidegate.plan.optimise.push_filter_into_stream import push_filter_into_stream
-from tidegate.plan.optimise.push_filter_through_aggregate import push_filter_through_aggregate
-from tidegate.plan.optimise.push_filter_through_partitions import push_filter_through_partitions
-from tidegate.plan.optimise.push_filter_through_project import push_filter_through_project
-from tidegate.plan.optimise.push_filter_through_rows import push_filter_through_rows
-from tidegate.plan.optimise.push_filter_through_union import push_filter_through_union
-from tidegate.plan.optimise.push_filter_through_window import push_filter_through_window
-from tidegate.plan.optimise.remove_projects import remove_projects
+from tidegate.plan.rewrite.projections import merge_projects, prune_columns, remove_projects
+from tidegate.plan.rewrite.pushdown_filters import (
+    Judges,
+    merge_filters,
+    outer_join_to_inner,
+    push_filter_into_join,
+    push_filter_into_stream,
+    push_filter_through_aggregate,
+    push_filter_through_partitions,
+    push_filter_through_project,
+    push_filter_through_rows,
+    push_filter_through_union,
+    push_filter_through_window,
+)
 
 # A rule looks at one node, and gives it back or another in its place.
 Rule = Callable[[n.Node, Judges], n.Node]

@@ -6,6 +6,7 @@ itself. Where an operator keeps whole rows, a projection below it leaves only th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.optimise.filters import Judges
+from tidegate.plan.rewrite.expressions import is_deterministic, is_trivial, substitute
+from tidegate.plan.rewrite.pushdown_filters import Judges
 from tidegate.plan.scope import column, referenced
 from tidegate.types import ChangelogKind
 
@@ -268,3 +270,57 @@ def _cheapest(fields: tuple[n.Field, ...]) -> str:
     """The column to keep where none is needed: rows must have one."""
     numbers = [item for item in fields if item.type in ("INT", "BIGINT", "TIMESTAMP")]
     return (numbers or list(fields))[0].id
+
+
+# ---- Two projections in a row become one, unless something would be computed twice.
+
+
+def merge_projects(node: n.Node, judges: Judges) -> n.Node:
+    if not isinstance(node, n.Project) or not isinstance(node.input, n.Project):
+        return node
+    below = node.input
+    if node.subqueries or below.subqueries:
+        return node
+    mapping = {item.id: part for item, part in zip(below.fields, below.expressions, strict=True)}
+    if not all(_once(node, name, part) for name, part in mapping.items()):
+        return node
+    merged = tuple(substitute(part, mapping) for part in node.expressions)
+    expressions = tuple(part for part in merged if part is not None)
+    if len(expressions) < len(merged):
+        return node
+    return replace(node, input=below.input, expressions=expressions)
+
+
+def _once(above: n.Project, name: str, part: exp.Expr) -> bool:
+    """Whether a column is computed no more often when it is computed where it is used."""
+    uses: Counter[bool] = Counter()
+    for tree in above.expressions:
+        for use in tree.find_all(exp.Column):
+            if use.name == name:
+                # Inside a lambda it would be computed for each element.
+                uses[use.find_ancestor(exp.Lambda) is not None] += 1
+    if not uses or is_trivial(part):
+        return True
+    return is_deterministic(part) and uses[False] == 1 and not uses[True]
+
+
+# ---- A projection that hands on the columns of its input, and no other, is left out.
+
+
+def remove_projects(node: n.Node, judges: Judges) -> n.Node:
+    if not isinstance(node, n.Project) or node.subqueries:
+        return node
+    below = node.input
+    if len(node.fields) != len(below.fields):
+        return node
+    triples = zip(node.fields, node.expressions, below.fields, strict=True)
+    # Names may differ: whoever reads the columns goes by their ids.
+    same = all(
+        isinstance(part, exp.Column) and part.name == theirs.id and _as(theirs, own) == own
+        for own, part, theirs in triples
+    )
+    return below if same else node
+
+
+def _as(item: n.Field, other: n.Field) -> n.Field:
+    return item.renamed(other.name)
