@@ -6,7 +6,7 @@ import pytest
 
 from tests.compiling import accepted, compile_with_sources, find, plan_of, refused
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import referenced
+from tidegate.plan.bind.scope import referenced
 from tidegate.sql.dialect import to_sql
 
 MINUTE = "INTERVAL '1' MINUTE"

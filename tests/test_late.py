@@ -13,7 +13,7 @@ from tidegate.physical.late import typed_side
 from tidegate.physical.plan import plan_physical
 from tidegate.physical.refusal import Unrunnable
 from tidegate.physical.runner import runner_of
-from tidegate.plan.late import LateStream, late_side, late_stream
+from tidegate.plan.side_streams import LateStream, late_side, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
 WINDOW = f"GROUP BY TUMBLE(ts, {MINUTE})"

@@ -17,8 +17,7 @@ from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.physical.refusal import Unrunnable
 from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
-from tidegate.plan.copies import fresh_copy
-from tidegate.plan.scope import Context, referenced
+from tidegate.plan.bind.scope import Context, fresh_copy, referenced
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 from tidegate.types import Span

@@ -42,12 +42,15 @@ from tidegate.catalog.settings import Settings
 from tidegate.compiled import Compiled
 from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, not_built
 from tidegate.plan import nodes as n
-from tidegate.plan.binder import bind
-from tidegate.plan.computed import bound_computed
-from tidegate.plan.failed import side_streams
-from tidegate.plan.function_bodies import declared_function, with_calls_written_out
+from tidegate.plan.bind.binder import bind
+from tidegate.plan.bind.declarations import (
+    bound_computed,
+    declared_function,
+    with_calls_written_out,
+)
+from tidegate.plan.bind.scope import Context
 from tidegate.plan.rewrite.semantics import forget_deletes, rewrite
-from tidegate.plan.scope import Context
+from tidegate.plan.side_streams import side_streams
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span

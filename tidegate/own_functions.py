@@ -11,8 +11,8 @@ from tidegate.catalog.objects import Function, Origin, Parameter, PythonCode
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import misfit, parameter_names, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
-from tidegate.plan.function_bodies import check_name
-from tidegate.plan.scope import Context
+from tidegate.plan.bind.declarations import check_name
+from tidegate.plan.bind.scope import Context
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 

@@ -23,7 +23,7 @@ from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.physical.refusals import require_end
 from tidegate.physical.stages import all_scans, plan_stages
-from tidegate.plan.late import late_inputs
+from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.members import Member
 from tidegate.runtime.places import is_cluster

@@ -12,8 +12,8 @@ from tidegate import nexmark
 from tidegate.catalog.objects import Stream
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
-from tidegate.plan.late import late_stream
 from tidegate.plan.rewrite.optimizer import RULES, apply, optimise, prune
+from tidegate.plan.side_streams import late_stream
 
 FOLDER = TESTS / "optimise"
 SCRIPTS = sorted(FOLDER.glob("*.sql"))

@@ -18,7 +18,7 @@ from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import referenced
+from tidegate.plan.bind.scope import referenced
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

@@ -10,7 +10,7 @@ from tidegate.physical.fingerprint import canonical
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
-from tidegate.plan.late import LateStream, late_stream
+from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:

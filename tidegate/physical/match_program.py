@@ -12,7 +12,7 @@ from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
 from tidegate.physical.refusal import Refusal, Unrunnable
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import by_id, infer_type
+from tidegate.plan.bind.scope import by_id, infer_type
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted

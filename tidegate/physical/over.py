@@ -20,6 +20,7 @@ from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands, Types
 from tidegate.physical.words import in_words, text_of
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.functions import NEWEST
 from tidegate.plan.nodes.over import (
     OF_WHOLE_PARTITIONS,
     Bound,
@@ -28,7 +29,6 @@ from tidegate.plan.nodes.over import (
     time_of,
     whole_number,
 )
-from tidegate.plan.spellings import NEWEST
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted

@@ -35,7 +35,7 @@ from tidegate.physical.ticked_sql import LastWriter, TickedWriter
 from tidegate.physical.typed import TypedPlan, Types
 from tidegate.physical.vector_stages import last_stage, port_stage
 from tidegate.plan import nodes as n
-from tidegate.plan.late import LateStream, late_stream
+from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:

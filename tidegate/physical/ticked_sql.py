@@ -15,7 +15,7 @@ from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN,
 from tidegate.physical.guard import Guard
 from tidegate.physical.stage_sql import Leaf, SqlWriter, printed, window_bounds
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import volatile
+from tidegate.plan.bind.scope import volatile
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

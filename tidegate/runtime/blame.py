@@ -10,7 +10,7 @@ from sqlglot.errors import SqlglotError
 
 from tidegate.catalog.objects import Origin
 from tidegate.errors import Place, TidegateError
-from tidegate.plan.functions import CALLED
+from tidegate.plan.bind.functions import CALLED
 from tidegate.sql.dialect import DIALECT, own_span
 from tidegate.sql.expressions import call_name
 

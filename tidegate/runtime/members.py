@@ -22,7 +22,7 @@ from tidegate.physical.plan import PhysicalPlan, ScanPlan
 from tidegate.physical.runner import runner_of
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
-from tidegate.plan.late import late_stream
+from tidegate.plan.side_streams import late_stream
 from tidegate.runtime.late_inputs import LATE_ROWS, missed_late_rows
 from tidegate.runtime.views import changed_view
 from tidegate.types import ChangelogKind

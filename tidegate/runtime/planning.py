@@ -23,8 +23,8 @@ from tidegate.connectors.registry import CONNECTORS
 from tidegate.operators.limits import Limits
 from tidegate.physical.plan import ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
-from tidegate.plan.late import late_inputs
-from tidegate.plan.tables import side_plan
+from tidegate.plan.bind.tables import side_plan
+from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.members import Member
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import column, enclosed, referenced
+from tidegate.plan.bind.scope import column, enclosed, referenced
 from tidegate.sql import expressions as ex
 
 Fields = Mapping[str, n.Field]

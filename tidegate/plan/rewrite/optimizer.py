@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from tidegate.catalog.settings import Settings
 from tidegate.plan import nodes as n
-from tidegate.plan.late import late_stream
 from tidegate.plan.rewrite.projections import merge_projects, prune_columns, remove_projects
 from tidegate.plan.rewrite.pushdown_filters import (
     Judges,
@@ -26,6 +25,7 @@ from tidegate.plan.rewrite.pushdown_filters import (
     push_filter_through_union,
     push_filter_through_window,
 )
+from tidegate.plan.side_streams import late_stream
 
 # A rule looks at one node, and gives it back or another in its place.
 Rule = Callable[[n.Node, Judges], n.Node]

@@ -14,9 +14,9 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.scope import column, referenced
 from tidegate.plan.rewrite.expressions import is_deterministic, is_trivial, substitute
 from tidegate.plan.rewrite.pushdown_filters import Judges
-from tidegate.plan.scope import column, referenced
 from tidegate.types import ChangelogKind
 
 Ids = frozenset[str]

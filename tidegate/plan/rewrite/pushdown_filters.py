@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.scope import by_id, column, referenced
 from tidegate.plan.rewrite.expressions import (
     can_fail,
     is_deterministic,
@@ -17,7 +18,6 @@ from tidegate.plan.rewrite.expressions import (
     same_in_both,
     substitute,
 )
-from tidegate.plan.scope import by_id, column, referenced
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
 

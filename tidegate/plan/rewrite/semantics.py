@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import column, referenced
-from tidegate.plan.spellings import NEWEST
+from tidegate.plan.bind.functions import NEWEST
+from tidegate.plan.bind.scope import column, referenced
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.windows import is_processing_time
+from tidegate.plan.bind.windows import is_processing_time
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject, time_column, unbounded

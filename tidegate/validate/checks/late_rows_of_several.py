@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.plan import nodes as n
-from tidegate.plan.late import LateStream, late_stream
-from tidegate.plan.set_operations import SIDE
+from tidegate.plan.bind.binder import SIDE
+from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.types import ChangelogKind
 from tidegate.validate.finding import Finding, Subject
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.scope import by_id, volatile
+from tidegate.plan.bind.scope import by_id, volatile
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind, Span
 from tidegate.validate.finding import Finding, Subject, unbounded

@@ -3,25 +3,228 @@
 from __future__ import annotations
 
 import difflib
+import re
+import zoneinfo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from sqlglot import exp
 
 from tidegate.catalog.objects import Function
 from tidegate.columns import OP
-from tidegate.errors import did_you_mean
-from tidegate.plan.functions import misused, rename_parameter, written_out
-from tidegate.plan.literals import wrong_literal
+from tidegate.errors import did_you_mean, nearest
+from tidegate.plan.bind.functions import (
+    by_arrival,
+    misused,
+    orders_by_clock,
+    rename_parameter,
+    with_names,
+    with_unit,
+    written_out,
+)
+from tidegate.plan.bind.scope import (
+    Context,
+    Relation,
+    Scope,
+    column,
+    enclosed,
+    referenced,
+    struct_path,
+)
 from tidegate.plan.nodes import Field, Node
-from tidegate.plan.scope import Context, Relation, Scope, column, enclosed, referenced, struct_path
-from tidegate.plan.spellings import by_arrival, orders_by_clock, with_names, with_unit
-from tidegate.plan.stars import is_row_count, is_star, star_items
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.suggestions import function_hint
 from tidegate.types import Span
+
+# ---- Constants that a function would refuse at the first row: patterns of dates, time zones.
+
+Wrong = tuple[exp.Expr, str, str]
+
+# Which argument of a function is a pattern, or a time zone.
+_PATTERN_AT = {
+    "DATE_FORMAT": (1,),
+    "TO_TIMESTAMP": (1,),
+    "TRY_TO_TIMESTAMP": (1,),
+    "TO_TIMESTAMP_NTZ": (1,),
+    "TO_TIMESTAMP_LTZ": (1,),
+    "TO_DATE": (1,),
+    "TRY_TO_DATE": (1,),
+    "UNIX_TIMESTAMP": (1,),
+    "TO_UNIX_TIMESTAMP": (1,),
+    "FROM_UNIXTIME": (1,),
+}
+_ZONE_AT = {
+    "FROM_UTC_TIMESTAMP": (1,),
+    "TO_UTC_TIMESTAMP": (1,),
+    "CONVERT_TIMEZONE": (0, 1),
+}
+# The letters of strftime, which PostgreSQL's are not but those of most other systems are.
+_LETTERS = {
+    "%Y": "yyyy",
+    "%y": "yy",
+    "%m": "MM",
+    "%b": "MMM",
+    "%B": "MMMM",
+    "%d": "dd",
+    "%j": "DDD",
+    "%a": "E",
+    "%H": "HH",
+    "%I": "hh",
+    "%M": "mm",
+    "%i": "mm",
+    "%S": "ss",
+    "%s": "ss",
+    "%f": "SSSSSS",
+    "%p": "a",
+    "%z": "XX",
+    "%F": "yyyy-MM-dd",
+    "%T": "HH:mm:ss",
+}
+
+
+def wrong_literal(call: exp.Expr) -> Wrong | None:
+    """A constant argument that cannot work, what is wrong with it, and a hint."""
+    name = ex.call_name(call) or ""
+    for at in _PATTERN_AT.get(name, ()):
+        text = _text(call, at)
+        if text is not None and re.search(r"%[A-Za-z]", text.name):
+            message = f"'{text.name}' is not a pattern for dates and times"
+            return text, message, f"Spark's letters are others: '{_sparks(text.name)}'."
+    for at in _ZONE_AT.get(name, ()):
+        text = _text(call, at)
+        if text is not None and _unknown_zone(text.name):
+            near = nearest(text.name, _zones())
+            hint = f"did you mean {near}?" if near else "a zone is 'Europe/Berlin' or '+02:00'."
+            return text, f"there is no time zone {text.name}", hint
+    return None
+
+
+def _text(call: exp.Expr, at: int) -> exp.Literal | None:
+    arguments = call.expressions
+    if at >= len(arguments) or not isinstance(arguments[at], exp.Literal):
+        return None
+    literal: exp.Literal = arguments[at]
+    return literal if literal.is_string else None
+
+
+def _sparks(pattern: str) -> str:
+    return re.sub(r"%[A-Za-z]", lambda match: _LETTERS.get(match.group(), "…"), pattern)
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _unknown_zone(name: str) -> bool:
+    """Whether a zone with area and city does not exist; of all other texts Spark knows more."""
+    # Java alone has the zones of SystemV; and a machine may be without any list of zones.
+    known = name in _zones() or name.startswith("SystemV/") or not _zones()
+    return re.fullmatch(r"[A-Za-z]+/[\w/+-]+", name) is not None and not known
+
+
+# ---- Stars: `*`, `t.*` and `s.*`, in the SELECT list and among the arguments of calls.
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output column: its name and its expression, resolved."""
+
+    name: str
+    expression: exp.Expr
+
+
+def is_star(tree: Any) -> bool:
+    """Whether it is * or t.*."""
+    return isinstance(tree, exp.Star) or (
+        isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)
+    )
+
+
+def is_row_count(call: Any) -> bool:
+    """Whether it is count(*), whose star stands for no column."""
+    return (
+        ex.call_name(call) == "COUNT"
+        and len(call.expressions) == 1
+        and isinstance(call.expressions[0], exp.Star)
+    )
+
+
+def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[Item]:
+    """The columns that a star stands for."""
+    star = tree.this if isinstance(tree, exp.Column) else tree
+    if star.args.get("replace") or star.args.get("rename"):
+        hint = "write the columns."
+        context.report("TG-103", "* REPLACE and * RENAME are not supported", tree, hint)
+    path = [part.name for part in tree.parts[:-1]] if isinstance(tree, exp.Column) else []
+    if not path:
+        items = [Item(name, merged.copy()) for name, merged in scope.merged.items()]
+        for relation in scope.relations:
+            known = [item for item in relation.fields if item.name.lower() not in scope.merged]
+            items += _all_of(known, tree)
+        return _without(items, tree, star, context)
+    table = scope.named(path[0]) if len(path) == 1 else None
+    found = _all_of(table.fields, tree) if table is not None else None
+    if found is None:
+        found = _fields_of_struct(path, tree, scope)
+    if found is None:
+        _report_unknown(path, tree, scope, context)
+        return []
+    return _without(found, tree, star, context)
+
+
+def _all_of(fields: tuple[Field, ...] | list[Field], tree: exp.Expr) -> list[Item]:
+    return [Item(item.name, column(item, tree)) for item in fields]
+
+
+def _fields_of_struct(path: list[str], tree: exp.Expr, scope: Scope) -> list[Item] | None:
+    """The fields of a column, if its type was declared and is a struct."""
+    item = _column(path, scope)
+    if item is None or item.type is None:
+        return None
+    kind = exp.DataType.build(item.type, dialect="spark", udt=True)
+    if not kind.is_type(exp.DataType.Type.STRUCT):
+        return None
+    names = [part.name for part in kind.expressions]
+    return [Item(name, struct_path(column(item, tree), [name])) for name in names]
+
+
+def _column(path: list[str], scope: Scope) -> Field | None:
+    relation: Relation | None = scope.named(path[0]) if len(path) > 1 else None
+    fields = relation.fields if relation is not None else scope.fields
+    found = [item for item in fields if item.name.lower() == path[-1].lower()]
+    whole = len(path) == (2 if relation is not None else 1)
+    return found[0] if whole and len(found) == 1 else None
+
+
+def _report_unknown(path: list[str], tree: exp.Expr, scope: Scope, context: Context) -> None:
+    name = ".".join(path)
+    if _column(path, scope) is not None:
+        message = f"{name}.*: {name} is a column, and not known to be a struct"
+        context.report("TG-301", message, tree, f"write the fields: {name}.a, {name}.b.")
+        return
+    names = [item.alias for item in scope.relations if item.alias]
+    hint = did_you_mean(path[0], names, "tables of this query")
+    context.report("TG-301", f"{name}.*: there is no table {name}", tree, hint)
+
+
+def _without(items: list[Item], tree: exp.Expr, star: exp.Expr, context: Context) -> list[Item]:
+    """* EXCEPT (a, b)."""
+    parts = star.args.get("except_") or star.args.get("except") or []
+    for part in parts:
+        if isinstance(part, exp.Dot) or (isinstance(part, exp.Column) and len(part.parts) > 1):
+            hint = "write the fields that stay: named_struct('x', s.x) AS s."
+            context.report("TG-103", "* EXCEPT of a field of a column", tree, hint)
+    excluded = {part.name.lower() for part in parts}
+    known = {item.name.lower() for item in items}
+    for name in sorted(excluded - known):
+        hint = did_you_mean(name, known, "columns")
+        context.report("TG-301", f"* EXCEPT ({name}): there is no column {name}", tree, hint)
+    return [item for item in items if item.name.lower() not in excluded]
+
 
 UNKNOWN = Field("?", "?")
 # Marks the call of a function that does not exist: what it makes of its columns nobody knows.
@@ -362,3 +565,36 @@ def _query_in(node: exp.Expr) -> exp.Expr:
     query = node.args.get("query") if isinstance(node, exp.In) else node.this
     assert isinstance(query, exp.Expr), "a predicate that holds a query has one"
     return query
+
+
+# ---- The SELECT list: stars, aliases, and names for what has none.
+
+
+def select_items(
+    trees: list[exp.Expr], scope: Scope, resolver: Callable[[dict[str, exp.Expr]], Resolver]
+) -> list[Item]:
+    """The SELECT list with stars expanded; later items may use earlier aliases."""
+    items: list[Item] = []
+    aliases: dict[str, exp.Expr] = {}
+    if not trees:
+        resolver({}).context.report("TG-101", "SELECT needs a column", None, "SELECT * FROM …")
+    for tree in trees:
+        resolving = resolver(aliases)
+        if is_star(tree):
+            items += star_items(tree, scope, resolving.context)
+            continue
+        _refuse_extras(tree, resolving.context)
+        expression = resolving.resolve(tree.unalias())
+        items.append(Item(tree.alias_or_name or to_sql(tree), expression))
+        if isinstance(tree, exp.Alias):
+            aliases[tree.alias.lower()] = expression
+    return items
+
+
+def _refuse_extras(tree: exp.Expr, context: Context) -> None:
+    if isinstance(tree, exp.QueryTransform):
+        message = "TRANSFORM … USING runs programs of its own, which is not supported"
+        context.report("TG-103", message, tree, "register a function on the SparkSession.")
+    if isinstance(tree, exp.Aliases):
+        hint = "use LATERAL VIEW explode(…) t AS key, value."
+        context.report("TG-103", "several aliases for one expression", tree, hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.catalog.declare import LATE_COLUMNS
+from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
 from tidegate.catalog.objects import Column, SideKind, SideStream, Stream
 from tidegate.catalog.options import Options
 from tidegate.plan import nodes as n
@@ -102,3 +102,28 @@ def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
     brings_rows = not inputs and not isinstance(node, n.LookupScan | n.NoRows)
     if brings_rows and way is not None and way not in found:
         found.append(way)
+
+
+# ---- The stream of the rows on which an expression of a query failed (on_error = 'dead_letter').
+
+
+def side_streams(stream: Stream) -> list[SideStream]:
+    """The streams that a stream brings along: its late rows, its dead letters."""
+    return [*late_side(stream), *_failed_side(stream)]
+
+
+def _failed_side(stream: Stream) -> list[SideStream]:
+    name = stream.options["dead_letters"]
+    if name is None:
+        return []
+    return [
+        SideStream(
+            name,
+            Options({}, {}, set()),
+            stream.statement,
+            stream.origin,
+            FAILED_COLUMNS,
+            stream.name,
+            SideKind.FAILED_ROWS,
+        )
+    ]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidegate.catalog.declare import Declarer
-from tidegate.catalog.objects import Function, Origin, Parameter, PythonCode
+from tidegate.catalog.objects import Column, Function, Origin, Parameter, PythonCode, Source
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, misfit, version_of
 from tidegate.errors import CatalogError
-from tidegate.plan.functions import misused, written_out
+from tidegate.plan.bind.functions import misused, written_out
+from tidegate.plan.bind.resolve import Resolver, own_function
+from tidegate.plan.bind.scope import Context, Relation, Scope
 from tidegate.plan.nodes import Field
-from tidegate.plan.resolve import Resolver, own_function
-from tidegate.plan.scope import Context, Relation, Scope
 from tidegate.sql import expressions as ex
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import DIALECT
+from tidegate.sql.expressions import is_python
 
 _BUILT_IN_HINT = "choose another name: a call of it would mean one thing here and another in Spark."
 
@@ -132,3 +134,42 @@ def _is_callable(name: str) -> bool:
         return False
     call = tree.expressions[0] if isinstance(tree, exp.Select) and tree.expressions else None
     return isinstance(call, exp.Anonymous) and ex.call_name(call) == name.upper()
+
+
+# ---- Computed columns of sources: expressions over the stored ones.
+
+
+def bound_computed(source: Source, context: Context) -> Source:
+    """The source with the functions of its columns written out; `context.errors` has the rest."""
+    stored = tuple(Field(c.name, c.name, c.type) for c in source.stored_columns)
+    resolver = Resolver(context, Scope([Relation(source.name, stored)]))
+    return replace(source, columns=tuple(_bound(c, resolver, context) for c in source.columns))
+
+
+def _bound(column: Column, resolver: Resolver, context: Context) -> Column:
+    if column.computed is None:
+        return column
+    resolved = resolver.resolve(column.computed)
+    if not ex.is_scalar(resolved):
+        context.report(
+            "TG-305",
+            f"the computed column {column.name} must be made of one row: no aggregate, OVER or "
+            "explode",
+            column.computed,
+            "compute it in a stream over the source.",
+        )
+    if any(is_python(name) for name, _ in ex.calls(resolved)):
+        # It would be called for records that cannot be read, too.
+        context.report(
+            "TG-103",
+            f"the computed column {column.name} calls a function of Python, which sources cannot",
+            column.computed,
+            "call it in a stream over the source.",
+        )
+    return replace(
+        column, computed=resolved if _calls_own(column.computed, context) else column.computed
+    )
+
+
+def _calls_own(tree: exp.Expr, context: Context) -> bool:
+    return any(isinstance(context.catalog.get(name), Function) for name, _ in ex.calls(tree))
