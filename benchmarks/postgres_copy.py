@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from examples.systems import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
 from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.connectors.registry import CONNECTORS

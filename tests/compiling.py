@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegate.catalog.objects import Stream
-from tidegate.compiled import Compiled
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain

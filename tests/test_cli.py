@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import tidegate
 from tidegate.cli import report, scripts
 from tidegate.cli.main import app
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tidegate.catalog.objects import Sink, Source, Stream
 from tidegate.cli.init import FILES
 from tidegate.cli.main import app
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.testing import load_case
 from tidegate.testing.declare import declare

@@ -18,7 +18,7 @@ from tidegate.cli import shell
 from tidegate.cli.inputs import SqlCompleter, command_in, is_complete
 from tidegate.cli.main import app
 from tidegate.cli.plain import PlainScreen
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Place, RunError, ScriptError, TidegateError
 from tidegate.observe.status import State, StreamStatus

@@ -12,8 +12,7 @@ import pytest
 from tests.compiling import SOURCES, compile_text, compile_with_sources, plan_of
 from tidegate.catalog.objects import Function, Sink, Source, Stream
 from tidegate.catalog.python_functions import load, version_of
-from tidegate.compiled import Compiled
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.own_functions import python_declaration

@@ -18,7 +18,7 @@ from tidegate.catalog.declare import STREAM_OPTIONS
 from tidegate.catalog.objects import Source
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.catalog.settings import SETTINGS, Settings
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import SECRET, CatalogError
 from tidegate.sql.parser import parse_script

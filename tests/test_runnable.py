@@ -7,7 +7,7 @@ import pytest
 from tests.compiling import SOURCES, accepted, compile_text, refused
 from tidegate.catalog.connector import ConnectorSpec, SourceSpec
 from tidegate.catalog.objects import Stream
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
 from tidegate.physical.refusals import require_end, unrunnable

@@ -34,7 +34,7 @@ def refusal(wrong: Case) -> TidegateError:
 @pytest.fixture
 def all_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that every operator exists."""
-    monkeypatch.setattr("tidegate.compiler.Compiled.unrunnable", ())
+    monkeypatch.setattr("tidegate.compile.compiler.Compiled.unrunnable", ())
 
 
 def test_a_source_and_a_query() -> None:

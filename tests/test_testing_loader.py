@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.catalog.objects import Source
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
 from tidegate.testing import load_case

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.compiling import accepted, as_stream, compile_with_sources, refused
+from tidegate.compile.validate.validator import CHECKS
 from tidegate.errors import ValidationError
-from tidegate.validate.checks import CHECKS
 
 MINUTE = "INTERVAL '1' MINUTE"
 

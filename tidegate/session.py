@@ -7,7 +7,6 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from tidegate.analysed import analysed
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.declare import (
     CheckpointStatement,
@@ -19,8 +18,8 @@ from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, Wanted
 from tidegate.checkpoint.manifests import Name
-from tidegate.compiled import Compiled
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiled, Compiler
+from tidegate.compile.typing import analysed
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Place, RunError, ScriptError, TidegateError, did_you_mean

@@ -15,7 +15,7 @@ import pytest
 from tests.compiling import compile_text, plan_of
 from tests.optimise.batch_sql import sql_of
 from tests.optimise.queries import SOURCES, TABLES, Row, Script, rows
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n

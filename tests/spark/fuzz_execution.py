@@ -24,7 +24,7 @@ import tidegate
 from tests.compiling import compile_text
 from tests.fuzz_statements import TOKEN, corpus, kin, wrap
 from tidegate.catalog.objects import SideStream, Sink, Source, Stream
-from tidegate.compiled import Compiled
+from tidegate.compile.compiler import Compiled
 from tidegate.errors import TidegateError
 from tidegate.sql import statements as st
 

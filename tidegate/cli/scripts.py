@@ -14,8 +14,7 @@ from tidegate.catalog.objects import Function, LookupTable, SideStream, Sink, So
 from tidegate.cli import report
 from tidegate.cli.text import plural
 from tidegate.cli.variables import filled
-from tidegate.compiled import Compiled
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.plan.nodes import Emit

@@ -18,7 +18,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.checkpoints import Checkpoint, Checkpoints, Wanted
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.console.graph import Graph, graph_of, graph_of_manifests
 from tidegate.console.shown import Described

@@ -12,8 +12,7 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import LookupTable, SideStream, Source, Stream
 from tidegate.columns import OP
-from tidegate.compiled import Compiled
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.sql import statements as st

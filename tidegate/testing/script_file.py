@@ -7,7 +7,7 @@ import re
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import SOURCE_OPTIONS
 from tidegate.catalog.objects import Source
-from tidegate.compiler import Compiler
+from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import ScriptError
 from tidegate.sql import statements as st

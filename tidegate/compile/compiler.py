@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 from sqlglot import exp
@@ -39,8 +40,11 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
-from tidegate.compiled import Compiled
-from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, not_built
+from tidegate.compile.validate.side_streams import failing_rows, late_readers
+from tidegate.compile.validate.sinks import sink_findings
+from tidegate.compile.validate.validator import Mode, validate
+from tidegate.errors import CatalogError, Place, RunError, TidegateError, did_you_mean, not_built
+from tidegate.physical.refusals import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import bind
 from tidegate.plan.bind.declarations import (
@@ -49,15 +53,42 @@ from tidegate.plan.bind.declarations import (
     with_calls_written_out,
 )
 from tidegate.plan.bind.scope import Context
+from tidegate.plan.rewrite.optimizer import plan_to_run
 from tidegate.plan.rewrite.semantics import forget_deletes, rewrite
 from tidegate.plan.side_streams import side_streams
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
-from tidegate.validate.checks.failing_rows import failing_rows
-from tidegate.validate.checks.late_readers import late_readers
-from tidegate.validate.sinks import sink_findings
-from tidegate.validate.validator import Mode, validate
+
+# ---- What the compiler makes of a script.
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a script comes to: the catalog after it, what to do, and everything found."""
+
+    script: st.Script
+    catalog: Catalog
+    settings: Settings
+    statements: tuple[st.Statement, ...]
+    declared: tuple[Declared, ...]
+    explained: tuple[tuple[st.Explain, n.Emit], ...]
+    errors: tuple[TidegateError, ...]
+    # What is declared right with a connector that is not built.
+    not_built: tuple[TidegateError, ...]
+    warnings: tuple[TidegateError, ...]
+    # Whether something that was declared before is another thing now.
+    replaced: bool = False
+
+    @cached_property
+    def unrunnable(self) -> tuple[TidegateError, ...]:
+        """What is right and cannot run: it can be explained, and nothing else."""
+        streams = [item for item in self.declared if isinstance(item, Stream)]
+        found = (error for item in streams for error in self._unrunnable(item))
+        return (*self.not_built, *found)
+
+    def _unrunnable(self, stream: Stream) -> list[RunError]:
+        return unrunnable(stream, plan_to_run(stream.plan, self.settings))
 
 
 @dataclass

@@ -6,11 +6,19 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
+from tidegate.compile.validate.finding import (
+    Finding,
+    Subject,
+    table_name,
+    time_column,
+    unbounded,
+    written,
+)
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.windows import is_processing_time
+from tidegate.plan.rewrite.semantics import versions_of
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
-from tidegate.validate.finding import Finding, Subject, time_column, unbounded
 
 
 def join_sides(subject: Subject) -> Iterable[Finding]:
@@ -18,7 +26,7 @@ def join_sides(subject: Subject) -> Iterable[Finding]:
         if not isinstance(node, n.Join):
             continue
         if isinstance(node.left, n.LookupScan):
-            yield _finding(
+            yield _side_finding(
                 node,
                 f"{node.left.table.name} is a lookup table: it can only be on the right of a join",
                 f"write the stream first: FROM my_stream JOIN {node.left.table.name} ON …",
@@ -32,14 +40,14 @@ def join_sides(subject: Subject) -> Iterable[Finding]:
 def _lookup(node: n.Join) -> Iterable[Finding]:
     if not isinstance(node.right, n.LookupScan):
         assert node.as_of is not None and is_processing_time(node.as_of)
-        yield _finding(
+        yield _side_finding(
             node,
             "FOR SYSTEM_TIME AS OF PROCTIME() needs a lookup table on the right",
             "declare it with CREATE LOOKUP TABLE, or join by event time: FOR SYSTEM_TIME AS OF "
             f"{time_column(node.left)}.",
         )
     elif node.as_of is not None and not is_processing_time(node.as_of):
-        yield _finding(
+        yield _side_finding(
             node,
             f"the lookup table {node.right.table.name} is asked when a row comes: what it was at "
             "another time nobody knows",
@@ -47,7 +55,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             "PRIMARY KEY and a WATERMARK.",
         )
     elif node.how not in ("INNER", "LEFT"):
-        yield _finding(
+        yield _side_finding(
             node,
             f"a {node.how} join would have to know every row of the lookup table "
             f"{node.right.table.name}",
@@ -55,13 +63,13 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
         )
     elif not node.asked and not node.right.table.steady:
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
-        yield _finding(
+        yield _side_finding(
             node,
             f"nothing says which rows of the lookup table {node.right.table.name} to ask for",
             f"compare a column of it with = to something of the stream: ON s.x = c.{key}.",
         )
     elif node.left.changelog is not ChangelogKind.APPEND:
-        yield _finding(
+        yield _side_finding(
             node,
             "rows of the left side may be retracted later, and a lookup made then could find "
             "another answer than the one that was given out",
@@ -73,29 +81,29 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
 def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     if isinstance(node.right, n.LookupScan):
         name = node.right.table.name
-        yield _finding(
+        yield _side_finding(
             node,
             f"the lookup table {name} is asked for all rows of a key, and ASOF wants the nearest",
             "leave ASOF out, and put the comparison into ON; or declare it with CREATE SOURCE.",
         )
     elif node.as_of is not None:
-        yield _finding(
+        yield _side_finding(
             node,
             "ASOF and FOR SYSTEM_TIME AS OF both say which row of the right side counts",
             "leave one of them out.",
         )
     elif node.match is None:
-        yield _finding(
+        yield _side_finding(
             node,
             "an ASOF join needs the comparison that picks the nearest row",
             "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
         )
     elif node.how not in ("INNER", "LEFT"):
-        yield _finding(
+        yield _side_finding(
             node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
         )
     elif node.nearness is None:
-        yield _finding(
+        yield _side_finding(
             node,
             "the MATCH_CONDITION must compare the left with the right side, by >=, >, <= or <, and "
             "with ASOF NEAREST by =",
@@ -104,14 +112,14 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
     elif node.by_watermark or not unbounded(node) or _revised(node, subject):
         return
     elif node.timed:
-        yield _finding(
+        yield _side_finding(
             node,
             "the right side of an ASOF join must only append: its rows must not change later",
             "for versions of rows use JOIN … FOR SYSTEM_TIME AS OF; or let later rows correct "
             f"earlier ones: {_REVISED}.",
         )
     else:
-        yield _finding(
+        yield _side_finding(
             node,
             "an ASOF join finds the nearest row in time: its MATCH_CONDITION must compare the "
             "event times of both sides",
@@ -149,5 +157,92 @@ def _revised(node: n.Join, subject: Subject) -> bool:
     return node.ttl_us is not None and not closes
 
 
-def _finding(node: n.Join, message: str, hint: str) -> Finding:
+def _side_finding(node: n.Join, message: str, hint: str) -> Finding:
     return Finding("TG-417", message, node, hint)
+
+
+# ---- FOR SYSTEM_TIME AS OF needs versions on the right and the event time of the left.
+
+
+def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
+    for node in subject.nodes():
+        if isinstance(node, n.Join) and node.kind is n.JoinKind.TEMPORAL:
+            yield from _check(node)
+
+
+def _check(node: n.Join) -> Iterable[Finding]:
+    left = {item.id: item for item in node.left.fields}
+    as_of = left.get(node.as_of_id) if node.as_of_id is not None else None
+    if as_of is None or not as_of.on_time:
+        shown = written(node.as_of, node) if node.as_of is not None else "?"
+        time = node.times[0]
+        yield _version_finding(
+            node,
+            f"FOR SYSTEM_TIME AS OF {shown}: it must be the event time of the left side",
+            f"FOR SYSTEM_TIME AS OF {time}"
+            if time is not None
+            else "declare a WATERMARK on the left source.",
+        )
+    if not isinstance(node.as_of, exp.Column):
+        # No versions were looked for, so nothing is known about their key.
+        return
+    if not any(item.role is n.Role.TIME for item in node.right.fields):
+        yield _version_finding(
+            node,
+            "the right side of this temporal join has no event time, so its rows are not versions",
+            "declare PRIMARY KEY and WATERMARK on the right source.",
+        )
+    if not node.equal:
+        yield _version_finding(
+            node,
+            "nothing says whose version to take",
+            "join on the key of the right side: ON o.currency = r.currency.",
+        )
+    elif not node.versioned and any(item.role is n.Role.TIME for item in node.right.fields):
+        yield _keyless(node)
+    if node.how not in ("INNER", "LEFT"):
+        yield _version_finding(
+            node, f"a temporal {node.how} join is not defined", "use JOIN or LEFT JOIN."
+        )
+
+
+def _keyless(node: n.Join) -> Finding:
+    """A version belongs to a whole key; part of it would match several."""
+    versions = versions_of(node.right)
+    alias = (node.times[1] or "").rpartition(".")[0] or "r"
+    fixed = [pair.right.name for pair in node.equal if isinstance(pair.right, exp.Column)]
+    if versions is not None:
+        names = [versions.rows.field(key).name for key in versions.key if key not in fixed]
+        return _version_finding(
+            node,
+            f"the key of the versions has {', '.join(names)} too, which the join does not fix",
+            f"add AND … = {alias}.{names[0]}.",
+        )
+    by_name = {item.id: item.name for item in node.right.fields}
+    key = ", ".join(by_name[name] for name in fixed if name in by_name)
+    return _version_finding(
+        node,
+        "the right side of this temporal join has no key that says which of its rows are versions "
+        "of the same thing",
+        _key_hint(node, key),
+    )
+
+
+def _key_hint(node: n.Join, key: str) -> str:
+    """The last row of each key is a version."""
+    time = next(item.name for item in node.right.fields if item.role is n.Role.TIME)
+    last = "QUALIFY row_number() OVER (PARTITION BY {0} ORDER BY {1} DESC) = 1"
+    named = isinstance(node.right, n.Scan | n.Inlined)
+    if node.right.changelog is not ChangelogKind.APPEND or not key or not named:
+        return (
+            "versions are the rows of a source with PRIMARY KEY and WATERMARK, or the last row of "
+            f"each key: add {last.format(key or '…', time)} to a query of rows that only append."
+        )
+    name = table_name(node.right)
+    declare = f", or declare PRIMARY KEY ({key}) on it" if isinstance(node.right, n.Scan) else ""
+    rows = f"(SELECT * FROM {name} {last.format(key, time)})"
+    return f"write {rows} in place of {name}{declare}."
+
+
+def _version_finding(node: n.Join, message: str, hint: str) -> Finding:
+    return Finding("TG-415", message, node, hint)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.compiled import Compiled
+from tidegate.compile.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Place, ScriptError, TidegateError
 from tidegate.physical.refusal import Unrunnable

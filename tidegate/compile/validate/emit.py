@@ -1,0 +1,175 @@
+"""An aggregate with neither window nor EMIT has no moment at which its result is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.compile.validate.finding import (
+    Finding,
+    Subject,
+    example_interval,
+    table_name,
+    time_column,
+    unbounded,
+    window_advice,
+)
+from tidegate.plan import nodes as n
+from tidegate.sql.statements import Emit, EmitMode
+from tidegate.types import ChangelogKind
+
+
+def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
+    for node in subject.nodes():
+        if not isinstance(node, n.Aggregate) or node.windowed or not unbounded(node):
+            continue
+        if node.emit is None or node.emit.mode is EmitMode.DEFAULT:
+            yield Finding(
+                "TG-403",
+                "this aggregate never ends: its groups have no window, and nothing says when to "
+                "emit them",
+                node,
+                f"{window_advice(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
+            )
+
+
+# ---- Windows close by the watermark; a source without one would keep them open forever.
+
+
+def emit_close_without_watermark(subject: Subject) -> Iterable[Finding]:
+    closing = (None, EmitMode.DEFAULT, EmitMode.WINDOW_CLOSE)
+    by_close = (subject.emit.mode if subject.emit is not None else None) in closing
+    for node in subject.nodes():
+        waits = by_close and _closes_windows(node)
+        if not waits and (_by_clock(node) or not node.needs_watermark):
+            continue
+        for scan in n.walk(node):
+            if isinstance(scan, n.SideScan):
+                yield _of_side(node, scan)
+            if isinstance(scan, n.Scan) and not (scan.bounded or scan.has_watermark):
+                yield _finding(node, scan)
+
+
+def _closes_windows(node: n.Node) -> bool:
+    return isinstance(node, n.Window) and not node.spec.processing_time
+
+
+def _by_clock(node: n.Node) -> bool:
+    """Whether windows of processing time are what closes: the clock always moves."""
+    windows = [item.window for item in node.fields if item.window is not None]
+    return any(window.processing_time for window in windows)
+
+
+def _of_side(node: n.Node, scan: n.SideScan) -> Finding:
+    why = ""
+    if scan.side.is_late:
+        why = f" (its rows came after the watermark of {scan.side.parent} had passed them)"
+    other = "give out what changes: end the statement with EMIT CHANGES or EMIT ON UPDATE."
+    return Finding(
+        "TG-405",
+        f"{scan.side.name} has no watermark{why}, so {_outcome(node)}",
+        node,
+        other if isinstance(node, n.Window) else "leave the event time out of the query.",
+    )
+
+
+def _outcome(node: n.Node) -> str:
+    kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
+    return kinds.get(type(node), "nothing says when its rows are complete")
+
+
+def _finding(node: n.Node, scan: n.Scan) -> Finding:
+    times = [item.name for item in scan.fields if item.type == "TIMESTAMP"]
+    column = times[0] if times else "ts"
+    return Finding(
+        "TG-405",
+        f"the source {scan.source.name} has no watermark, so {_outcome(node)}",
+        node,
+        f"declare it in CREATE SOURCE {scan.source.name}: WATERMARK FOR {column} AS {column} - "
+        "INTERVAL '5' SECOND",
+    )
+
+
+# ---- EMIT ON WINDOW CLOSE needs something that the watermark closes.
+
+
+def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
+    emit = subject.emit
+    if emit is None or emit.mode is not EmitMode.WINDOW_CLOSE:
+        return
+    if not unbounded(subject.plan):
+        return
+    open_groups = [
+        node
+        for node in subject.nodes()
+        if isinstance(node, n.Aggregate) and not node.windowed and unbounded(node)
+    ]
+    for node in open_groups:
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: the groups of this aggregate have no window, so they never "
+            "close",
+            node,
+            f"{window_advice(node)}end the statement with EMIT CHANGES.",
+        )
+    if not open_groups:
+        yield from _not_final(subject, emit)
+
+
+def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
+    below = subject.plan.input
+    windows = any(isinstance(node, n.Window) for node in n.walk(below))
+    appended = below.changelog is ChangelogKind.APPEND or bool(emit.lateness_us)
+    if not appended and (below.is_final or windows):
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: rows of this query may be retracted, so no window makes "
+            "them final",
+            subject.plan,
+            "use EMIT CHANGES; or let windows make them final: PARTITION BY window_end in a "
+            "ranking, GROUP BY TUMBLE(…) in an aggregate.",
+            emit.span,
+        )
+    elif not below.is_final:
+        yield Finding(
+            "TG-404",
+            "EMIT ON WINDOW CLOSE: this query has no window that could close",
+            subject.plan,
+            "remove EMIT: rows then come out as they arrive; or read them in windows: FROM "
+            f"TUMBLE({table_name(below)}, {time_column(below)}, {example_interval()}).",
+            emit.span,
+        )
+
+
+# ---- EMIT ON UPDATE and EMIT EVERY hand out rows that change; rows that never change have no key.
+
+
+def emit_nothing_to_update(subject: Subject) -> Iterable[Finding]:
+    emit = subject.emit
+    if emit is None or emit.mode not in (EmitMode.UPDATE, EmitMode.EVERY):
+        return
+    if not unbounded(subject.plan):
+        return
+    below = subject.plan.input
+    if below.changelog is not ChangelogKind.APPEND and below.key is None:
+        yield Finding(
+            "TG-416",
+            f"{emit.mode.value} replaces rows by key, but the result does not hold the whole key",
+            subject.plan,
+            _key_hint(subject),
+            emit.span,
+        )
+    elif below.changelog is ChangelogKind.APPEND:
+        yield Finding(
+            "TG-416",
+            f"{emit.mode.value}: the rows of this query are never updated",
+            subject.plan,
+            "remove the EMIT clause: rows then come out as they arrive; EMIT CHANGES adds _op to "
+            "them.",
+            emit.span,
+        )
+
+
+def _key_hint(subject: Subject) -> str:
+    sets = any(isinstance(node, n.Explode) and node.of_sets for node in subject.nodes())
+    also = ", and grouping_id()" if sets else ""
+    return f"select every column of GROUP BY{also}, or use EMIT CHANGES, which needs no key."

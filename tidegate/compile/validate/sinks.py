@@ -1,0 +1,171 @@
+"""A sink and what it writes: a stream that it can take, with options that fit."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tidegate.catalog.connector import SinkSpec
+from tidegate.catalog.objects import (
+    Declared,
+    Function,
+    LookupTable,
+    SideStream,
+    Sink,
+    Source,
+    Stream,
+)
+from tidegate.catalog.options import OptionType
+from tidegate.compile.validate.finding import plan_path
+from tidegate.compile.validate.validator import Mode
+from tidegate.errors import CatalogError, Place, TidegateError, ValidationError, did_you_mean
+from tidegate.plan import nodes as n
+from tidegate.sql import statements as st
+from tidegate.types import ChangelogKind, Span
+
+# ---- A sink that only appends would show rows that were retracted: such a pair is refused.
+
+_WHAT = {
+    ChangelogKind.APPEND: "appends rows",
+    ChangelogKind.UPSERT: "replaces rows by key (an upsert stream)",
+    ChangelogKind.CHANGELOG: "retracts rows (a changelog)",
+}
+
+
+def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
+    """The finding for a sink and the stream it writes, if they do not fit."""
+    kind = plan.changelog
+    accepts = spec.accepts(sink.options)
+    if kind in accepts:
+        return _without_key(sink, spec, plan)
+    able = " or ".join(sorted(item.value for item in accepts))
+    span = sink.statement.span
+    where = getattr(sink.statement, "source_span", span)
+    return ValidationError(
+        "TG-413",
+        f"the stream {sink.source} {_WHAT[kind]}, but the sink {sink.name} can only take {able} "
+        "streams",
+        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
+        path=plan_path(plan),
+    )
+
+
+def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
+    """The finding for a sink that cannot tell which row is replaced or retracted."""
+    if not spec.needs_key or plan.changelog is ChangelogKind.APPEND or plan.key:
+        return None
+    span = sink.statement.span
+    where = getattr(sink.statement, "source_span", span)
+    return ValidationError(
+        "TG-413",
+        f"the stream {sink.source} {_WHAT[plan.changelog]}, and no columns of it tell its rows "
+        f"apart, so the sink {sink.name} cannot know which row to change",
+        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        hint="let the stream group by columns and select them all, or EMIT ON WINDOW CLOSE.",
+        path=plan_path(plan),
+    )
+
+
+# ---- Options of a sink that only make sense with its stream, or with the other sinks.
+
+
+def sink_options(
+    sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
+) -> Iterator[CatalogError]:
+    """Columns that the stream does not have, and places that are written or read already."""
+    place = _place(sink, spec)
+    if plan is not None:
+        yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
+        yield from _own_input(sink, spec, plan, place)
+    for other in others:
+        if not place or other.connector != sink.connector:
+            continue
+        if _place(other, spec) == place:
+            written = ", ".join(str(other.options[name]) for name in spec.exclusive)
+            message = f"the sink {other.name} already writes {written}"
+            hint = f"give {sink.name} another {spec.exclusive[0]}."
+            yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+
+
+def _place(declared: Sink | Source, spec: SinkSpec) -> list[object]:
+    """What no other sink may write; out, ./out/ and file:out are one place."""
+    return [_normal(declared.options[name]) for name in spec.exclusive]
+
+
+def _normal(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme != "file":
+        return f"{scheme}://{posixpath.normpath(rest)}"
+    return posixpath.normpath(str(Path.cwd() / value.removeprefix("file:")))
+
+
+def _own_input(
+    sink: Sink, spec: SinkSpec, plan: n.Node, place: list[object]
+) -> Iterator[CatalogError]:
+    """A stream that reads what it writes never ends."""
+    for node in n.walk(plan):
+        if not isinstance(node, n.Scan) or node.source.connector != sink.connector:
+            continue
+        same = bool(place) and _place(node.source, spec) == place
+        if same or spec.is_read_by(sink.options, node.source.options):
+            option = spec.exclusive[0] if same else "topic"
+            read = node.source.options[option]
+            message = f"the stream {sink.source} reads {read} through the source "
+            message += f"{node.source.name}: written there, its rows would come back in"
+            hint = f"give {sink.name} another {option}."
+            yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
+            return
+
+
+def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator[CatalogError]:
+    known = {name.lower() for name in columns}
+    listing = {option.name for option in spec.options if option.type is OptionType.NAMES}
+    spans = {option.name.lower(): option.value_span for option in sink.statement.options}
+    for option in listing & set(spans):
+        for name in sink.options[option]:
+            if name.lower() not in known:
+                hint = did_you_mean(name, columns, f"columns of {sink.source}")
+                message = f"{option}: {sink.source} has no column {name}"
+                yield _error(sink, "TG-301", message, spans[option], hint)
+
+
+def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> CatalogError:
+    place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+    return CatalogError(code, message, place=place, hint=hint)
+
+
+Found = list[TidegateError]
+
+
+def sink_findings(
+    sink: Sink, spec: SinkSpec, source: Declared, others: Sequence[Sink], mode: Mode
+) -> tuple[Found, Found]:
+    """Errors and warnings."""
+    if not isinstance(source, Stream | SideStream):
+        return [_no_stream(sink, source)], []
+    plan = source.plan if isinstance(source, Stream) else None
+    wrong: Found = list(sink_options(sink, spec, plan, others))
+    if plan is None or wrong:
+        return wrong, []
+    found = None if mode is Mode.OFF else sink_changelog(sink, spec, plan)
+    if found is None:
+        return [], []
+    return ([], [found]) if mode is Mode.WARN else ([found], [])
+
+
+def _no_stream(sink: Sink, source: Declared) -> CatalogError:
+    """The error of a sink that is to write something else."""
+    hint = f"CREATE STREAM all_{source.name} AS SELECT * FROM {source.name}; then write it."
+    if isinstance(source, LookupTable):
+        hint = f"join a stream with it, and write that: FROM my_stream JOIN {source.name}."
+    if isinstance(source, Function):
+        hint = f"call it in a stream, and write that: SELECT {source.name}(…) AS x FROM …."
+    message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
+    assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
+    span = sink.statement.source_span
+    place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+    return CatalogError("TG-201", message, place=place, hint=hint)
