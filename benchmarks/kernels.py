@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.accumulators import Call
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, Groups, GroupSpec
-from tidegate.operators.hashing import hash_of
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
+from tidegate.operators.kernels.keys import hash_of
 
 INT, DOUBLE = pa.int64(), pa.float64()
 CALLS = (Call("count", "count(*)", (), INT), Call("sum", "sum(price)", (DOUBLE,), DOUBLE))

@@ -22,14 +22,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import Origin
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import GroupSpec
-from tidegate.operators.hashing import hash_of
-from tidegate.operators.keyed_aggregate import KeyedAggregate
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.keyed import KeyedAggregate
+from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import Origin
 from tidegate.state.state_file import FileBackend, Head, StateFile, files_of
 
 INT = pa.int64()

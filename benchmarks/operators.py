@@ -19,18 +19,16 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import Origin, Tick
-from tidegate.operators.contract import Tables
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import GroupSpec
-from tidegate.operators.hashing import hash_of
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.window import WindowAggregate, with_pane
 from tidegate.operators.hold import Hold
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.matching import TIME, Matching
-from tidegate.operators.panes import Panes
-from tidegate.operators.timed_join import TimedJoin
-from tidegate.operators.window_aggregate import WindowAggregate, with_pane
+from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.kernels.matching import TIME, Matching
+from tidegate.operators.operator import Tables
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import Origin, Tick
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 

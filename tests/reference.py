@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 import tidegate
 from tidegate.cli.main import app
-from tidegate.operators.accumulators.registry import AGGREGATES
-from tidegate.operators.over_functions import RANKS, RANKS_OF_ALL
+from tidegate.operators.aggregate.functions.registry import AGGREGATES
+from tidegate.operators.over.functions import RANKS, RANKS_OF_ALL
 from tidegate.sql import expressions as ex
 from tidegate.sql.suggestions import FUNCTIONS as OF_OTHERS
 

@@ -14,9 +14,15 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import RunError
-from tidegate.operators.accumulators import FUNCTIONS, Call, constants_from, ignores_nulls, make
-from tidegate.operators.accumulators.registry import AGGREGATES
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, Groups, GroupSpec
+from tidegate.operators.aggregate.functions import (
+    FUNCTIONS,
+    Call,
+    constants_from,
+    ignores_nulls,
+    make,
+)
+from tidegate.operators.aggregate.functions.registry import AGGREGATES
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
 
 L, D, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 NAN, INF = float("nan"), float("inf")

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_accumulators import INF, NAN, PAIRS, B, D, L, S, call, rows_of, same
-from tidegate.operators.accumulators import Call
-from tidegate.operators.group_kernels import ROWS, Groups, GroupSpec, Tables
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import ROWS, Groups, GroupSpec, Tables
 
 DEC = pa.decimal128(10, 2)
 DAY = pa.duration("us")

@@ -11,7 +11,7 @@ from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.connectors.base import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import State
-from tidegate.operators.clock import END_US
+from tidegate.operators.watermark import END_US
 from tidegate.runtime.counters import Counters, at_work, moment
 from tidegate.runtime.notes import Notes, StreamNotes
 

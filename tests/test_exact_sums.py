@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.test_accumulators import INF, NAN, D, L, call, rows_of
-from tidegate.operators.accumulators import exact
-from tidegate.operators.group_kernels import Groups, GroupSpec
+from tidegate.operators.aggregate.functions import sums as exact
+from tidegate.operators.aggregate.groups import Groups, GroupSpec
 
 FLOAT = pa.float32()
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

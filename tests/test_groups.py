@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.test_accumulators import EXAMPLES, NAN, D, L, S, call, rows_of
 from tidegate.errors import RunError
-from tidegate.operators.accumulators import Call
-from tidegate.operators.accumulators.bags import unmatched
-from tidegate.operators.group_kernels import (
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.functions.bags import unmatched
+from tidegate.operators.aggregate.groups import (
     HASH,
     PANE,
     ROWS,
@@ -24,7 +24,7 @@ from tidegate.operators.group_kernels import (
     concat,
     filter_all,
 )
-from tidegate.operators.keys import group_ids, places_of
+from tidegate.operators.kernels.keys import group_ids, places_of
 
 COUNT = Call("count", "count(*)", (), L)
 LIST = call("collect_list", [L], pa.list_(L))

@@ -7,8 +7,8 @@ import pytest
 
 from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.catalog.objects import SideStream, Stream
-from tidegate.operators.limits import NO_LIMITS
-from tidegate.operators.timed_join import TimedJoin
+from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.operator import NO_LIMITS
 from tidegate.physical.late import typed_side
 from tidegate.physical.plan import plan_physical
 from tidegate.physical.refusal import Unrunnable

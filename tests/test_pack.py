@@ -12,14 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, PARTITION_SHIFT, SIDE
-from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import END_US, Tick, decode_ticks, encode_ticks
-from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import PANE, GroupSpec
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import PANE, GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import Hold, spread_by
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.panes import Panes
-from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.operators.operator import Operator
+from tidegate.operators.watermark import END_US, Tick, decode_ticks, encode_ticks
 from tidegate.spark import pack
 from tidegate.spark.order import Order
 from tidegate.spark.pack import PASSING, Packer, PackSpec

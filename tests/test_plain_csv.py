@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.columns import BAD_RECORD
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded, header_fits
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.vectorized import RecordFailed
 
 COLUMNS = [
     ("a", "BIGINT"),

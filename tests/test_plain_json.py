@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.columns import BAD_RECORD
 from tidegate.connectors.formats.json import decoded, json_schema
-from tidegate.operators.vectors import VectorFailed
+from tidegate.operators.vectorized import VectorFailed
 
 # 2026-01-01.
 START_US = 1_767_225_600_000_000

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.test_pack import KEY_GROUPS
 from tidegate.connectors.base import Read
 from tidegate.connectors.debug_writers import Forgetting
-from tidegate.operators.clock import UNHEARD_US, decode_ticks
-from tidegate.operators.group_kernels import PANE
+from tidegate.operators.aggregate.groups import PANE
 from tidegate.operators.hold import Hold, spread_by
-from tidegate.operators.vectors import Call, Column, Constant, VectorStage
+from tidegate.operators.vectorized import Call, Column, Constant, VectorStage
+from tidegate.operators.watermark import UNHEARD_US, decode_ticks
 from tidegate.spark.direct import DirectScan
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import PASSING, PackSpec

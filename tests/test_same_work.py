@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.compiling import accepted, compile_with_sources, plan_of, typed
-from tidegate.operators.limits import NO_LIMITS, Limits
+from tidegate.operators.operator import NO_LIMITS, Limits
 from tidegate.physical.plan import OperatorPlan, plan_physical
 from tidegate.physical.same_work import below, do_the_same, is_shareable
 from tidegate.plan.rewrite.optimizer import optimise

@@ -13,13 +13,11 @@ import pytest
 
 from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
 from tidegate.errors import DataDirectoryError
-from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import Origin, Tick, decode_ticks
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, GroupSpec
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.panes import Panes
-from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import HASH, PANE, GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.window import WindowAggregate
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import Origin, Tick, decode_ticks
 from tidegate.runtime.notes import Notes
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import PackSpec, packer

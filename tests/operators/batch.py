@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tests.operators.driving import B, D, L, Query, Row, S, same_keys
 from tests.operators.model import Window
-from tidegate.operators.accumulators import Call
+from tidegate.operators.aggregate.functions import Call
 
 DATE = pa.date32()
 DEC = pa.decimal128(10, 2)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tidegate.operators import runs
+from tidegate.operators.store import sorted_runs as runs
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -14,20 +14,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.accumulators import Call
-from tidegate.operators.changing_sessions import ChangingSessions
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.contract import Operator, Tables
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT, GroupSpec
-from tidegate.operators.keyed_aggregate import KeyedAggregate
-from tidegate.operators.keys import canonical
-from tidegate.operators.late import LateRows
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.panes import Panes
-from tidegate.operators.session_aggregate import SessionAggregate
-from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import (
+    HASH,
+    PANE,
+    WEIGHT,
+    GroupSpec,
+    Layout,
+    OutputColumn,
+    Panes,
+)
+from tidegate.operators.aggregate.keyed import KeyedAggregate
+from tidegate.operators.aggregate.sessions import ChangingSessions, SessionAggregate
+from tidegate.operators.aggregate.window import WindowAggregate
+from tidegate.operators.kernels.keys import canonical
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import NO_LIMITS, Limits, Operator, Tables
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 

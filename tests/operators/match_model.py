@@ -17,12 +17,10 @@ import pyarrow as pa
 from tests.compiling import accepted
 from tests.operators.driving import Drive, Row
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import HASH
-from tidegate.operators.hashing import hash_of
-from tidegate.operators.keys import canonical
-from tidegate.operators.limits import NO_LIMITS
-from tidegate.operators.match import TIME
+from tidegate.operators.aggregate.groups import HASH
+from tidegate.operators.kernels.keys import canonical, hash_of
+from tidegate.operators.match.matcher import TIME
+from tidegate.operators.operator import NO_LIMITS, Operator
 from tidegate.physical.kind import Request
 from tidegate.physical.match import KIND
 from tidegate.physical.ports import PortPlan

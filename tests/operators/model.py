@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.operators.driving import Query, Row, same_keys
-from tidegate.operators.clock import END_US
+from tidegate.operators.watermark import END_US
 
 Window = tuple[int | None, int | None]
 NO_WINDOW: Window = (None, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidegate.operators.clock import END_US
-from tidegate.operators.nearest import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.watermark import END_US
 
 
 class Fact(NamedTuple):

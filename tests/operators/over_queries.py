@@ -12,19 +12,19 @@ import pyarrow as pa
 from tests.operators.batch import CHOICES, VALUES, Choice
 from tests.operators.driving import B, D, Drive, L, Row, S, hash_of, same_keys
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.accumulators import Call
-from tidegate.operators.changing_top_n import ChangingTopN
-from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import HASH, PANE
-from tidegate.operators.keys import canonical
-from tidegate.operators.late import LateRows
-from tidegate.operators.ordering import Ordering
-from tidegate.operators.over import Over
-from tidegate.operators.over_frames import Frame
-from tidegate.operators.over_functions import Function, OverSpec
-from tidegate.operators.over_history import ENDS
-from tidegate.operators.over_partitions import WholePartitions
-from tidegate.operators.window_top_n import WindowTopN
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.operators.kernels.keys import canonical
+from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import Operator
+from tidegate.operators.over.frames import Frame
+from tidegate.operators.over.functions import Function, OverSpec
+from tidegate.operators.over.history import ENDS
+from tidegate.operators.over.partitions import WholePartitions
+from tidegate.operators.over.streaming import Over
+from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.window import WindowTopN
 
 # The columns of a row: the values that aggregates read; times are numbers.
 TYPES = VALUES

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.operators import batch
 from tests.operators.driving import B, D, L, Query, Row, S
 from tests.operators.model import Step
-from tidegate.operators.clock import END_US
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.watermark import END_US
 
 NAN, INF = float("nan"), float("inf")
 # Few different values, so that groups meet.

@@ -7,7 +7,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.operators.answers import Cache, Found, WholeTable, distinct, key_values, listed
+from tidegate.operators.join.lookup_results import (
+    Cache,
+    Found,
+    WholeTable,
+    distinct,
+    key_values,
+    listed,
+)
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("x", pa.int64())])
 KINDS = pa.list_(pa.field("element", pa.struct(list(SCHEMA))))

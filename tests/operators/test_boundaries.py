@@ -34,11 +34,11 @@ from tests.operators.nearest_model import Fact, Version
 from tests.operators.over_queries import TYPES, OverQuery, total
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import BEFORE, DELETE
-from tidegate.operators.clock import END_US
+from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.hold import Hold
-from tidegate.operators.nearest import BACKWARD, FORWARD, NEAREST, Nearest
-from tidegate.operators.over_frames import Frame
-from tidegate.operators.panes import Panes
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.over.frames import Frame
+from tidegate.operators.watermark import END_US
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "60"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261117"))

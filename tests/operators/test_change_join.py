@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
-from tidegate.operators.change_join import ChangeJoin
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
-from tidegate.operators.matching import Matching
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

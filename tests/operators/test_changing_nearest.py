@@ -18,12 +18,12 @@ from tests.operators.driving import D, L, S, hash_of, rows_of
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.errors import TidegateError
-from tidegate.operators.changing_nearest import VALUE, ChangingNearest
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, WEIGHT
-from tidegate.operators.matching import Matching
-from tidegate.operators.nearest import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.aggregate.groups import HASH, WEIGHT
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.join.asof_updating import VALUE, ChangingNearest
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

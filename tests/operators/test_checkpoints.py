@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import D, Drive, L, Query, Row, S, call, drive
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.groups import Panes
 from tidegate.state.memory import MemoryStore
 
 SUM = Query((), (L,), (call("sum", L, L),), ((0,),), (None,), mode="early")

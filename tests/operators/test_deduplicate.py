@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.operators.driving import Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators.clock import END_US, Tick
-from tidegate.operators.deduplicate import Deduplicate
-from tidegate.operators.group_kernels import HASH, PANE
-from tidegate.operators.late import LateRows
-from tidegate.operators.ordering import Ordering
-from tidegate.operators.ranking import Ranking
+from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.top_n.dedup import Deduplicate
+from tidegate.operators.top_n.window import Ranking
+from tidegate.operators.watermark import END_US, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import L, S
-from tidegate.operators.few_rows import MOST_ROWS, FewRows, few_rows
-from tidegate.operators.keys import merge_rows
+from tidegate.operators.kernels.keys import MOST_ROWS, FewRows, few_rows, merge_rows
 
 SCHEMA = pa.schema([("pane", L), ("hash", L), ("k0", L), ("rows", L), ("top", L)])
 KEYS = ["pane", "k0"]

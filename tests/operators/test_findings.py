@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.operators.driving import SECOND, D, Query, Row, call, drive
-from tidegate.operators.clock import END_US
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.watermark import END_US
 
 TUMBLE = Panes("TUMBLE", 10, 10)
 EARLY = Query(panes=TUMBLE, mode="early")

@@ -33,8 +33,8 @@ from tests.operators.test_top_n_duckdb import (
 )
 from tests.operators.test_windows_duckdb import exactly, keyed, limits_of_state
 from tidegate.columns import BEFORE, DELETE, INSERT
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.matching import TRACKED
+from tidegate.operators.kernels.matching import TRACKED
+from tidegate.operators.watermark import END_US, Origin, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "300"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))

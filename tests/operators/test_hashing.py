@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import B, D, L
-from tidegate.operators.hashing import hash_of
+from tidegate.operators.kernels.keys import hash_of
 
 DATE, TIME = pa.date32(), pa.timestamp("us", "UTC")
 GOLDEN_LONGS = [

@@ -12,29 +12,28 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import D, L, Query, S, rows_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.change_join import ChangeJoin
-from tidegate.operators.changes import changes
-from tidegate.operators.changing_top_n import ChangingTopN
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.contract import Operator
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
-from tidegate.operators.hashing import hash_of
-from tidegate.operators.keys import (
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
+from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.kernels.keys import (
     canonical,
     comparable,
     group_ids,
     groupable,
+    hash_of,
     merge_rows,
     places_of,
     rows_identical,
 )
-from tidegate.operators.matching import Matching
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.kernels.weighted_rows import changes
 from tidegate.operators.normalize import Normalize
-from tidegate.operators.ordering import Ordering
-from tidegate.operators.panes import Panes
-from tidegate.operators.ranking import Ranking
-from tidegate.operators.timed_join import TimedJoin
+from tidegate.operators.operator import Operator
+from tidegate.operators.runner import Runner
+from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.window import Ranking
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 NAN = float("nan")

@@ -17,8 +17,8 @@ from tests.operators.driving import Row
 from tests.operators.match_model import SECOND, MatchQuery, Pattern, Said
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.errors import RunError
-from tidegate.operators import match_search
-from tidegate.operators.clock import END_US, Tick
+from tidegate.operators.match import search as match_search
+from tidegate.operators.watermark import END_US, Tick
 from tidegate.sql import match_recognize as pt
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))

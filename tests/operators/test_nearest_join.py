@@ -20,15 +20,14 @@ from tests.operators.driving import D, L, S, hash_of, rows_of
 from tests.operators.nearest_model import Fact, Model, Version
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators import hashing
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.contract import Tables
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
-from tidegate.operators.late import LateRows
-from tidegate.operators.matching import Matching
-from tidegate.operators.nearest import BACKWARD, FORWARD, NEAREST, Nearest
-from tidegate.operators.nearest_join import ALIVE, NearestJoin
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, Nearest, NearestJoin
+from tidegate.operators.kernels import keys as hashing
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import Tables
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, S, hash_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.group_kernels import HASH
+from tidegate.operators.aggregate.groups import HASH
 from tidegate.operators.normalize import Normalize
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "150"))

@@ -19,13 +19,13 @@ from tests.operators.over_queries import (
     total,
 )
 from tidegate.errors import RunError
-from tidegate.operators.accumulators import Call
-from tidegate.operators.clock import Tick
-from tidegate.operators.limits import Limits
-from tidegate.operators.ordering import Ordering
-from tidegate.operators.over import Over
-from tidegate.operators.over_frames import Frame
-from tidegate.operators.over_functions import Function, OverSpec
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.operator import Limits
+from tidegate.operators.over.frames import Frame
+from tidegate.operators.over.functions import Function, OverSpec
+from tidegate.operators.over.streaming import Over
+from tidegate.operators.watermark import Tick
 
 LAG = shift("lag", 1, 0)
 LEAD = shift("lead", 1, 0)

@@ -34,10 +34,10 @@ from tests.operators.over_queries import (
     total,
 )
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators import over_states
-from tidegate.operators.clock import END_US, Tick
-from tidegate.operators.over_frames import Frame
-from tidegate.operators.over_history import Reach
+from tidegate.operators.over import functions as over_states
+from tidegate.operators.over.frames import Frame
+from tidegate.operators.over.history import Reach
+from tidegate.operators.watermark import END_US, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.operators import runs
-from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.group_kernels import HASH
-from tidegate.operators.keys import group_ids
-from tidegate.operators.limits import Limits
-from tidegate.operators.runs import RunLog, hashes_of
+from tidegate.operators.aggregate.groups import HASH
+from tidegate.operators.kernels.keys import group_ids
+from tidegate.operators.operator import Limits, OperatorState, Tables
+from tidegate.operators.store import sorted_runs as runs
+from tidegate.operators.store.sorted_runs import RunLog, hashes_of
 from tidegate.state.memory import MemoryStore
 from tidegate.state.state_file import StateBackend
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.operators import segments
-from tidegate.operators.contract import OperatorState, Tables
-from tidegate.operators.group_kernels import PANE
-from tidegate.operators.segments import SegmentLog, panes_of
+from tidegate.operators.aggregate.groups import PANE
+from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.store import time_buckets as segments
+from tidegate.operators.store.time_buckets import SegmentLog, panes_of
 from tidegate.state.memory import MemoryStore
 
 SCHEMA = pa.schema([(PANE, pa.int64()), ("n", pa.int64())])

@@ -9,8 +9,8 @@ import pytest
 
 from tests.operators.driving import MINUTE, Epoch, Query, Row, S, drive
 from tests.operators.test_windows import at
-from tidegate.operators.clock import END_US
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.watermark import END_US
 
 GAP = 15 * MINUTE
 SESSIONS = Query(gap_us=GAP)

@@ -14,33 +14,37 @@ import pytest
 
 from tests.operators.driving import D, L, Query, S, rows_of
 from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
-from tidegate.operators.accumulators import Call
-from tidegate.operators.change_join import ChangeJoin
-from tidegate.operators.changing_nearest import VALUE, ChangingNearest
-from tidegate.operators.changing_top_n import ChangingTopN
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.contract import Operator
-from tidegate.operators.deduplicate import Deduplicate
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
-from tidegate.operators.hashing import hash_of
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
 from tidegate.operators.hold import Hold
-from tidegate.operators.match import TIME, Match, MatchSpec
-from tidegate.operators.match_results import Taken, Totalled
-from tidegate.operators.match_scalars import Compare, Part
-from tidegate.operators.match_search import Accept, Condition, Fork, Here, Program, Take
-from tidegate.operators.matching import Matching
-from tidegate.operators.nearest import Nearest
-from tidegate.operators.nearest_join import ALIVE, NearestJoin
+from tidegate.operators.join.asof import ALIVE, Nearest, NearestJoin
+from tidegate.operators.join.asof_updating import VALUE, ChangingNearest
+from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.ordering import Ordering
+from tidegate.operators.match.matcher import TIME, Match, MatchSpec, Taken, Totalled
+from tidegate.operators.match.search import (
+    Accept,
+    Compare,
+    Condition,
+    Fork,
+    Here,
+    Part,
+    Program,
+    Take,
+)
 from tidegate.operators.normalize import Normalize
-from tidegate.operators.ordering import Ordering
-from tidegate.operators.over import Over
-from tidegate.operators.over_frames import Frame
-from tidegate.operators.over_functions import Function, OverSpec
-from tidegate.operators.panes import Panes
-from tidegate.operators.ranking import Ranking
-from tidegate.operators.timed_join import TimedJoin
-from tidegate.operators.window_top_n import WindowTopN
+from tidegate.operators.operator import Operator
+from tidegate.operators.over.frames import Frame
+from tidegate.operators.over.functions import Function, OverSpec
+from tidegate.operators.over.streaming import Over
+from tidegate.operators.runner import Runner
+from tidegate.operators.top_n.dedup import Deduplicate
+from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.window import Ranking, WindowTopN
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 STORED = Path(__file__).parent / "stored"

@@ -11,8 +11,8 @@ from tests.operators.driving import D, L, Query, Row, S, call, drive
 from tests.operators.test_change_join import Drive as JoinDrive
 from tests.operators.test_change_join import make
 from tidegate.columns import BEFORE
-from tidegate.operators import runs
-from tidegate.operators.contract import OperatorState, Tables
+from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.store import sorted_runs as runs
 
 A, B = Row(0, ("a",)), Row(0, ("b",))
 GONE = Row(0, ("a",), weight=-1)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators.clock import END_US, Origin, Tick
-from tidegate.operators.contract import Tables
-from tidegate.operators.epoch import Runner
-from tidegate.operators.group_kernels import HASH, PANE
-from tidegate.operators.late import LateRows
-from tidegate.operators.matching import Matching
-from tidegate.operators.timed_join import TimedJoin
+from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import Tables
+from tidegate.operators.runner import Runner
+from tidegate.operators.watermark import END_US, Origin, Tick
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))

@@ -16,15 +16,13 @@ from tests.operators.driving import B, D, Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.errors import RunError
-from tidegate.operators.changing_top_n import ChangingTopN
-from tidegate.operators.clock import Tick
-from tidegate.operators.contract import Operator
-from tidegate.operators.group_kernels import HASH, PANE
-from tidegate.operators.late import LateRows
-from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.ordering import Ordering, codes
-from tidegate.operators.ranking import Ranking
-from tidegate.operators.window_top_n import WindowTopN
+from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.operators.kernels.ordering import Ordering, codes
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import NO_LIMITS, Limits, Operator
+from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.window import Ranking, WindowTopN
+from tidegate.operators.watermark import Tick
 
 FUNCTIONS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 DEC, BIN, DATE = pa.decimal128(10, 2), pa.binary(), pa.date32()

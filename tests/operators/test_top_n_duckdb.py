@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.operators.driving import B, D, Epoch, L, Row, S, identical
 from tests.operators.test_top_n import BIN, DEC, FUNCTIONS, NAN, Query
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators.clock import END_US, Tick
+from tidegate.operators.watermark import END_US, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.operators.vectors import Call, Column, Constant, VectorFailed, VectorStage
+from tidegate.operators.vectorized import Call, Column, Constant, VectorFailed, VectorStage
 
 LEAST, MOST = -(2**63), 2**63 - 1
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.operators.driving import MINUTE, SECOND, Query, Row, drive
-from tidegate.operators.clock import END_US, UNHEARD_US, Clock, Origin, Tick
-from tidegate.operators.panes import Panes
+from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.watermark import END_US, UNHEARD_US, Clock, Origin, Tick
 
 TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
 

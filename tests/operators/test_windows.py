@@ -13,14 +13,11 @@ import pytest
 
 from tests.operators.driving import MINUTE, SECOND, D, Drive, L, Query, Row, S, call, drive, hash_of
 from tidegate.errors import RunError
-from tidegate.operators.contract import Operator, OperatorState
-from tidegate.operators.group_kernels import HASH, PANE
+from tidegate.operators.aggregate.groups import HASH, PANE, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import Hold
-from tidegate.operators.late import TIMESTAMP
-from tidegate.operators.layout import Layout, OutputColumn
-from tidegate.operators.limits import Limits
-from tidegate.operators.panes import Panes
-from tidegate.operators.window_aggregate import WindowAggregate
+from tidegate.operators.late_rows import TIMESTAMP
+from tidegate.operators.operator import Limits, Operator, OperatorState
 
 TUMBLE_5 = Panes("TUMBLE", 5 * MINUTE, 5 * MINUTE)
 HOP_10_5 = Panes("HOP", 10 * MINUTE, 5 * MINUTE)

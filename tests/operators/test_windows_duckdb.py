@@ -24,8 +24,9 @@ from tests.operators.driving import Drive, Query, Row, same_keys
 from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
 from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
-from tidegate.operators import contract, segments
-from tidegate.operators.clock import Origin, Tick
+from tidegate.operators import operator as contract
+from tidegate.operators.store import time_buckets as segments
+from tidegate.operators.watermark import Origin, Tick
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))

@@ -22,7 +22,7 @@ from tidegate.connectors.kafka import source as kafka_source
 from tidegate.connectors.kafka.reader import KafkaReader
 from tidegate.connectors.kafka.source import KafkaSource, connection_of
 from tidegate.errors import RunError, SystemAway
-from tidegate.operators.vectors import VectorFailed
+from tidegate.operators.vectorized import VectorFailed
 
 
 def declared(broker: Broker, topic: str, options: str = "") -> Source:

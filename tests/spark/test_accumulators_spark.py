@@ -14,8 +14,8 @@ import pytest
 
 from tests.test_accumulators import INF, NAN, PAIRS, rows_of, same
 from tidegate.errors import RunError
-from tidegate.operators.accumulators import Call
-from tidegate.operators.group_kernels import Groups, GroupSpec
+from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.groups import Groups, GroupSpec
 
 pytestmark = pytest.mark.spark
 

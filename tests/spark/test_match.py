@@ -13,7 +13,7 @@ import pytest
 from sqlglot import exp
 
 from tests.spark.helpers import play_with_restart, rows_of
-from tidegate.operators.match import _plain
+from tidegate.operators.match.matcher import _plain
 from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.sql.dialect import DIALECT
 

@@ -19,8 +19,8 @@ from tests.spark.test_accumulators_spark import (
     table_of,
 )
 from tests.test_accumulators import rows_of
-from tidegate.operators.accumulators import BagAccumulator, Call, PlainAccumulator, make
-from tidegate.operators.group_kernels import HASH, PANE, ROWS, Groups, GroupSpec
+from tidegate.operators.aggregate.functions import BagAccumulator, Call, PlainAccumulator, make
+from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Groups, GroupSpec
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from tidegate.columns import BAD_RECORD, NOW, RECORD_FILE, RECORD_LINE, SIDE
 from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.vectorized import RecordFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

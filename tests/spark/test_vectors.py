@@ -16,7 +16,7 @@ from sqlglot import parse_one
 
 from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
-from tidegate.operators.vectors import Column, VectorFailed, VectorStage
+from tidegate.operators.vectorized import Column, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectors import Untranslatable, known, translated
 from tidegate.runtime import cutting

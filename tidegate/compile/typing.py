@@ -58,7 +58,7 @@ def _is_python(item: Declared) -> bool:
 
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
     """The stream with the plan that runs; what its types do not allow is refused here."""
-    from tidegate.operators.limits import NO_LIMITS
+    from tidegate.operators.operator import NO_LIMITS
     from tidegate.physical.plan import plan_physical
     from tidegate.spark.analysis import analyse_plan
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.catalog.objects import LookupTable, Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
-    from tidegate.operators.answers import Found
+    from tidegate.operators.join.lookup_results import Found
     from tidegate.storage import Store
 
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tidegate.connectors.memory.rows import arrow_bytes
-from tidegate.operators.answers import WholeTable, distinct, key_columns, without_null_keys
+from tidegate.operators.join.lookup_results import (
+    WholeTable,
+    distinct,
+    key_columns,
+    without_null_keys,
+)
 from tidegate.storage import open_store
 
 if TYPE_CHECKING:

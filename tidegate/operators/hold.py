@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import OP
-from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, PANE, concat
-from tidegate.operators.late import LateRows
-from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.segments import FORMAT, SegmentLog
+from tidegate.operators.aggregate.groups import HASH, PANE, concat
+from tidegate.operators.late_rows import LateRows
+from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
+from tidegate.operators.store.time_buckets import FORMAT, SegmentLog
 from tidegate.state.codec import schema_text
 
 

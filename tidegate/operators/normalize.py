@@ -11,15 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
-from tidegate.operators.arrival import ARRIVAL_FIELDS, BY_ARRIVAL
-from tidegate.operators.changes import changes
-from tidegate.operators.clock import END_US
-from tidegate.operators.contract import Moment, OperatorState, Output, Tables
-from tidegate.operators.group_kernels import HASH, concat
-from tidegate.operators.keys import canonical, group_ids, places_of
-from tidegate.operators.limits import NO_LIMITS, Limits
-from tidegate.operators.runs import FORMAT, RunLog, hashes_of, of_hashes
-from tidegate.operators.time_to_live import TOUCHED
+from tidegate.operators.aggregate.groups import HASH, concat
+from tidegate.operators.kernels.keys import canonical, group_ids, places_of
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS, BY_ARRIVAL
+from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
+from tidegate.operators.store.sorted_runs import FORMAT, TOUCHED, RunLog, hashes_of, of_hashes
+from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
 

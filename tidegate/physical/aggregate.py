@@ -21,11 +21,9 @@ from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.group_kernels import Groups, GroupSpec
-    from tidegate.operators.late import LateRows
-    from tidegate.operators.layout import OutputColumn
-    from tidegate.operators.panes import Panes
+    from tidegate.operators.aggregate.groups import Groups, GroupSpec, OutputColumn, Panes
+    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.operator import Operator
 
 # 1 for a row that is added, −1 for one that is retracted.
 WEIGHT_SQL = f"CASE WHEN {OP} IN ('+I', '+U') THEN 1L ELSE -1L END"
@@ -229,8 +227,7 @@ def build(node: n.Aggregate, request: Request) -> Built:
 
 def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool) -> Built:
     """The operator of an aggregate; DISTINCT is one too."""
-    from tidegate.operators.group_kernels import PANE, WEIGHT, Groups
-    from tidegate.operators.panes import Grid
+    from tidegate.operators.aggregate.groups import PANE, WEIGHT, Grid, Groups
 
     columns = Columns()
     if plan.time is not None:
@@ -264,7 +261,7 @@ def _partials(
     plan: AggregatePlan, columns: Columns, groups: Groups
 ) -> tuple[tuple[str, str], ...] | None:
     """What Spark can add up before the operator; sessions need their rows."""
-    from tidegate.operators.partials import partial_sql
+    from tidegate.operators.aggregate.groups import partial_sql
 
     if plan.session_gap_us is not None or plan.node.ttl_us is not None:
         return None
@@ -278,8 +275,8 @@ def _partials(
 
 
 def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
-    from tidegate.operators.accumulators import Call
-    from tidegate.operators.group_kernels import GroupSpec
+    from tidegate.operators.aggregate.functions import Call
+    from tidegate.operators.aggregate.groups import GroupSpec
 
     results = types.columns(plan.node)[len(plan.node.keys) :]
     calls = tuple(
@@ -314,7 +311,7 @@ def _counted(plan: AggregatePlan) -> tuple[int, int] | None:
 
 
 def _panes(plan: AggregatePlan) -> Panes:
-    from tidegate.operators.panes import Panes
+    from tidegate.operators.aggregate.groups import Panes
 
     spec = plan.window
     if spec is None:
@@ -334,11 +331,10 @@ def _operator(
     name: str,
     with_op: bool,
 ) -> Operator:
-    from tidegate.operators.changing_sessions import ChangingSessions
-    from tidegate.operators.keyed_aggregate import KeyedAggregate
-    from tidegate.operators.layout import Layout
-    from tidegate.operators.session_aggregate import SessionAggregate
-    from tidegate.operators.window_aggregate import WindowAggregate
+    from tidegate.operators.aggregate.groups import Layout
+    from tidegate.operators.aggregate.keyed import KeyedAggregate
+    from tidegate.operators.aggregate.sessions import ChangingSessions, SessionAggregate
+    from tidegate.operators.aggregate.window import WindowAggregate
 
     node, limits = plan.node, request.limits
     emit = node.emit
@@ -368,7 +364,7 @@ def _operator(
 
 
 def _output(plan: AggregatePlan, types: Types) -> tuple[OutputColumn, ...]:
-    from tidegate.operators.layout import OutputColumn
+    from tidegate.operators.aggregate.groups import OutputColumn
 
     kinds = types.columns(plan.node)
     return tuple(
@@ -381,8 +377,8 @@ def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> Lat
     """What comes too late is kept with all the columns its node has."""
     import pyarrow as pa
 
-    from tidegate.operators.group_kernels import HASH, PANE, WEIGHT
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+    from tidegate.operators.late_rows import LateRows
 
     fields = [
         pa.field(own, pa.int64() if own == WEIGHT else types.of(columns.sql_of(given)))

@@ -28,7 +28,7 @@ class CallPlan:
     @property
     def folds_filter(self) -> bool:
         """Whether FILTER can be had by making the argument NULL."""
-        from tidegate.operators.accumulators import ignores_nulls
+        from tidegate.operators.aggregate.functions import ignores_nulls
 
         return self.function == "count" or ignores_nulls(self.function, self.constants)
 
@@ -50,7 +50,7 @@ class CallPlan:
 
 def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     """Take an aggregate call over the columns of a node apart."""
-    from tidegate.operators.accumulators import FUNCTIONS, constants_from
+    from tidegate.operators.aggregate.functions import FUNCTIONS, constants_from
 
     text = in_words(tree, node)
     call, condition, constants = _unwrapped(tree)

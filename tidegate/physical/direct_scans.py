@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.catalog.objects import Source
-from tidegate.operators.vectors import Cast, Column, Vector
+from tidegate.operators.vectorized import Cast, Column, Vector
 from tidegate.physical.plan import ScanPlan
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectors import Known, Untranslatable, known, translated

@@ -51,9 +51,9 @@ def sql(node: n.Hold, to: SqlWriter) -> str:
 def build(node: n.Hold, request: Request) -> Built:
     import pyarrow as pa
 
-    from tidegate.operators.group_kernels import PANE
+    from tidegate.operators.aggregate.groups import PANE
     from tidegate.operators.hold import Hold, spread_by
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.late_rows import LateRows
 
     columns = Columns()
     end = micros(quoted(node.end_id))

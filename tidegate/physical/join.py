@@ -27,8 +27,8 @@ from tidegate.types import format_duration
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.timed_join import TimedJoin
+    from tidegate.operators.join.interval import TimedJoin
+    from tidegate.operators.operator import Operator
 
 RUN = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -276,9 +276,9 @@ def _comparable(one: str, other: str) -> bool:
 
 
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
-    from tidegate.operators.change_join import ChangeJoin
-    from tidegate.operators.matching import Matching
-    from tidegate.operators.timed_join import TimedJoin
+    from tidegate.operators.join.interval import TimedJoin
+    from tidegate.operators.join.regular import ChangeJoin
+    from tidegate.operators.kernels.matching import Matching
 
     node = plan.node
     columns = (
@@ -310,7 +310,7 @@ def _with_late(join: TimedJoin, node: n.Join) -> TimedJoin:
     """A late row has the columns of its side; where it has a window, that is the reason."""
     import pyarrow as pa
 
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.late_rows import LateRows
 
     left, right = (
         LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
@@ -328,7 +328,7 @@ def _window_start(side: n.Node) -> str | None:
 
 
 def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.group_kernels import PANE, WEIGHT
+    from tidegate.operators.aggregate.groups import PANE, WEIGHT
 
     side = plan.node.inputs[port]
     columns = Columns()

@@ -11,8 +11,7 @@ from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
 
 if TYPE_CHECKING:
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.limits import Limits
+    from tidegate.operators.operator import Limits, Operator
     from tidegate.physical.meaning import Words
     from tidegate.physical.ports import PortPlan
     from tidegate.physical.stage_sql import SqlWriter

@@ -14,7 +14,7 @@ from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.operators.contract import Operator
+    from tidegate.operators.operator import Operator
 
 
 def require_fitting(late: LateStream, node: n.Node) -> None:
@@ -48,7 +48,7 @@ def is_judge(late: LateStream | None, node: n.Node) -> bool:
 
 def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
     """The operator of a judge, whose late rows get the columns of the stream."""
-    from tidegate.operators.late import with_late_columns
+    from tidegate.operators.late_rows import with_late_columns
 
     if len(late.inputs) == 1:
         return operator

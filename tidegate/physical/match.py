@@ -24,8 +24,8 @@ from tidegate.sql.quoting import quoted
 from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
-    from tidegate.operators.late import LateRows
-    from tidegate.operators.match import Match, MatchSpec
+    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.match.matcher import Match, MatchSpec
 
 
 # What it needs to know, and what it refuses
@@ -128,8 +128,8 @@ def sql(node: n.Match, to: SqlWriter) -> str:
 
 
 def build(node: n.Match, request: Request) -> Built:
-    from tidegate.operators.group_kernels import PANE
-    from tidegate.operators.match import TIME, Match
+    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.operators.match.matcher import TIME, Match
 
     columns, types = Columns(), request.types
     plan = MatchPlan(node, types)
@@ -151,13 +151,13 @@ def build(node: n.Match, request: Request) -> Built:
 
 def _late(operator: Match, node: n.Match, types: Types) -> LateRows:
     """What comes too late is kept as it was."""
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.late_rows import LateRows
 
     return LateRows(operator.name, operator.arrived, tuple(types.columns(node.input)))
 
 
 def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
-    from tidegate.operators.match import MatchSpec
+    from tidegate.operators.match.matcher import MatchSpec
 
     program, measures = plan.program(), plan.measures()
     spec = MatchSpec(

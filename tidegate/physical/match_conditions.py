@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from tidegate.operators.match_scalars import (
+from tidegate.operators.match.search import (
     Absolute,
     And,
     AsDouble,

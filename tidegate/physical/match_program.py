@@ -18,8 +18,8 @@ from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.operators.match_results import Taken, Totalled
-    from tidegate.operators.match_search import Condition, Here, Program, Running, Seen, Step
+    from tidegate.operators.match.matcher import Taken, Totalled
+    from tidegate.operators.match.search import Condition, Here, Program, Running, Seen, Step
 
 _RUNNING = ("count", "sum", "avg", "min", "max")
 # The sum of decimals with so many digits has ten more, and none is lost.
@@ -58,7 +58,7 @@ class MatchPlan:
 
     @property
     def skip(self) -> str:
-        from tidegate.operators import match
+        from tidegate.operators.match import matcher as match
 
         return {
             n.SkipTo.PAST_LAST_ROW: match.PAST_LAST_ROW,
@@ -68,7 +68,7 @@ class MatchPlan:
         }[self.node.skip.to]
 
     def program(self) -> Program:
-        from tidegate.operators.match_search import Program
+        from tidegate.operators.match.search import Program
 
         names = pt.variables(self.node.pattern)
         by_name = {item.variable: item for item in self.node.conditions}
@@ -97,8 +97,8 @@ class MatchPlan:
         return self.groups.index(group)
 
     def _measure(self, item: n.Field, part: n.Pick | n.Total) -> Taken | Totalled:
-        from tidegate.operators.accumulators import Call
-        from tidegate.operators.match_results import Taken, Totalled
+        from tidegate.operators.aggregate.functions import Call
+        from tidegate.operators.match.matcher import Taken, Totalled
 
         group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
         if isinstance(part, n.Pick):
@@ -115,14 +115,14 @@ class MatchPlan:
     # Conditions
 
     def _condition(self, item: n.Condition) -> Condition:
-        from tidegate.operators.match_search import Condition
+        from tidegate.operators.match.search import Condition
 
         found = [self._part(part) for part in item.parts]
         test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
         return Condition(test, tuple(part for part, _ in found))
 
     def _part(self, part: n.Pick | n.Total) -> tuple[Seen | Here | Running, str]:
-        from tidegate.operators.match_search import Here, Seen
+        from tidegate.operators.match.search import Here, Seen
 
         if isinstance(part, n.Total):
             return self._running(part)
@@ -139,7 +139,7 @@ class MatchPlan:
         return Seen(value, group, part.last, part.offset, part.back, missing), kind
 
     def _running(self, part: n.Total) -> tuple[Running, str]:
-        from tidegate.operators.match_search import Running
+        from tidegate.operators.match.search import Running
 
         call = _running_call(part, self.node.input)
         group, result = self._group(part.variables), kind_named(self.types.name(to_sql(part.call)))
@@ -192,7 +192,7 @@ def _unrunnable(part: n.Total, message: str) -> Unrunnable:
 
 def compiled(pattern: pt.Pattern) -> tuple[tuple[Step, ...], int]:
     """The steps of a pattern, and the one to begin with."""
-    from tidegate.operators.match_search import Accept
+    from tidegate.operators.match.search import Accept
 
     compiler = _Compiler(pt.variables(pattern), [Accept()])
     start = compiler.add(pattern, 0)
@@ -208,7 +208,7 @@ class _Compiler:
 
     def add(self, pattern: pt.Pattern, then: int) -> int:
         """The first step of a part that goes on with another step."""
-        from tidegate.operators.match_search import Take
+        from tidegate.operators.match.search import Take
 
         if isinstance(pattern, pt.Variable):
             return self._new(Take(self.names.index(pattern.name), then))
@@ -250,6 +250,6 @@ class _Compiler:
 
 
 def _fork(first: int, second: int) -> Step:
-    from tidegate.operators.match_search import Fork
+    from tidegate.operators.match.search import Fork
 
     return Fork(first, second)

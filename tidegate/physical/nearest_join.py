@@ -23,10 +23,9 @@ from tidegate.sql.quoting import quoted
 from tidegate.types import format_duration
 
 if TYPE_CHECKING:
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.matching import Matching
-    from tidegate.operators.nearest import Nearest
-    from tidegate.operators.nearest_join import NearestJoin
+    from tidegate.operators.join.asof import Nearest, NearestJoin
+    from tidegate.operators.kernels.matching import Matching
+    from tidegate.operators.operator import Operator
 
 KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
@@ -190,14 +189,14 @@ def build(node: n.Join, request: Request) -> Built:
 
 
 def _matching(node: n.Join, keys: list[str]) -> Matching:
-    from tidegate.operators.matching import Matching
+    from tidegate.operators.kernels.matching import Matching
 
     safe = tuple(pair.null_safe for pair in node.equal)
     return Matching(tuple(arrow_type(name) for name in keys), safe)
 
 
 def _nearest(node: n.Join) -> Nearest:
-    from tidegate.operators.nearest import Nearest
+    from tidegate.operators.join.asof import Nearest
 
     f = near(node)
     return Nearest(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
@@ -208,7 +207,7 @@ def _columns(node: n.Join, types: Types) -> Any:
 
 
 def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
-    from tidegate.operators.nearest_join import NearestJoin
+    from tidegate.operators.join.asof import NearestJoin
 
     join = NearestJoin(
         _matching(node, keys),
@@ -227,7 +226,7 @@ def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
 def _with_late(join: NearestJoin) -> NearestJoin:
     import pyarrow as pa
 
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.late_rows import LateRows
 
     left, right = (
         LateRows(f"{join.name} ({side})", pa.schema([]), join.columns[port])
@@ -237,7 +236,7 @@ def _with_late(join: NearestJoin) -> NearestJoin:
 
 
 def _changing(node: n.Join, keys: list[str], value: str, request: Request) -> Operator:
-    from tidegate.operators.changing_nearest import ChangingNearest
+    from tidegate.operators.join.asof_updating import ChangingNearest
 
     return ChangingNearest(
         _matching(node, keys),
@@ -270,7 +269,7 @@ def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
 
 
 def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.group_kernels import PANE, WEIGHT
+    from tidegate.operators.aggregate.groups import PANE, WEIGHT
 
     columns = _begun(node, 0, keys, types)
     columns.add(PANE, micros(_values(node)[0]))
@@ -280,8 +279,8 @@ def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
 
 
 def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.group_kernels import PANE
-    from tidegate.operators.nearest_join import ALIVE
+    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.operators.join.asof import ALIVE
 
     columns = _begun(node, 1, keys, types)
     columns.add(PANE, micros(_values(node)[1]))
@@ -304,8 +303,8 @@ def _alive_sql(node: n.Join) -> str:
 
 
 def _changing_port(node: n.Join, port: int, keys: list[str], value: str, types: Types) -> PortPlan:
-    from tidegate.operators.changing_nearest import VALUE
-    from tidegate.operators.group_kernels import WEIGHT
+    from tidegate.operators.aggregate.groups import WEIGHT
+    from tidegate.operators.join.asof_updating import VALUE
 
     columns = _begun(node, port, keys, types)
     columns.add(VALUE, _cast(_values(node)[port], value, types))

@@ -9,7 +9,7 @@ from sqlglot import exp
 from tidegate.sql.dialect import to_sql
 
 if TYPE_CHECKING:
-    from tidegate.operators.ordering import Ordering
+    from tidegate.operators.kernels.ordering import Ordering
     from tidegate.physical.typed import Types
 
 
@@ -20,7 +20,7 @@ def ordered_by(part: exp.Expr) -> str:
 
 def ordering(part: exp.Expr, types: Types) -> Ordering:
     """Its type, whether it goes downwards, and whether NULLs come first."""
-    from tidegate.operators.ordering import Ordering
+    from tidegate.operators.kernels.ordering import Ordering
 
     kind = types.of(ordered_by(part))
     if not isinstance(part, exp.Ordered):

@@ -36,11 +36,11 @@ from tidegate.sql.quoting import quoted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.late import LateRows
-    from tidegate.operators.ordering import Ordering
-    from tidegate.operators.over_frames import Frame
-    from tidegate.operators.over_functions import Function, OverSpec
+    from tidegate.operators.kernels.ordering import Ordering
+    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.operator import Operator
+    from tidegate.operators.over.frames import Frame
+    from tidegate.operators.over.functions import Function, OverSpec
 
 _RANKS = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS
 _DAY_US = 86_400_000_000
@@ -209,8 +209,8 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 
 
 def build(node: n.Over, request: Request) -> Built:
-    from tidegate.operators.group_kernels import PANE
-    from tidegate.operators.over_history import ENDS
+    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.operators.over.history import ENDS
 
     columns = Columns()
     pane = _pane(node)
@@ -262,10 +262,10 @@ def _moment(item: n.Field) -> str:
 
 
 def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
-    from tidegate.operators.changing_top_n import ChangingTopN
-    from tidegate.operators.over import Over
-    from tidegate.operators.over_partitions import WholePartitions
-    from tidegate.operators.window_top_n import WindowTopN
+    from tidegate.operators.over.partitions import WholePartitions
+    from tidegate.operators.over.streaming import Over
+    from tidegate.operators.top_n.updating import ChangingTopN
+    from tidegate.operators.top_n.window import WindowTopN
 
     limits, name = request.limits, operator_name(node)
     closes = node.closing_field is not None
@@ -300,14 +300,14 @@ def _start(node: n.Over) -> str | None:
 
 def _late(operator: Any, spec: OverSpec) -> LateRows:
     """What comes too late is kept as it was."""
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.late_rows import LateRows
 
     return LateRows(operator.name, _needed(operator), spec.columns)
 
 
 def _needed(operator: Operator) -> pa.Schema:
     """What it packs of a row, without what it counts."""
-    from tidegate.operators.group_kernels import SEEN
+    from tidegate.operators.aggregate.groups import SEEN
 
     schema = operator.packed[0][0]
     place = schema.get_field_index(SEEN)
@@ -318,7 +318,7 @@ def _needed(operator: Operator) -> pa.Schema:
 
 
 def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
-    from tidegate.operators.over_functions import OverSpec
+    from tidegate.operators.over.functions import OverSpec
 
     sorts, places = _sorts(node), []
     orders: list[Ordering] = []
@@ -352,9 +352,9 @@ def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
 def _function(
     plan: FunctionPlan, sort: int, ordered_by: pa.DataType | None, types: Types, name: str
 ) -> Function:
-    from tidegate.operators.accumulators import Call
-    from tidegate.operators.over_frames import Frame
-    from tidegate.operators.over_functions import Function
+    from tidegate.operators.aggregate.functions import Call
+    from tidegate.operators.over.frames import Frame
+    from tidegate.operators.over.functions import Function
     from tidegate.physical.typed import arrow_type
 
     looks, result = plan.looks, arrow_type(name)
@@ -383,7 +383,7 @@ def _function(
 
 
 def _frame(looks: Looks, ordered_by: pa.DataType | None) -> Frame:
-    from tidegate.operators.over_frames import Frame
+    from tidegate.operators.over.frames import Frame
 
     ends = [_offset(bound, ordered_by) for bound in (looks.start, looks.end)]
     return Frame(bool(looks.by_rows), ends[0], ends[1])

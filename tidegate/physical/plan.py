@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import LookupTable
 from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.errors import RunError
-from tidegate.operators.clock import Origin
-from tidegate.operators.contract import Operator
-from tidegate.operators.limits import Limits
-from tidegate.operators.vectors import VectorStage
+from tidegate.operators.operator import Limits, Operator
+from tidegate.operators.vectorized import VectorStage
+from tidegate.operators.watermark import Origin
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.guard import Guard
 from tidegate.physical.kind import Built, Request

@@ -12,7 +12,7 @@ from tidegate.plan import nodes as n
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.operators.panes import Grid
+    from tidegate.operators.aggregate.groups import Grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class PortPlan:
 
     def with_pane(self, column: str) -> PortPlan:
         """The same, with the pane read from a column that is there already."""
-        from tidegate.operators.group_kernels import PANE
+        from tidegate.operators.aggregate.groups import PANE
 
         given = dict(self.columns)[PANE]
         columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
@@ -45,7 +45,7 @@ class PortPlan:
 
     def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
         """The SQL of groups instead of rows, over the SQL of rows; None if it cannot be."""
-        from tidegate.operators.group_kernels import PANE, ROWS
+        from tidegate.operators.aggregate.groups import PANE, ROWS
 
         if self.partials is None:
             return None

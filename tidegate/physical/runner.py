@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from tidegate.physical.plan import FIRST_OPERATOR, OperatorPlan
 
 if TYPE_CHECKING:
-    from tidegate.operators.epoch import Runner
+    from tidegate.operators.runner import Runner
 
 
 def runner_of(plan: OperatorPlan) -> Runner:
     """The runner of an operator, which knows the origins of its time by their place."""
-    from tidegate.operators.epoch import Runner
+    from tidegate.operators.runner import Runner
 
     origins = tuple(
         tuple(

@@ -24,10 +24,9 @@ from tidegate.sql.quoting import quoted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.contract import Operator
-    from tidegate.operators.late import LateRows
-    from tidegate.operators.limits import Limits
-    from tidegate.operators.ranking import Ranking
+    from tidegate.operators.late_rows import LateRows
+    from tidegate.operators.operator import Limits, Operator
+    from tidegate.operators.top_n.window import Ranking
 
 # A window that is only sorted keeps all its rows.
 ALL_ROWS = 2**62
@@ -148,8 +147,8 @@ def sql(node: n.TopN, to: SqlWriter) -> str:
 
 
 def build(node: n.TopN, request: Request) -> Built:
-    from tidegate.operators.group_kernels import PANE
-    from tidegate.operators.ranking import Ranking
+    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.operators.top_n.window import Ranking
 
     types = request.types
     columns = Columns()
@@ -201,9 +200,9 @@ def _pane(node: n.TopN) -> str | None:
 
 
 def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Limits) -> Operator:
-    from tidegate.operators.changing_top_n import ChangingTopN
-    from tidegate.operators.deduplicate import Deduplicate
-    from tidegate.operators.window_top_n import WindowTopN
+    from tidegate.operators.top_n.dedup import Deduplicate
+    from tidegate.operators.top_n.updating import ChangingTopN
+    from tidegate.operators.top_n.window import WindowTopN
 
     start = _start(node) if node.windowed else None
     if node.deduplicates:
@@ -236,9 +235,9 @@ def _late(
     """What comes too late is kept as it was."""
     import pyarrow as pa
 
-    from tidegate.operators.arrival import ARRIVAL_FIELDS
-    from tidegate.operators.group_kernels import HASH, PANE
-    from tidegate.operators.late import LateRows
+    from tidegate.operators.aggregate.groups import HASH, PANE
+    from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
+    from tidegate.operators.late_rows import LateRows
 
     needed = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
     for letter, kinds in (("k", keys), ("o", orders), ("c", rows)):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, INSERT, LIVE, MARK, NOW, OP
-from tidegate.operators.vectors import Call, Cast, Column, Constant, Vector, VectorStage
+from tidegate.operators.vectorized import Call, Cast, Column, Constant, Vector, VectorStage
 from tidegate.physical.ports import PortPlan
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
 from tidegate.physical.typed import Types, arrow_type

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from tidegate.operators.vectors import Call, Cast, Constant, OneOf, Vector
+from tidegate.operators.vectorized import Call, Cast, Constant, OneOf, Vector
 from tidegate.physical.typed import arrow_type
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql

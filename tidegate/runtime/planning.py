@@ -20,7 +20,7 @@ from tidegate.catalog.objects import (
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.operators.limits import Limits
+from tidegate.operators.operator import Limits
 from tidegate.physical.plan import ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import side_plan

@@ -24,8 +24,8 @@ from tidegate.columns import (
     PARTITION_SHIFT,
     SIDE,
 )
-from tidegate.operators.clock import UNHEARD_US, Tick
-from tidegate.operators.vectors import Vector, VectorFailed
+from tidegate.operators.vectorized import Vector, VectorFailed
+from tidegate.operators.watermark import UNHEARD_US, Tick
 from tidegate.spark.order import Order
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import LIVE
-from tidegate.operators.answers import Found, listed
+from tidegate.operators.join.lookup_results import Found, listed
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.worker import keep_what_is_loaded

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
-from tidegate.operators.vectors import VectorStage
+from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.direct_scans import source_vectors
 from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from tidegate.columns import LIVE, MARK, SIDE
-from tidegate.operators.vectors import VectorStage
+from tidegate.operators.vectorized import VectorStage
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches, Packer, PackSpec
 from tidegate.spark.staging import Staging, StagingSpec

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import NOW, SIDE
-from tidegate.operators.clock import UNHEARD_US, Tick
+from tidegate.operators.watermark import UNHEARD_US, Tick
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.sides import note_bytes, tick_bytes

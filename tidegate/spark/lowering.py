@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField
 
 from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE
-from tidegate.operators.vectors import VectorStage
+from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.lookup import FOUND
 from tidegate.physical.plan import (
     FIRST_OPERATOR,

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
-from tidegate.operators.clock import END_US, Tick, encode_ticks
-from tidegate.operators.contract import Operator, Tables
-from tidegate.operators.group_by_base import Grouped
-from tidegate.operators.group_kernels import HASH, PANE, ROWS
-from tidegate.operators.hashing import hash_of
-from tidegate.operators.panes import Grid
-from tidegate.operators.partials import from_partials
+from tidegate.operators.aggregate.group_by import Grouped
+from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Grid, from_partials
+from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.operator import Operator, Tables
+from tidegate.operators.watermark import END_US, Tick, encode_ticks
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.sides import Sides, note_bytes
 from tidegate.spark.worker import keep_what_is_loaded

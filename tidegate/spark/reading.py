@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from tidegate.columns import LIVE, MARK, ORIGIN, SIDE
-from tidegate.operators.vectors import VectorStage
+from tidegate.operators.vectorized import VectorStage
 from tidegate.spark.direct import DirectScan
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import BYTES_TO_SEND, PASSING, Batches, Packer, PackSpec, packed_rows

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.columns import LETTER
-from tidegate.operators.clock import Tick, decode_ticks, encode_ticks
+from tidegate.operators.watermark import Tick, decode_ticks, encode_ticks
 
 TICKS = b"T"
 NOTE = b"N"

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
-from tidegate.operators.arrival import ARRIVAL_FIELDS
-from tidegate.operators.clock import decode_ticks
-from tidegate.operators.epoch import EpochResult, Runner
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
+from tidegate.operators.runner import EpochResult, Runner
+from tidegate.operators.watermark import decode_ticks
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import PASSING, Batches
 from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from tidegate.columns import OP, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.files.writer import FilesStager, FilesStagerFactory
 from tidegate.errors import RunError
-from tidegate.operators.arrival import ARRIVAL_FIELDS
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.storage import NotThere, Store, open_store
 
 _BATCH_ROWS = 100_000

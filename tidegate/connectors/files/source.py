@@ -19,7 +19,7 @@ from tidegate.connectors.base import Cut, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.files.listing import SeenFiles, new_files, read_in_part
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
-from tidegate.operators.arrival import ARRIVAL_FIELDS
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.storage import Item, RangedFile, open_store, uri
 
 if TYPE_CHECKING:

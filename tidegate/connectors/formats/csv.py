@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidegate.columns import BAD_RECORD
 from tidegate.connectors.formats.json import MICROS, TYPES, time_of
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.vectorized import RecordFailed
 
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 # What is found in a text of these letters that is no such value to anybody.

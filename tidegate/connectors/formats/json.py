@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_RECORD
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.vectorized import RecordFailed
 
 MICROS = pa.timestamp("us", "UTC")
 TYPES = {

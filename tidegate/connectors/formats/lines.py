@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BAD_RECORD, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats import csv as plain_csv
 from tidegate.connectors.formats import json as plain_json
-from tidegate.operators.arrival import ARRIVAL_FIELDS
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
+from tidegate.operators.vectorized import RecordFailed
 from tidegate.storage import open_store
 
 # The text of a line or file as it is, and whether it is the first line of a file that has text.

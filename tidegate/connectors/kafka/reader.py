@@ -26,8 +26,8 @@ from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.kafka.avro import REASON, AvroDecoder
 from tidegate.connectors.kafka.client import Complaints, Connection, is_login
 from tidegate.errors import SystemAway, TidegateError
-from tidegate.operators.arrival import ARRIVAL_FIELDS
-from tidegate.operators.vectors import RecordFailed
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
+from tidegate.operators.vectorized import RecordFailed
 
 # A topic and a partition of it.
 Place = tuple[str, int]

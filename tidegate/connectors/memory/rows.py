@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import RunError
-from tidegate.operators.arrival import ARRIVAL_FIELDS
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.storage import open_store
 
 

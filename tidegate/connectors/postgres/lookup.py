@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.connectors.postgres.client import Login, driver, told
 from tidegate.connectors.postgres.reader import ReadColumn, read_columns, to_arrow
-from tidegate.operators.answers import Cache, Found
+from tidegate.operators.join.lookup_results import Cache, Found
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from tidegate.connectors.postgres.client import (
 )
 from tidegate.connectors.postgres.column_types import created_type, plain_type
 from tidegate.errors import RunError, SystemAway, did_you_mean
-from tidegate.operators.arrival import ARRIVAL_FIELDS
+from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 
 # The declared types that hold every value of a type of PostgreSQL.
 _HOLD = {
