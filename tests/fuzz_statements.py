@@ -23,7 +23,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.stages import all_stateful, plan_stages
+from tidegate.physical.planner import all_stateful, plan_stages
 from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.testing.declare import declare
 from tidegate.testing.loader import load_case

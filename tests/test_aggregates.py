@@ -6,7 +6,7 @@ import pytest
 
 from tests.compiling import accepted
 from tidegate.physical.aggregate import AggregatePlan, held_back_us, plan_aggregate
-from tidegate.physical.refusal import Unrunnable
+from tidegate.physical.operator_kind import Unrunnable
 from tidegate.plan import nodes as n
 
 

@@ -18,7 +18,7 @@ from tidegate.errors import TidegateError
 from tidegate.own_functions import python_declaration
 from tidegate.physical.explain import explain
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.user_functions import reads_user_functions
+from tidegate.physical.operator_kind import reads_user_functions
 from tidegate.plan import nodes as n
 from tidegate.remembered import remember, remembered
 from tidegate.results import listing

@@ -9,10 +9,8 @@ from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.catalog.objects import SideStream, Stream
 from tidegate.operators.join.interval import TimedJoin
 from tidegate.operators.operator import NO_LIMITS
-from tidegate.physical.late import typed_side
-from tidegate.physical.plan import plan_physical
-from tidegate.physical.refusal import Unrunnable
-from tidegate.physical.runner import runner_of
+from tidegate.physical.operator_kind import Unrunnable
+from tidegate.physical.planner import plan_physical, runner_of, typed_side
 from tidegate.plan.side_streams import LateStream, late_side, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"

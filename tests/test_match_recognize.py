@@ -14,8 +14,8 @@ from tests.test_runnable import check_runnable, pointed_at, stream_of
 from tidegate.catalog.objects import Stream
 from tidegate.errors import RunError
 from tidegate.physical.match_conditions import kind_named, scalar_of
-from tidegate.physical.refusal import Unrunnable
-from tidegate.physical.refusals import unrunnable
+from tidegate.physical.operator_kind import Unrunnable
+from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import Context, fresh_copy, referenced
 from tidegate.sql import match_recognize as pt

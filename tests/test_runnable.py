@@ -10,7 +10,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import RunError
-from tidegate.physical.refusals import require_end, unrunnable
+from tidegate.physical.rejections import require_end, unrunnable
 from tidegate.types import ChangelogKind
 
 MINUTE = "INTERVAL '1' MINUTE"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.operators.operator import NO_LIMITS, Limits
-from tidegate.physical.plan import OperatorPlan, plan_physical
+from tidegate.physical.planner import OperatorPlan, plan_physical
 from tidegate.physical.same_work import below, do_the_same, is_shareable
 from tidegate.plan.rewrite.optimizer import optimise
 

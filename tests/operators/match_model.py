@@ -21,9 +21,9 @@ from tidegate.operators.aggregate.groups import HASH
 from tidegate.operators.kernels.keys import canonical, hash_of
 from tidegate.operators.match.matcher import TIME
 from tidegate.operators.operator import NO_LIMITS, Operator
-from tidegate.physical.kind import Request
 from tidegate.physical.match import KIND
-from tidegate.physical.ports import PortPlan
+from tidegate.physical.operator_kind import Request
+from tidegate.physical.stage_sql import PortPlan
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimise

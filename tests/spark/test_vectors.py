@@ -18,7 +18,7 @@ from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
 from tidegate.operators.vectorized import Column, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.vectors import Untranslatable, known, translated
+from tidegate.physical.vectorized import Untranslatable, known, translated
 from tidegate.runtime import cutting
 from tidegate.runtime.frames import Frames
 from tidegate.spark.failure import JobFailed

@@ -44,7 +44,7 @@ from tidegate.compile.validate.side_streams import failing_rows, late_readers
 from tidegate.compile.validate.sinks import sink_findings
 from tidegate.compile.validate.validator import Mode, validate
 from tidegate.errors import CatalogError, Place, RunError, TidegateError, did_you_mean, not_built
-from tidegate.physical.refusals import unrunnable
+from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import bind
 from tidegate.plan.bind.declarations import (

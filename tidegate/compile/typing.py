@@ -12,8 +12,8 @@ from tidegate.catalog.settings import Settings
 from tidegate.compile.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Place, ScriptError, TidegateError
-from tidegate.physical.refusal import Unrunnable
-from tidegate.physical.refusals import refused
+from tidegate.physical.operator_kind import Unrunnable
+from tidegate.physical.rejections import refused
 from tidegate.plan.rewrite.optimizer import plan_to_run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _is_python(item: Declared) -> bool:
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
     """The stream with the plan that runs; what its types do not allow is refused here."""
     from tidegate.operators.operator import NO_LIMITS
-    from tidegate.physical.plan import plan_physical
+    from tidegate.physical.planner import plan_physical
     from tidegate.spark.analysis import analyse_plan
 
     plan = plan_to_run(stream.plan, settings)
@@ -82,7 +82,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
 
 
 def _type_late_rows(stream: Stream, catalog: Catalog) -> None:
-    from tidegate.physical.late import typed_side
+    from tidegate.physical.planner import typed_side
 
     emit = stream.query.emit
     side = catalog.get(emit.late_to) if emit is not None and emit.late_to is not None else None

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.columns import NOW, OP
-from tidegate.physical.calls import CallPlan, plan_call
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, emit_words, ttl_words
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
+from tidegate.physical.canonical import CallPlan, Words, emit_words, plan_call, text_of, ttl_words
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
 from tidegate.physical.typed import Operands, Types
-from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

@@ -8,12 +8,10 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.physical import aggregate
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.refusal import Refusal
+from tidegate.physical.canonical import Words, names_of, ttl_words
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
 from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands
-from tidegate.physical.words import names_of
 from tidegate.plan import nodes as n
 from tidegate.sql.statements import Emit, EmitMode
 from tidegate.types import Span

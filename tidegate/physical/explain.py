@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tidegate.physical.canonical import names_of, text_of
 from tidegate.physical.join import describe as describe_join
 from tidegate.physical.registry import kind_of
-from tidegate.physical.words import names_of, text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.expressions import with_plain_names
 from tidegate.sql.statements import EmitMode

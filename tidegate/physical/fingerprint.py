@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.physical.meaning import Words, emit_words, window_words
+from tidegate.physical.canonical import Words, emit_words, window_words
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate.columns import OP
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, window_words
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
+from tidegate.physical.canonical import Words, window_words
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
 from tidegate.plan import nodes as n
 from tidegate.sql.quoting import quoted
 

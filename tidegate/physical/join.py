@@ -10,13 +10,10 @@ from sqlglot import exp
 
 from tidegate.columns import OP
 from tidegate.physical.aggregate import WEIGHT_SQL
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.ports import Columns, PortPlan, column_sql
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, carries_op, micros
+from tidegate.physical.canonical import Words, text_of, ttl_words
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.stage_sql import Columns, PortPlan, SqlWriter, carries_op, column_sql, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
-from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import referenced
 from tidegate.sql import expressions as ex

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.columns import LIVE
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import carries_op
-from tidegate.physical.ticked_sql import TickedWriter, when_live
+from tidegate.physical.operator_kind import Refusal, Unrunnable, calls_user_function
+from tidegate.physical.stage_sql import TickedWriter, carries_op, when_live
 from tidegate.physical.typed import Operands, Types, arrow_type
-from tidegate.physical.user_functions import calls_user_function
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql

@@ -2,30 +2,265 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.physical.calls import plan_call
+from tidegate.physical.canonical import CallPlan, Words, ordered_by, ordering, plan_call, ttl_words
 from tidegate.physical.join import closing_sql
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.match_program import MatchPlan, require_translatable
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.order_by import ordered_by, ordering
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, micros
+from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.stage_sql import Columns, SqlWriter, column_sql, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
+from tidegate.plan.bind.scope import by_id, infer_type
 from tidegate.sql import match_recognize as pt
-from tidegate.sql.dialect import to_sql
+from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted
 from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRows
-    from tidegate.operators.match.matcher import Match, MatchSpec
+    from tidegate.operators.match.matcher import Match, MatchSpec, Taken, Totalled
+    from tidegate.operators.match.search import Condition, Here, Program, Running, Seen, Step
+
+
+# ---- A row pattern as a program, with conditions and measures over numbered values of rows.
+
+_RUNNING = ("count", "sum", "avg", "min", "max")
+# The sum of decimals with so many digits has ten more, and none is lost.
+_MOST_SUMMED = 28
+
+
+def require_translatable(node: n.Match) -> None:
+    """Refuse conditions that cannot run whatever the types turn out to be."""
+    fields = by_id(node.input.fields)
+    for item in node.conditions:
+        kinds = []
+        for part in item.parts:
+            if isinstance(part, n.Total):
+                _running_call(part, node.input)
+                kinds.append(UNKNOWN)
+            else:
+                kinds.append(kind_named(infer_type(part.value, fields)))
+        scalar_of(item.variable, item.tree, kinds)
+
+
+@dataclass
+class MatchPlan:
+    """Numbers variables, and values as it meets them; `values` are their SQL."""
+
+    node: n.Match
+    types: Types
+    values: list[str] = field(default_factory=list)
+    groups: list[frozenset[int]] = field(default_factory=list)
+
+    def numbers(self, variables: frozenset[str] | None) -> frozenset[int]:
+        """Variables by number; None is all of them."""
+        names = pt.variables(self.node.pattern)
+        return frozenset(
+            i for i, name in enumerate(names) if variables is None or name in variables
+        )
+
+    @property
+    def skip(self) -> str:
+        from tidegate.operators.match import matcher as match
+
+        return {
+            n.SkipTo.PAST_LAST_ROW: match.PAST_LAST_ROW,
+            n.SkipTo.NEXT_ROW: match.NEXT_ROW,
+            n.SkipTo.FIRST: match.TO_FIRST,
+            n.SkipTo.LAST: match.TO_LAST,
+        }[self.node.skip.to]
+
+    def program(self) -> Program:
+        from tidegate.operators.match.search import Program
+
+        names = pt.variables(self.node.pattern)
+        by_name = {item.variable: item for item in self.node.conditions}
+        conditions = tuple(
+            self._condition(by_name[name]) if name in by_name else None for name in names
+        )
+        steps, start = compiled(self.node.pattern)
+        return Program(steps, start, conditions, tuple(self.groups), self.node.within_us)
+
+    def measures(self) -> tuple[Taken | Totalled, ...]:
+        fields = self.node.fields[len(self.node.partition) :]
+        pairs = zip(fields, self.node.measures, strict=True)
+        return tuple(self._measure(item, part) for item, part in pairs)
+
+    # Values
+
+    def _value(self, sql: str) -> int:
+        if sql not in self.values:
+            self.values.append(sql)
+        return self.values.index(sql)
+
+    def _group(self, variables: frozenset[str] | None) -> int:
+        group = self.numbers(variables)
+        if group not in self.groups:
+            self.groups.append(group)
+        return self.groups.index(group)
+
+    def _measure(self, item: n.Field, part: n.Pick | n.Total) -> Taken | Totalled:
+        from tidegate.operators.aggregate.functions import Call
+        from tidegate.operators.match.matcher import Taken, Totalled
+
+        group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
+        if isinstance(part, n.Pick):
+            value = self._value(to_sql(part.value))
+            return Taken(value, result, group, part.last, part.offset, part.back)
+        own = plan_call(part.call, self.node.input)
+        texts = own.argument_sql
+        arguments = tuple(self.types.all(texts))
+        call = Call(
+            own.function, own.text, arguments, result, own.distinct, own.filtered, own.constants
+        )
+        return Totalled(call, tuple(map(self._value, texts)), group)
+
+    # Conditions
+
+    def _condition(self, item: n.Condition) -> Condition:
+        from tidegate.operators.match.search import Condition
+
+        found = [self._part(part) for part in item.parts]
+        test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
+        return Condition(test, tuple(part for part, _ in found))
+
+    def _part(self, part: n.Pick | n.Total) -> tuple[Seen | Here | Running, str]:
+        from tidegate.operators.match.search import Here, Seen
+
+        if isinstance(part, n.Total):
+            return self._running(part)
+        sql = to_sql(part.value)
+        value, kind = self._value(sql), kind_named(self.types.name(sql))
+        if kind == UNKNOWN:
+            message = f"values of type {self.types.name(sql)} cannot be compared across rows"
+            hint = "read a part of it, or to_json(…) of it."
+            raise Unrunnable(Refusal(message, hint, own_span(part.value)))
+        missing = None if part.missing is None else self._value(to_sql(part.missing))
+        if part.is_current:
+            return Here(value, part.back, missing), kind
+        group = self._group(part.variables)
+        return Seen(value, group, part.last, part.offset, part.back, missing), kind
+
+    def _running(self, part: n.Total) -> tuple[Running, str]:
+        from tidegate.operators.match.search import Running
+
+        call = _running_call(part, self.node.input)
+        group, result = self._group(part.variables), kind_named(self.types.name(to_sql(part.call)))
+        if not call.arguments and call.filter is None:
+            return Running(call.function, group), result
+        (sql,) = call.argument_sql
+        kind = kind_named(self.types.name(sql))
+        if not _adds_up(call, kind):
+            raise _unrunnable(part, f"{call.text} over {self.types.name(sql)} cannot run in DEFINE")
+        zero: object = 0
+        if result == "DOUBLE" and call.function != "avg":
+            zero = 0.0
+        elif result.startswith("DECIMAL"):
+            zero = Decimal(0)
+        elif kind in ("DOUBLE", "FLOAT"):
+            zero = 0.0
+        doubles = kind in ("DOUBLE", "FLOAT")
+        bits = 64 if call.function == "sum" and result == "BIGINT" else 0
+        return Running(call.function, group, self._value(sql), zero, doubles, bits), result
+
+
+def _running_call(part: n.Total, below: n.Node) -> CallPlan:
+    """An aggregate that can be computed row by row; raises Unrunnable."""
+    call = plan_call(part.call, below)
+    if call.function not in _RUNNING or call.distinct or len(call.argument_sql) > 1:
+        raise _unrunnable(part, f"{call.text} cannot run in DEFINE")
+    return call
+
+
+def _adds_up(call: CallPlan, kind: str) -> bool:
+    """Whether a running aggregate of values of a type is what Spark gives."""
+    if call.function == "count":
+        return True
+    if call.function in ("min", "max"):
+        return kind != UNKNOWN
+    whole = kind in ("TINYINT", "SMALLINT", "INT", "BIGINT")
+    if whole or kind in ("DOUBLE", "FLOAT"):
+        return True
+    digits = int(kind[8:].partition(",")[0]) if kind.startswith("DECIMAL(") else _MOST_SUMMED + 1
+    return call.function == "sum" and digits <= _MOST_SUMMED
+
+
+def _unrunnable(part: n.Total, message: str) -> Unrunnable:
+    hint = "count, sum, avg, min and max of numbers run in DEFINE; cast, as in CAST(x AS DOUBLE)."
+    return Unrunnable(Refusal(message, hint, own_span(part.call)))
+
+
+# Patterns
+
+
+def compiled(pattern: pt.Pattern) -> tuple[tuple[Step, ...], int]:
+    """The steps of a pattern, and the one to begin with."""
+    from tidegate.operators.match.search import Accept
+
+    compiler = _Compiler(pt.variables(pattern), [Accept()])
+    start = compiler.add(pattern, 0)
+    return tuple(compiler.steps), start
+
+
+@dataclass
+class _Compiler:
+    """Adds parts of a pattern from the back: each knows the step that follows it."""
+
+    names: Sequence[str]
+    steps: list[Step]
+
+    def add(self, pattern: pt.Pattern, then: int) -> int:
+        """The first step of a part that goes on with another step."""
+        from tidegate.operators.match.search import Take
+
+        if isinstance(pattern, pt.Variable):
+            return self._new(Take(self.names.index(pattern.name), then))
+        if isinstance(pattern, pt.Concatenation):
+            for part in reversed(pattern.parts):
+                then = self.add(part, then)
+            return then
+        if isinstance(pattern, pt.Alternation):
+            ways = [self.add(part, then) for part in pattern.parts]
+            found = ways.pop()
+            for way in reversed(ways):
+                found = self._fork(way, found, False)
+            return found
+        assert isinstance(pattern, pt.Repetition), "what is foreign was refused"
+        return self._repeat(pattern, then)
+
+    def _repeat(self, pattern: pt.Repetition, then: int) -> int:
+        if pattern.most is None:
+            # The loop needs its own number before its body is there.
+            loop = self._new(self.steps[0])
+            again = self.add(pattern.part, loop)
+            first, second = (then, again) if pattern.reluctant else (again, then)
+            self.steps[loop] = _fork(first, second)
+            found = loop
+        else:
+            found = then
+            for _ in range(pattern.most - pattern.least):
+                found = self._fork(self.add(pattern.part, found), then, pattern.reluctant)
+        for _ in range(pattern.least):
+            found = self.add(pattern.part, found)
+        return found
+
+    def _new(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def _fork(self, first: int, second: int, swapped: bool) -> int:
+        return self._new(_fork(second, first) if swapped else _fork(first, second))
+
+
+def _fork(first: int, second: int) -> Step:
+    from tidegate.operators.match.search import Fork
+
+    return Fork(first, second)
 
 
 # What it needs to know, and what it refuses

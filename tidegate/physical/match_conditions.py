@@ -29,7 +29,7 @@ from tidegate.operators.match.search import (
     Part,
     Scalar,
 )
-from tidegate.physical.refusal import Refusal, Unrunnable
+from tidegate.physical.operator_kind import Refusal, Unrunnable
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 

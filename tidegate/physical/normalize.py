@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.stage_sql import SqlWriter, carries_op
+from tidegate.physical.canonical import Words, ttl_words
+from tidegate.physical.operator_kind import Built, OperatorKind, Request
+from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.plan import nodes as n
 from tidegate.sql.quoting import quoted
 

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidegate.columns import OP
-from tidegate.physical.calls import CallPlan, plan_call
+from tidegate.physical.canonical import (
+    CallPlan,
+    Words,
+    in_words,
+    ordered_by,
+    ordering,
+    plan_call,
+    text_of,
+    ttl_words,
+)
 from tidegate.physical.join import closing_sql
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.order_by import ordered_by, ordering
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import SqlWriter, carries_op
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands, Types
-from tidegate.physical.words import in_words, text_of
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import NEWEST
 from tidegate.plan.nodes.over import (

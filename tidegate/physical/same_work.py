@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegate.physical.plan import FedPort, LeafPlan, OperatorPlan, ScanPlan
-from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
+from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
+from tidegate.physical.planner import FedPort, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
 
 

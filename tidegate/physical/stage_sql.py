@@ -7,16 +7,38 @@ the rows of session windows, temporal and ASOF joins are not (nobody runs that S
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.columns import NOW, OP
+from tidegate.columns import (
+    ARRIVAL,
+    ARRIVAL_FILE,
+    ARRIVAL_ROW,
+    BAD_MARK,
+    LETTER,
+    LETTER_COLUMNS,
+    LIVE,
+    MARK,
+    NOW,
+    OP,
+    ORIGIN,
+    SIDE,
+)
+from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
-from tidegate.sql.dialect import to_sql
+from tidegate.plan.bind.scope import volatile
+from tidegate.sql import expressions as ex
+from tidegate.sql.dialect import text_literal, to_sql
 from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
+
+if TYPE_CHECKING:
+    from tidegate.operators.aggregate.groups import Grid
 
 Leaf = Callable[[n.Node], str | None]
 
@@ -249,3 +271,312 @@ def window_bounds(spec: n.WindowSpec, us: str = "_us") -> str:
         ends = f"sequence({first}, {base} + {size}L, {slide}L)"
         return f"explode(transform({ends}, e -> named_struct('s', {base}, 'e', e)))"
     return f"named_struct('s', {us}, 'e', {us} + {size}L)"
+
+
+# ---- Rows on which an expression fails: they are turned off, with a dead letter on their side.
+
+_FAILED = "_tg_failed"
+_LITERAL = re.compile(r"-?\d+L?|'[^'\\]*'|true|false|null", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What a stream with on_error = 'dead_letter' puts below all that it computes."""
+
+    stream: str
+    types: Types
+
+    def below(
+        self,
+        rows: str,
+        node: n.Node,
+        expressions: Sequence[str],
+        kinds: Mapping[str, str | None] | None = None,
+    ) -> str:
+        """SQL for FROM: the rows of a node, without those on which an expression fails.
+
+        `kinds` are types of expressions that no operator asks for.
+        `explode` keeps the tests where they are written; elsewhere Spark takes out what they share
+        with the expressions themselves, and evaluates it unguarded.
+        """
+        plain = {quoted(item.id) for item in node.fields} | {OP, *ARRIVAL}
+        risky = [
+            sql
+            for sql in dict.fromkeys(expressions)
+            if sql not in plain and not _LITERAL.fullmatch(sql)
+        ]
+        if not risky:
+            return rows
+        tests = " ".join(
+            f"WHEN {is_failure(sql, self._hashable(sql, kinds or {}))} "
+            f"THEN {text_literal(_in_words(sql, node))}"
+            for sql in risky
+        )
+        tried = f"explode(array(CASE WHEN {LIVE} THEN CASE {tests} END END)) AS {_FAILED}"
+        side = f"CASE WHEN {_FAILED} IS NULL THEN {SIDE} ELSE {self._letter(node)} END"
+        return (
+            f"(SELECT * EXCEPT ({LIVE}, {SIDE}, {_FAILED}), "
+            f"{LIVE} AND {_FAILED} IS NULL AS {LIVE}, {side} AS {SIDE} "
+            f"FROM (SELECT *, {tried} FROM {rows}))"
+        )
+
+    def _hashable(self, sql: str, kinds: Mapping[str, str | None]) -> bool:
+        kind = kinds.get(sql) or self.types.by_sql.get(sql, "")
+        return "MAP<" not in kind and "VARIANT" not in kind
+
+    def _letter(self, node: n.Node) -> str:
+        columns = ", ".join(f"{quoted(item.id)} AS {quoted(item.name)}" for item in node.fields)
+        row = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
+        told = zip((text_literal(self.stream), _FAILED, row), LETTER_COLUMNS, strict=True)
+        letter = ", ".join(f"{sql} AS {name}" for sql, name in told)
+        return f"CAST(concat('{LETTER}', to_json(struct({letter}))) AS BINARY)"
+
+
+def _in_words(sql: str, node: n.Node) -> str:
+    """An expression with the names of columns instead of their ids."""
+    for item in node.fields:
+        sql = sql.replace(quoted(item.id), item.name)
+    return sql
+
+
+# ---- Spark SQL of a stage that feeds an operator: rows that are filtered out still tell the time.
+#
+# Next to its own columns every row carries where it came from, its event time, and whether it
+# is still a row. A filter turns a row off instead of dropping it, because the event time of a dropped
+# row moves the watermark too. A row that is turned off evaluates nothing.
+
+# Generators that give no row for an empty collection, and those that always give some.
+_OF_COLLECTION = frozenset({"EXPLODE", "POSEXPLODE", "INLINE"})
+_OUTER = {"EXPLODE_OUTER": "EXPLODE", "POSEXPLODE_OUTER": "POSEXPLODE", "INLINE_OUTER": "INLINE"}
+_ALWAYS = frozenset({"STACK", "JSON_TUPLE"})
+# The first rows of a task, and then every Nth.
+_ROW = "(monotonically_increasing_id() & 8589934591)"
+_SAMPLE = f"({_ROW} < 1000 OR {_ROW} % 128 = 0)"
+_NONE: Mapping[str, str | None] = {}
+GENERATORS = _OF_COLLECTION | _OUTER.keys() | _ALWAYS
+
+
+def when_live(sql: str) -> str:
+    """An expression that is computed for rows only."""
+    return f"CASE WHEN {LIVE} THEN {sql} END"
+
+
+class TickedWriter(SqlWriter):
+    """Prints a stage with the hidden columns; its leaves have them already."""
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        with_arrival: bool = False,
+        with_now: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(leaf)
+        self.guard = guard
+        self.carried: tuple[str, ...] = (ORIGIN, MARK, SIDE)
+        self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
+        self.carried += (NOW,) if with_now else ()
+        self.hidden = (*self.carried, LIVE)
+
+    def child(self, node: n.Node) -> str:
+        view = self.leaf(node)
+        return quoted(view) if view is not None else super().child(node)
+
+    def guarded(
+        self, node: n.Node, expressions: Sequence[str], kinds: Mapping[str, str | None] = _NONE
+    ) -> str:
+        """The rows of a node for FROM; where failures do not stop, those that do not fail."""
+        rows = self.child(node)
+        return rows if self.guard is None else self.guard.below(rows, node, expressions, kinds)
+
+    def _leaf(self, node: n.Node, view: str) -> str:
+        return f"SELECT {', '.join(self.ids(node))} FROM {quoted(view)}"
+
+    def _filter(self, node: n.Filter) -> str:
+        kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        live = f"CASE WHEN {LIVE} THEN coalesce({printed(node.condition)}, false) ELSE false END"
+        below = self.guarded(node.input, [printed(node.condition)])
+        return f"SELECT {', '.join(kept)}, {live} AS {LIVE} FROM {below}"
+
+    def _project(self, node: n.Project) -> str:
+        if self.guard is None:
+            return super()._project(node)
+        kinds = {
+            printed(tree): item.type
+            for item, tree in zip(node.fields, node.expressions, strict=True)
+            if not volatile(tree, {})
+        }
+        columns = [
+            f"{self._projected(tree)} AS {quoted(item.id)}"
+            for item, tree in zip(node.fields, node.expressions, strict=True)
+        ]
+        columns += [*self._op(node), *self.hidden]
+        return f"SELECT {', '.join(columns)} FROM {self.guarded(node.input, [*kinds], kinds)}"
+
+    def _projected(self, expression: exp.Expr) -> str:
+        plain = isinstance(expression.unnest(), exp.Column | exp.Literal)
+        return printed(expression) if plain else when_live(printed(expression))
+
+    def _explode(self, node: n.Explode) -> str:
+        names = ", ".join(quoted(name) for name in node.generated)
+        name = ex.call_name(node.generator) or ""
+        outer = node.outer or name in _OUTER
+        name = _OUTER.get(name, name)
+        arguments = [to_sql(part) for part in node.generator.expressions]
+        below = self.guarded(node.input, arguments)
+        live = LIVE
+        if name in _OF_COLLECTION:
+            if not outer:
+                has = f"coalesce(size({arguments[0]}) > 0, false)"
+                live = f"CASE WHEN {LIVE} THEN {has} ELSE false END"
+            arguments[0] = when_live(arguments[0])
+        call = f"{name.lower()}({', '.join(arguments)})"
+        generated = set(node.generated)
+        kept = [quoted(item.id) for item in node.fields if item.id not in generated]
+        kept += self._op(node)
+        own = [quoted(name) for name in node.generated]
+        return (
+            f"SELECT {', '.join([*kept, *own, *self.carried])}, {live} AS {LIVE} "
+            f"FROM {below} LATERAL VIEW OUTER {call} generated AS {names}"
+        )
+
+    def _filters(self, node: n.Node) -> bool:
+        return self.guard is not None or super()._filters(node)
+
+    def _computed(self, sql: str) -> str:
+        return when_live(sql)
+
+    def _bounds(self, spec: n.WindowSpec, us: str) -> str:
+        # A row that is turned off has no time, and so no window; it must stay all the same.
+        return window_bounds(spec, us).replace("explode(", "explode_outer(", 1)
+
+    def _hidden_where(self, condition: str) -> list[str]:
+        return [*self.carried, f"{LIVE} AND {condition} AS {LIVE}"]
+
+    def _only(self, node: n.Node, condition: str) -> str:
+        live = f"{LIVE} AND coalesce({condition}, false) AS {LIVE}"
+        return f"SELECT * EXCEPT ({LIVE}), {live} FROM {self.child(node)}"
+
+
+class LastWriter(TickedWriter):
+    """Prints the stage that feeds sinks: rows that are filtered out go, but for some of them, whose
+    time is looked at (`samples`). So the time that is shown is never too late."""
+
+    def __init__(
+        self, leaf: Leaf, with_now: bool, samples: bool, guard: Guard | None = None
+    ) -> None:
+        super().__init__(leaf, with_now=with_now, guard=guard)
+        self.samples = samples
+
+    def _filter(self, node: n.Filter) -> str:
+        condition = f"CASE WHEN {LIVE} THEN {printed(node.condition)} ELSE true END"
+        rows = self.guarded(node.input, [printed(node.condition)])
+        if not self.samples:
+            columns = ", ".join(self.ids(node))
+            return f"SELECT {columns} FROM {rows} WHERE {condition}"
+        kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
+        below = [*kept, LIVE, f"coalesce({condition}, false) AS _tg_kept", f"{_SAMPLE} AS _tg_some"]
+        inner = f"SELECT {', '.join(below)} FROM {rows}"
+        columns = ", ".join([*kept, f"{LIVE} AND _tg_kept AS {LIVE}"])
+        return f"SELECT {columns} FROM ({inner}) WHERE _tg_kept OR _tg_some"
+
+    def _only(self, node: n.Node, condition: str) -> str:
+        kept = f"CASE WHEN {LIVE} THEN {condition} ELSE true END"
+        return f"SELECT * FROM {self.child(node)} WHERE {kept}"
+
+
+# ---- What feeds an operator: the columns of its ports, and the SQL that makes them.
+
+
+@dataclass(frozen=True, eq=False)
+class PortPlan:
+    """The rows of one port: the node they come from, the SQL of each column of the stage, and
+    which of them an operator knows under which name."""
+
+    node: n.Node
+    stage: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    grid: Grid | None = None
+    # The column whose value is the pane, before the grid; often the event time itself.
+    time_id: str | None = None
+    # What the hash is made of, behind `lift`.
+    hashed: tuple[str, ...] = ()
+    # Whether rows say where they stood, because their order counts.
+    arrival: bool = False
+    # What Spark can add up of the rows of a group, as (name, SQL over the columns of the stage).
+    partials: tuple[tuple[str, str], ...] | None = None
+
+    def with_pane(self, column: str) -> PortPlan:
+        """The same, with the pane read from a column that is there already."""
+        from tidegate.operators.aggregate.groups import PANE
+
+        given = dict(self.columns)[PANE]
+        columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
+        used = {name for _, name in columns}
+        stage = tuple((name, sql) for name, sql in self.stage if name != given or name in used)
+        return replace(self, columns=columns, stage=stage)
+
+    def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
+        """The SQL of groups instead of rows, over the SQL of rows; None if it cannot be."""
+        from tidegate.operators.aggregate.groups import PANE, ROWS
+
+        if self.partials is None:
+            return None
+        given = dict(self.columns)
+        keys = [(name, column) for name, column in self.columns if name[0] == "k"]
+        by = [(name, f"CASE WHEN {LIVE} THEN {column} END") for name, column in keys]
+        if PANE in given:
+            by.append((PANE, f"CASE WHEN {LIVE} THEN {self._pane(given[PANE])} END"))
+        passed = [name for name in hidden if name != MARK]
+        columns = [*passed, f"max({MARK}) AS {MARK}", *(f"{sql} AS {name}" for name, sql in by)]
+        columns += [f"count(1) AS {ROWS}", *(f"{sql} AS {name}" for name, sql in self.partials)]
+        # Records of no use are counted apart from rows that were filtered out.
+        groups = [*passed, f"{MARK} <=> {BAD_MARK + 1}L - 1L", *(sql for _, sql in by)]
+        return f"SELECT {', '.join(columns)} FROM ({below}) GROUP BY {', '.join(groups)}"
+
+    def _pane(self, column: str) -> str:
+        if self.grid is None:
+            return column
+        offset, width = self.grid.offset_us, self.grid.width_us
+        return f"{column} - pmod({column} - {offset}L, {width}L)"
+
+    def select(self) -> list[str]:
+        """The SELECT list of its stage: computed for rows, NULL for ticks."""
+        trivial = {quoted(item.id) for item in self.node.fields}
+        return [
+            f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in self.stage
+        ]
+
+
+class Columns:
+    """Collects the columns of a port; the same SQL is sent once."""
+
+    def __init__(self) -> None:
+        self.by_sql: dict[str, str] = {}
+        self.named: list[tuple[str, str]] = []
+
+    def add(self, name: str, sql: str) -> None:
+        given = self.by_sql.setdefault(sql, f"x{len(self.by_sql)}")
+        self.named.append((name, given))
+
+    def add_all(self, letter: str, texts: Sequence[str]) -> None:
+        """Columns that are numbered: k0, k1, …"""
+        for index, sql in enumerate(texts):
+            self.add(f"{letter}{index}", sql)
+
+    def sql_of(self, given: str) -> str:
+        return next(sql for sql, name in self.by_sql.items() if name == given)
+
+    def port(self, node: n.Node, **rest: Any) -> PortPlan:
+        stage = tuple((given, sql) for sql, given in self.by_sql.items())
+        return PortPlan(node, stage, tuple(self.named), **rest)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, by which rows are hashed where they are few, behind `lift`."""
+        return tuple(name for name, _ in self.named if name[0] == "k")
+
+
+def column_sql(node: n.Node) -> list[str]:
+    """The columns of a node, quoted."""
+    return [quoted(item.id) for item in node.fields]

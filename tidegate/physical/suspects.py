@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from sqlglot import exp
 
 from tidegate.columns import LIVE
-from tidegate.physical.plan import LeafPlan, PhysicalPlan
-from tidegate.physical.stage_sql import is_failure
-from tidegate.physical.ticked_sql import TickedWriter
+from tidegate.physical.planner import LeafPlan, PhysicalPlan
+from tidegate.physical.stage_sql import TickedWriter, is_failure
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
+from tidegate.physical.canonical import Words, ordered_by, ordering, text_of, ttl_words
 from tidegate.physical.join import closing_sql
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.order_by import ordered_by, ordering
-from tidegate.physical.ports import Columns, column_sql
-from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import SqlWriter, carries_op
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands
-from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import OpenLookup, OpenSink, OpenSource, Pace
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.runtime.blame import OriginOf
 from tidegate.runtime.members import Member
 from tidegate.storage import Store

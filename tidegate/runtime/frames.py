@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.base import OpenLookup, OpenSink, OpenSource, Read
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.cutting import Epoch
 from tidegate.runtime.members import Member

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.objects import LookupTable
 from tidegate.connectors.base import OpenLookup
-from tidegate.physical.plan import EnrichPlan
+from tidegate.physical.planner import EnrichPlan
 from tidegate.storage import Store
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from tidegate.columns import OP
 from tidegate.connectors import view
 from tidegate.connectors.base import StreamRows
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
-from tidegate.physical.plan import PhysicalPlan, ScanPlan
-from tidegate.physical.runner import runner_of
+from tidegate.physical.planner import PhysicalPlan, ScanPlan, runner_of
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.side_streams import late_stream

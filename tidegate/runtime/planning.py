@@ -21,7 +21,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.operators.operator import Limits
-from tidegate.physical.plan import ScanPlan, plan_physical
+from tidegate.physical.planner import ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import side_plan
 from tidegate.plan.side_streams import late_inputs

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.physical.plan import OperatorPlan, ScanPlan
+from tidegate.physical.planner import OperatorPlan, ScanPlan
 from tidegate.physical.same_work import below, do_the_same, is_shareable
 from tidegate.plan import nodes as n
 from tidegate.runtime.cutting import Epoch

@@ -17,8 +17,8 @@ from sqlglot import exp
 from tidegate.catalog.objects import SideKind, Source
 from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.operators.vectorized import VectorStage
-from tidegate.physical.direct_scans import source_vectors
-from tidegate.physical.plan import PhysicalPlan, ScanPlan, row_leaves
+from tidegate.physical.planner import PhysicalPlan, ScanPlan, row_leaves
+from tidegate.physical.scan import source_vectors
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
 from tidegate.plan import nodes as n
 from tidegate.spark.direct import DirectScan

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.spark.order import OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.sides import Sides, note_bytes

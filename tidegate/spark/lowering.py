@@ -16,7 +16,8 @@ from pyspark.sql.types import StructField
 from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.lookup import FOUND
-from tidegate.physical.plan import (
+from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
+from tidegate.physical.planner import (
     FIRST_OPERATOR,
     EnrichPlan,
     FedPort,
@@ -24,11 +25,11 @@ from tidegate.physical.plan import (
     OperatorPlan,
     PhysicalPlan,
     ScanPlan,
+    place_of,
     row_leaves,
+    runner_of,
 )
-from tidegate.physical.runner import place_of, runner_of
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.user_functions import calls_user_functions, reads_user_functions
 from tidegate.spark.direct import DirectScan
 from tidegate.spark.enrich import EnrichSpec, enriching
 from tidegate.spark.fused import step_and_pack

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.columns import SIDE
-from tidegate.physical.plan import EnrichPlan, LeafPlan, OperatorPlan, ScanPlan
+from tidegate.physical.planner import EnrichPlan, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import Batches
 from tidegate.spark.sides import TICKS

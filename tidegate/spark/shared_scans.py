@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.catalog.objects import Source
 from tidegate.columns import SIDE
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.spark.reading import Place
 from tidegate.spark.shared_operators import Told
 from tidegate.spark.sides import TICKS

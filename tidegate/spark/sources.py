@@ -27,7 +27,7 @@ from tidegate.columns import (
     RECORD_LINE,
     SIDE,
 )
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.spark.computed import FAILED, with_computed
 from tidegate.sql.dialect import own_span, text_literal, to_sql
 from tidegate.sql.quoting import quoted

@@ -1,17 +1,105 @@
-"""Calls of aggregates: the function, the SQL of its arguments, and its constants."""
+"""Words for what state means; nothing here prints an object as a library would.
+
+Operators say what they mean with them, and `fingerprint` puts it together.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.words import in_words, text_of
+from tidegate.physical.operator_kind import Refusal, Unrunnable
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
+from tidegate.sql.statements import Emit
+
+if TYPE_CHECKING:
+    from tidegate.operators.kernels.ordering import Ordering
+    from tidegate.physical.typed import Types
+
+
+class Words:
+    """Writes expressions; a column is known by the number of its node and its place there."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, str] = {}
+
+    def text(self, value: Any) -> str:
+        """An expression as nested lists: its kind, then what it is made of."""
+        if isinstance(value, exp.Column):
+            return self.columns.get(value.name, f"?{value.name}")
+        if isinstance(value, exp.Paren):
+            return self.text(value.this)
+        if isinstance(value, exp.Literal):
+            return f"'{value.name}'" if value.is_string else value.name
+        if isinstance(value, exp.Expression):
+            parts = [f"{key}={self.text(part)}" for key, part in _parts(value)]
+            return f"({' '.join([value.key, *parts])})"
+        if isinstance(value, list | tuple):
+            return f"[{' '.join(self.text(part) for part in value)}]"
+        return str(value.value if hasattr(value, "value") else value)
+
+    def texts(self, trees: Sequence[exp.Expr]) -> str:
+        return self.text(list(trees))
+
+
+def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
+    """What an expression is made of, by name; what is not said is left out."""
+    said = ((key, tree.args[key]) for key in sorted(tree.args))
+    return [
+        (key, part) for key, part in said if part is not None and part is not False and part != []
+    ]
+
+
+def emit_words(emit: Emit | None) -> list[str]:
+    """When rows come out."""
+    if emit is None:
+        return ["emit=default"]
+    words = [f"emit={emit.mode.name.lower()}"]
+    words += [f"lateness={emit.lateness_us}"] if emit.lateness_us else []
+    return words
+
+
+def ttl_words(node: Any) -> list[str]:
+    """Whether rows are stamped; how long they live may change."""
+    return ["ttl"] if node.ttl_us is not None else []
+
+
+def window_words(spec: n.WindowSpec) -> str:
+    """Its kind and sizes in microseconds."""
+    clock = "clock" if spec.processing_time else "event"
+    return f"{spec.kind.name.lower()}({spec.size_us} {spec.slide_us} {spec.offset_us} {clock})"
+
+
+# ---- Expressions and columns as people read them.
+
+
+def text_of(tree: exp.Expr) -> str:
+    """SQL without the quotes that ids need."""
+    return to_sql(tree).replace("`", "")
+
+
+def names_of(fields: tuple[n.Field, ...]) -> str:
+    return ", ".join(item.name for item in fields)
+
+
+def in_words(tree: exp.Expr, node: n.Node) -> str:
+    """An expression with the names that the query gives to the columns of a node."""
+    names = {item.id: item.name for item in node.fields}
+
+    def named(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column) and part.name in names:
+            return exp.column(exp.to_identifier(names[part.name], quoted=True))
+        return part
+
+    return text_of(tree.copy().transform(named))
+
+
+# ---- Calls of aggregates: the function, the SQL of its arguments, and its constants.
 
 
 @dataclass(frozen=True)
@@ -121,3 +209,22 @@ def _constant(tree: exp.Expr) -> tuple[bool, Any]:
         values = [_constant(part) for part in tree.expressions]
         return all(known for known, _ in values), tuple(value for _, value in values)
     return False, None
+
+
+# ---- ORDER BY of top-N, OVER and MATCH_RECOGNIZE.
+
+
+def ordered_by(part: exp.Expr) -> str:
+    """The SQL of what is ordered by."""
+    return to_sql(part.this if isinstance(part, exp.Ordered) else part)
+
+
+def ordering(part: exp.Expr, types: Types) -> Ordering:
+    """Its type, whether it goes downwards, and whether NULLs come first."""
+    from tidegate.operators.kernels.ordering import Ordering
+
+    kind = types.of(ordered_by(part))
+    if not isinstance(part, exp.Ordered):
+        return Ordering(kind)
+    descending, first = bool(part.args.get("desc")), part.args.get("nulls_first")
+    return Ordering(kind, descending, not descending if first is None else bool(first))

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tidegate.physical.refusal import Refusal
+from sqlglot import exp
+
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
+from tidegate.sql import expressions as ex
+from tidegate.types import Span
 
 if TYPE_CHECKING:
     from tidegate.operators.operator import Limits, Operator
-    from tidegate.physical.meaning import Words
-    from tidegate.physical.ports import PortPlan
-    from tidegate.physical.stage_sql import SqlWriter
+    from tidegate.physical.canonical import Words
+    from tidegate.physical.stage_sql import PortPlan, SqlWriter
+    from tidegate.plan.nodes import Node
+
+
+# ---- Why a node cannot run.
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason and what to do instead; `span` if it is not the place of the whole node."""
+
+    message: str
+    hint: str | None = None
+    span: Span | None = None
+
+
+class Unrunnable(Exception):
+    """A node cannot run for a reason that shows only when it is planned in detail."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        # The node, once it is known which one was planned.
+        self.node: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -98,3 +123,34 @@ def unbuilt(
     return OperatorKind(
         name=name, describe=describe, build=build, meaning=meaning, sql=sql, refusals=refuse
     )
+
+
+# ---- Functions that are not Spark's own: Python, which is called for every row that it can reach.
+
+
+def calls_user_functions(node: n.Node, leaves: set[n.Node]) -> bool:
+    """Whether a stage calls a function that Spark does not have, above its leaves."""
+    if node in leaves:
+        return False
+    if reads_user_functions(node):
+        return True
+    return any(calls_user_functions(child, leaves) for child in node.inputs)
+
+
+def reads_user_functions(node: n.Node) -> bool:
+    """Whether an expression of this node calls one."""
+    return any(calls_user_function(tree) for tree in _trees(node))
+
+
+def calls_user_function(tree: exp.Expr) -> bool:
+    """Whether an expression calls one."""
+    known = ex.spark_functions()
+    return any(name not in known for name, _ in ex.calls(tree))
+
+
+def _trees(node: n.Node) -> Iterator[exp.Expr]:
+    for item in fields(node):
+        value = getattr(node, item.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, exp.Expr):
+                yield part

@@ -8,9 +8,9 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import Source
 from tidegate.operators.vectorized import Cast, Column, Vector
-from tidegate.physical.plan import ScanPlan
+from tidegate.physical.planner import ScanPlan
 from tidegate.physical.typed import arrow_type
-from tidegate.physical.vectors import Known, Untranslatable, known, translated
+from tidegate.physical.vectorized import Known, Untranslatable, known, translated
 from tidegate.plan import nodes as n
 
 

@@ -9,10 +9,9 @@ from tidegate.catalog.objects import SideKind, Stream
 from tidegate.errors import Place, RunError, not_built
 from tidegate.physical import lookup
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.refusal import Refusal
-from tidegate.physical.stages import Stage, all_enriched, all_scans, all_stateful, plan_stages
-from tidegate.physical.ticked_sql import GENERATORS
-from tidegate.physical.user_functions import reads_user_functions
+from tidegate.physical.operator_kind import Refusal, reads_user_functions
+from tidegate.physical.planner import Stage, all_enriched, all_scans, all_stateful, plan_stages
+from tidegate.physical.stage_sql import GENERATORS
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.physical.aggregate import WEIGHT_SQL
+from tidegate.physical.canonical import Words, text_of, ttl_words
 from tidegate.physical.join import common_types, operator_name, pairs_in_words
 from tidegate.physical.join import sql as join_sql
-from tidegate.physical.kind import Built, OperatorKind, Request
-from tidegate.physical.meaning import Words, ttl_words
-from tidegate.physical.ports import Columns, PortPlan
-from tidegate.physical.refusal import Refusal
-from tidegate.physical.stage_sql import carries_op, micros
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.stage_sql import Columns, PortPlan, carries_op, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
-from tidegate.physical.words import text_of
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted

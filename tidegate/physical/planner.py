@@ -2,43 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidegate.catalog.objects import LookupTable
+from tidegate.catalog.objects import Column, LookupTable, SideStream
 from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, SIDE
 from tidegate.errors import RunError
 from tidegate.operators.operator import Limits, Operator
 from tidegate.operators.vectorized import VectorStage
 from tidegate.operators.watermark import Origin
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.guard import Guard
-from tidegate.physical.kind import Built, Request
-from tidegate.physical.late import in_late_stream, is_judge, require_fitting
 from tidegate.physical.lookup import Wanted, enrich_sql, require_known_types, table_of, wanted
-from tidegate.physical.ports import PortPlan
-from tidegate.physical.refusal import Refusal, Unrunnable
-from tidegate.physical.stage_sql import carries_op, micros, output_sql
-from tidegate.physical.stages import (
-    EnrichNode,
-    LeafNode,
-    ScanNode,
-    Stage,
-    StatefulNode,
-    all_scans,
-    needs_clock,
-    plan_stages,
+from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.registry import kind_of
+from tidegate.physical.stage_sql import (
+    Guard,
+    LastWriter,
+    PortPlan,
+    TickedWriter,
+    carries_op,
+    micros,
+    output_sql,
 )
-from tidegate.physical.ticked_sql import LastWriter, TickedWriter
 from tidegate.physical.typed import TypedPlan, Types
-from tidegate.physical.vector_stages import last_stage, port_stage
+from tidegate.physical.vectorized import last_stage, port_stage
 from tidegate.plan import nodes as n
 from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidegate.operators.runner import Runner
+
+
+# ---- Cuts a logical plan into stages (Spark SQL) and the nodes between them that keep state.
+
+ScanNode = n.Scan | n.SideScan
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulNode:
+    """A node that keeps state, and the stages that feed its ports."""
+
+    node: n.Node
+    inputs: tuple[Stage, ...]
+
+    @property
+    def kind(self) -> OperatorKind:
+        return kind_of(self.node)
+
+    @property
+    def name(self) -> str:
+        return self.kind.name(self.node)
+
+
+@dataclass(frozen=True, eq=False)
+class EnrichNode:
+    """A lookup join, and the stage whose rows ask."""
+
+    node: n.Join
+    input: Stage
+
+
+LeafNode = ScanNode | StatefulNode | EnrichNode
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stateless run: one SQL text over its leaves, which stand in the order of the query."""
+
+    node: n.Node
+    leaves: tuple[LeafNode, ...]
+
+    @property
+    def scans(self) -> tuple[ScanNode, ...]:
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, n.Scan | n.SideScan))
+
+    @property
+    def stateful(self) -> tuple[StatefulNode, ...]:
+        """The operators right below it, be it through lookups."""
+        found: list[StatefulNode] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, StatefulNode):
+                found.append(leaf)
+            elif isinstance(leaf, EnrichNode):
+                found += leaf.input.stateful
+        return tuple(found)
+
+
+def plan_stages(plan: n.Node) -> Stage:
+    """The last stage of a plan; everything else hangs below it."""
+    return Stage(plan, tuple(_leaves(plan)))
+
+
+def _leaves(node: n.Node) -> Iterator[LeafNode]:
+    """Where a stage ends: sources, stateful nodes and lookups, left to right."""
+    if isinstance(node, n.Join) and node.kind is n.JoinKind.LOOKUP:
+        yield EnrichNode(node, plan_stages(node.left))
+        return
+    if not node.stateless:
+        yield StatefulNode(node, tuple(plan_stages(child) for child in node.inputs))
+        return
+    if isinstance(node, n.Scan | n.SideScan):
+        yield node
+    for child in node.inputs:
+        yield from _leaves(child)
+
+
+def all_stateful(stage: Stage) -> Iterator[StatefulNode]:
+    """Every node of a plan that keeps state, top down."""
+    for leaf in stage.stateful:
+        yield leaf
+        for below in leaf.inputs:
+            yield from all_stateful(below)
+
+
+def all_scans(stage: Stage) -> Iterator[ScanNode]:
+    """Every source a plan reads, in the order of the query."""
+    for leaf in stage.leaves:
+        if isinstance(leaf, StatefulNode):
+            for below in leaf.inputs:
+                yield from all_scans(below)
+        elif isinstance(leaf, EnrichNode):
+            yield from all_scans(leaf.input)
+        else:
+            yield leaf
+
+
+def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
+    """Every lookup of a plan, top down."""
+    for leaf in stage.leaves:
+        if isinstance(leaf, StatefulNode):
+            for below in leaf.inputs:
+                yield from all_enriched(below)
+        elif isinstance(leaf, EnrichNode):
+            yield leaf
+            yield from all_enriched(leaf.input)
+
+
+def needs_clock(stage: Stage) -> bool:
+    """Whether something depends on processing time, so that epochs must come without rows too."""
+    if any(leaf.node.reads_clock for leaf in all_stateful(stage)):
+        return True
+    scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
+    return bool(stage.stateful) and any(
+        scan.source.options["idle_timeout"] is not None for scan in scans
+    )
+
+
+# ---- LATE DATA TO: the rows that operators find too late, with the columns of one stream.
+
+
+def require_fitting(late: LateStream, node: n.Node) -> None:
+    """Refuse columns whose types turn out to differ; the validator knows declared types alone."""
+    for one, other in late.clashes:
+        error = Unrunnable(
+            Refusal(
+                f"rows can be too late in {len(late.inputs)} places of this query, and their "
+                f"columns {one.name} have the types {one.type} and {other.type}",
+                "CAST one of them to the type of the other, or rename it, in a subquery below.",
+            )
+        )
+        error.node = node
+        raise error
+
+
+def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
+    """A late stream with the types of its columns, and what its rows mean."""
+    late = late_stream(plan)
+    found = [Column(item.name, item.type) for item in late.columns]
+    judges = dict.fromkeys(item.judge for item in late.inputs)
+    lines = [line for judge in judges for line in canonical(judge).splitlines()]
+    columns = (*found, *side.columns[len(found) :])
+    return replace(side, columns=columns, meaning="; ".join(lines))
+
+
+def is_judge(late: LateStream | None, node: n.Node) -> bool:
+    """Whether a node finds rows that a late stream wants."""
+    return late is not None and any(item.judge is node for item in late.inputs)
+
+
+def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
+    """The operator of a judge, whose late rows get the columns of the stream."""
+    from tidegate.operators.late_rows import with_late_columns
+
+    if len(late.inputs) == 1:
+        return operator
+    stream = tuple(types.all([quoted(item.id) for item in late.columns]))
+    own = [item for item in late.inputs if item.judge is node]
+    return with_late_columns(operator, stream, {item.port: late.sources(item.rows) for item in own})
+
 
 # Operators are numbered from here on, sources from 0.
 FIRST_OPERATOR = 1_000
@@ -389,3 +544,26 @@ def _is_mark(stage: Stage, time_id: str | None) -> bool:
         return False
     name = scan.source.watermark.column.lower()
     return any(item.id == time_id and item.name.lower() == name for item in scan.fields)
+
+
+# ---- What steps an operator in its key groups.
+
+
+def runner_of(plan: OperatorPlan) -> Runner:
+    """The runner of an operator, which knows the origins of its time by their place."""
+    from tidegate.operators.runner import Runner
+
+    origins = tuple(
+        tuple(
+            replace(origin, id=place_of(number, place)) for place, origin in enumerate(fed.origins)
+        )
+        for number, fed in enumerate(plan.ports)
+    )
+    return Runner(
+        plan.number, plan.operator, origins, plan.by_clock, plan.held_back_us, plan.meaning
+    )
+
+
+def place_of(port: int, place: int) -> int:
+    """An origin as its operator knows it: the same however the rest of a query changes."""
+    return port * FIRST_OPERATOR + place
