@@ -23,10 +23,8 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.context import PipelineContext
-from tidegate.runtime.members import Member
-from tidegate.runtime.pipeline import Pipeline
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Pipeline, PipelineContext, Step
+from tidegate.runtime.reconciliation import Member
 from tidegate.spark.order import Order
 from tidegate.storage import local as disk
 from tidegate.storage import open_store

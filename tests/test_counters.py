@@ -12,8 +12,8 @@ from tidegate.connectors.base import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import State
 from tidegate.operators.watermark import END_US
-from tidegate.runtime.counters import Counters, at_work, moment
-from tidegate.runtime.notes import Notes, StreamNotes
+from tidegate.runtime.epoch import Notes, StreamNotes
+from tidegate.runtime.status import Counters, at_work, moment
 
 SECOND = 1_000_000
 

@@ -20,7 +20,7 @@ from tidegate.connectors.delta import table_sink as delta_sink
 from tidegate.connectors.delta.table_sink import DeltaSink
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 from tidegate.types import ChangelogKind
 
 COLUMNS = (("a", "BIGINT"), ("id", "STRING"))

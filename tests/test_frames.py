@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.base import Cut
-from tidegate.runtime.cutting import Epoch
+from tidegate.runtime.epoch import Epoch
 from tidegate.runtime.frames import Frames, Job
 from tidegate.spark.frame import PipelineFrame
 from tidegate.spark.order import Order

@@ -14,7 +14,7 @@ from tests.sinks import files_source
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.files import listing
-from tidegate.runtime.state_files import StateFiles
+from tidegate.runtime.cleanup import StateFiles
 from tidegate.storage import Store, open_store
 from tidegate.storage.local import LocalStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.locks import LEASES, Lease
+from tidegate.runtime.directory import LEASES, Lease
 from tidegate.storage import Store, open_store
 
 
@@ -62,7 +62,7 @@ def test_a_holder_elsewhere_is_given_time_to_say_that_it_lives(store: Store) -> 
 
 
 def test_a_holder_of_this_machine_that_has_ended_is_not_waited_for(store: Store) -> None:
-    program = "import sys\nfrom tidegate.runtime.locks import Lease\nfrom tidegate.storage import open_store\nimport os\nLease(open_store(sys.argv[1])).take()\nos._exit(9)"
+    program = "import sys\nfrom tidegate.runtime.directory import Lease\nfrom tidegate.storage import open_store\nimport os\nLease(open_store(sys.argv[1])).take()\nos._exit(9)"
     subprocess.run([sys.executable, "-c", program, store.uri], check=False)
     lease = Lease(store, sleep=lambda _: pytest.fail("it waits"))
     lease.take()

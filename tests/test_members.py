@@ -9,8 +9,7 @@ import pytest
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.late_inputs import late_offsets
-from tidegate.runtime.members import Member, alone, opened
+from tidegate.runtime.reconciliation import Member, alone, late_offsets, opened
 
 EMPTY = Manifest(0, -1, 16, 0)
 BIDS = SourceState("files", {"path": "/in/bids", "format": "json"})

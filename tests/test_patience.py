@@ -118,7 +118,7 @@ def test_workers_that_leave_in_mid_epoch_take_no_share_with_them(
     """Tasks of a frame read the shares of the order by number: there must be one for each."""
     house = House(tmp_path, streams=1)
     house.catalog.get("s").options._values["inserts_per_epoch"] = 500  # type: ignore[union-attr]
-    monkeypatch.setattr("tidegate.runtime.cutting._SMALL_BYTES", 0)
+    monkeypatch.setattr("tidegate.runtime.epoch._SMALL_BYTES", 0)
     monkeypatch.setattr(NoSpark, "sparkContext", Shrinking())
     house.insert(*range(1, 201))
     unread: list[int] = []

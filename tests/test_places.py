@@ -9,7 +9,7 @@ import pytest
 import tidegate
 from tidegate.cli import package
 from tidegate.errors import RunError, ScriptError
-from tidegate.runtime.places import is_cluster
+from tidegate.runtime.planning import is_cluster
 
 SCRIPT = """
 CREATE SOURCE s (a BIGINT) WITH (connector = 'files', path = 'in');

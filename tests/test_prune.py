@@ -21,9 +21,8 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError
+from tidegate.runtime.cleanup import Pruning, parked_warning
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.parked import parked_warning
-from tidegate.runtime.prune import Pruning
 from tidegate.storage import Store
 from tidegate.storage import local as disk
 

@@ -28,7 +28,7 @@ from tidegate.queries.readable import Readable, readable, store_readable, stored
 from tidegate.queries.result import QueryResult
 from tidegate.queries.snapshot import snapshot
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.views import view_sink
+from tidegate.runtime.reconciliation import view_sink
 from tidegate.types import ChangelogKind
 
 TABLE = pa.table({"a": [1, 2, 3], "name": ["x", "y", None]})

@@ -9,8 +9,8 @@ import pytest
 from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.operators.operator import NO_LIMITS, Limits
 from tidegate.physical.planner import OperatorPlan, plan_physical
-from tidegate.physical.same_work import below, do_the_same, is_shareable
 from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.runtime.frames import below, do_the_same, is_shareable
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, TUMBLE(ts, {MINUTE})"

@@ -18,7 +18,7 @@ from tidegate.operators.aggregate.groups import HASH, PANE, GroupSpec, Layout, O
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin, Tick, decode_ticks
-from tidegate.runtime.notes import Notes
+from tidegate.runtime.epoch import Notes
 from tidegate.spark.order import Order, OrderPlace
 from tidegate.spark.pack import PackSpec, packer
 from tidegate.spark.sides import late_bytes, note_bytes

@@ -17,7 +17,7 @@ from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.runtime.directory import DataDirectory
-from tidegate.supervisor import Supervisor
+from tidegate.runtime.supervisor import Supervisor
 
 LATE = (
     "CREATE STREAM s AS SELECT window_end, count(*) AS n FROM bids "

@@ -22,7 +22,7 @@ from tidegate.connectors.base import Decided, EpochId, SinkContext
 from tidegate.connectors.changelog import standing
 from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
 from tidegate.errors import RunError
-from tidegate.runtime.views import changed_view
+from tidegate.runtime.reconciliation import changed_view
 from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
 

@@ -12,7 +12,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError
 from tidegate.queries.asking import ask, last_rows, not_kept
 from tidegate.queries.readable import Readable, readable, store_readable
-from tidegate.supervisor import Supervisor
+from tidegate.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from tidegate.queries.result import QueryResult

@@ -32,12 +32,12 @@ from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import plan_to_run
 from tidegate.remembered import Remembered, remember, remembered
 from tidegate.results import Result, describe, print_rows, restored_text, shown
+from tidegate.runtime.cleanup import parked_warning
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.parked import parked_warning
-from tidegate.runtime.places import is_cluster, unshared_directory, unshared_paths
+from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_paths
+from tidegate.runtime.supervisor import Supervisor
 from tidegate.sql import statements as st
 from tidegate.subscription import Subscription
-from tidegate.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.status import State
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 from tidegate.storage import local as disk
 
 

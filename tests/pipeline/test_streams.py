@@ -10,9 +10,8 @@ from tests.pipelines import House, check, expected, kill_at
 from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.manifests import forget_stream
 from tidegate.errors import DataDirectoryError, RunError
-from tidegate.runtime.cutting import Epoch
-from tidegate.runtime.ordering import order_of
-from tidegate.runtime.steps import Step
+from tidegate.runtime.epoch import Epoch, order_of
+from tidegate.runtime.pipeline import Step
 from tidegate.storage import open_store
 
 

@@ -18,7 +18,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 
 class Texts(KafkaSink):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.real.kafka import Broker
 from tests.spark.helpers import open_with, rows_of
-from tidegate.runtime import cutting
+from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark

@@ -20,7 +20,7 @@ import tidegate
 from tests.real.postgres import PASSWORD, Postgres
 from tests.real.postgres_program import script
 from tests.spark.helpers import eventually
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

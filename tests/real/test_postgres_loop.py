@@ -18,7 +18,7 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
 

@@ -11,7 +11,7 @@ import sys
 
 import tidegate
 from tidegate.runtime import pipeline
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 SCRIPT = """
 CREATE SOURCE bids (

@@ -13,7 +13,7 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.generator import generator
 from tidegate.errors import RunError
 from tidegate.runtime import pipeline
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark

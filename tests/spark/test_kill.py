@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.kill_campaign import Campaign
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 pytestmark = pytest.mark.spark
 

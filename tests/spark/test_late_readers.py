@@ -11,7 +11,7 @@ import pytest
 from tests.spark.helpers import open_with, play, rows_of, standing
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.steps import Step
+from tidegate.runtime.pipeline import Step
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,8 @@ import pytest
 import tidegate
 from tests.spark.helpers import bag, rows_of
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.runtime import cutting, sharing
+from tidegate.runtime import epoch as cutting
+from tidegate.runtime import frames as sharing
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate
 from tests.spark.helpers import rows_of
-from tidegate.runtime import cutting
+from tidegate.runtime import epoch as cutting
 from tidegate.spark import frame as frames
 
 pytestmark = pytest.mark.spark

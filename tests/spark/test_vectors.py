@@ -19,7 +19,7 @@ from tidegate.connectors.files import source as files_source
 from tidegate.operators.vectorized import Column, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Untranslatable, known, translated
-from tidegate.runtime import cutting
+from tidegate.runtime import epoch as cutting
 from tidegate.runtime.frames import Frames
 from tidegate.spark.failure import JobFailed
 from tidegate.sql.dialect import DIALECT

@@ -9,9 +9,8 @@ from tidegate.cli import data, scripts
 from tidegate.cli.screen import open_screen
 from tidegate.cli.text import size
 from tidegate.errors import RunError, did_you_mean
+from tidegate.runtime.cleanup import Pruning, declared_in, parked
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.parked import declared_in, parked
-from tidegate.runtime.prune import Pruning
 
 
 def prune(path: str, streams: Sequence[str], files: Sequence[str], dry_run: bool) -> int:

@@ -31,9 +31,9 @@ from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.queries.asking import last_rows
 from tidegate.queries.readable import stored_readable
 from tidegate.remembered import remembered
-from tidegate.runtime.counters import Counters
 from tidegate.runtime.directory import DataDirectory
-from tidegate.supervisor import forgets
+from tidegate.runtime.status import Counters
+from tidegate.runtime.supervisor import forgets
 
 if TYPE_CHECKING:
     from tidegate.queries.result import QueryResult

@@ -13,7 +13,7 @@ from tidegate.connectors import view
 from tidegate.connectors.view import Shape
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
-from tidegate.runtime.views import shape_of
+from tidegate.runtime.reconciliation import shape_of
 from tidegate.storage import NotThere
 from tidegate.types import ChangelogKind
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.connectors.base import OpenLookup, OpenSink, OpenSource, Read
-from tidegate.physical.planner import ScanPlan
+from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
+from tidegate.physical.planner import FedPort, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.cutting import Epoch
-from tidegate.runtime.members import Member
-from tidegate.runtime.notes import Notes
-from tidegate.runtime.sharing import Group, Sharing
+from tidegate.runtime.epoch import Epoch, Notes
+from tidegate.runtime.reconciliation import Member
 from tidegate.spark.culprit import Culprit, culprit
 from tidegate.spark.failure import JobFailed
 from tidegate.spark.frame import (
@@ -31,6 +30,167 @@ from tidegate.spark.shared_operators import FIRST_SHARED, SharedOperator, Shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# ---- Operators of several streams that do the same work: one step serves all of them.
+#
+# What their state means is the same text. Beyond that everything must be equal that the text leaves
+# out: limits, how long rows live, how far times may be ahead.
+
+
+def is_shareable(plan: OperatorPlan) -> bool:
+    """Whether another stream could use what it gives, and what comes by on its side.
+
+    Late rows belong to their stream. Lookups may find something else the next time, and functions
+    of the user may be others by the same name.
+    """
+    if plan.operator.late is not None or reads_user_functions(plan.node):
+        return False
+    return all(_is_plain(fed) for fed in plan.ports)
+
+
+def _is_plain(fed: FedPort) -> bool:
+    if calls_user_functions(fed.port.node, {leaf.node for leaf in fed.leaves}):
+        return False
+    return all(
+        is_shareable(leaf)
+        if isinstance(leaf, OperatorPlan)
+        else isinstance(leaf, ScanPlan) and isinstance(leaf.node, n.Scan)
+        for leaf in fed.leaves
+    )
+
+
+def do_the_same(one: OperatorPlan, other: OperatorPlan) -> bool:
+    """Whether both give the same rows if they are given the same; both are shareable."""
+    if (one.meaning, *_settings(one)) != (other.meaning, *_settings(other)):
+        return False
+    ports = zip(one.ports, other.ports, strict=True)
+    return one.operator == other.operator and all(_ports_alike(a, b) for a, b in ports)
+
+
+def _settings(plan: OperatorPlan) -> tuple[object, ...]:
+    return plan.by_clock, plan.held_back_us, plan.arrival, plan.clocked, len(plan.ports)
+
+
+def _ports_alike(one: FedPort, other: FedPort) -> bool:
+    times = [(o.idle_us, d) for o, (_, d) in zip(one.origins, one.delays, strict=True)]
+    others = [(o.idle_us, d) for o, (_, d) in zip(other.origins, other.delays, strict=True)]
+    if times != others or len(one.leaves) != len(other.leaves):
+        return False
+    return all(_leaves_alike(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))
+
+
+def _leaves_alike(one: LeafPlan, other: LeafPlan) -> bool:
+    if isinstance(one, OperatorPlan) and isinstance(other, OperatorPlan):
+        return do_the_same(one, other)
+    if not (isinstance(one, ScanPlan) and isinstance(other, ScanPlan)):
+        return False
+    if not (isinstance(one.node, n.Scan) and isinstance(other.node, n.Scan)):
+        return False
+    same = (one.arrival, one.clocked) == (other.arrival, other.clocked)
+    return same and one.node.source == other.node.source
+
+
+def below(plan: OperatorPlan) -> Iterator[LeafPlan]:
+    """All that stands below a shareable operator, and itself, in a fixed order."""
+    yield plan
+    for fed in plan.ports:
+        for leaf in fed.leaves:
+            yield from below(leaf) if isinstance(leaf, OperatorPlan) else [leaf]
+
+
+# ---- Which operators of a pipeline step once for several streams.
+#
+# Every stream has its own plan, offsets and heads, and could go on alone. But where streams have the
+# same operator over the same sources, are equally far and have the same state, the work is done once:
+# all of them get the same new heads, and so will be together in the next epoch too.
+
+# Operators by stream and number that do the same work.
+Group = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An operator; the keys of what steps with it, and the sources below."""
+
+    stream: str
+    plan: OperatorPlan
+    keys: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def goes_with(self, other: _Candidate, epoch: Epoch, manifest: Manifest) -> bool:
+        """Whether both read the same ranges now, and have the same state."""
+        ranges = (
+            epoch.cuts.get((self.stream, name)) is epoch.cuts.get((other.stream, name))
+            for name in self.sources
+        )
+        states = zip(self.keys, other.keys, strict=True)
+        known = manifest.operators
+        return all(ranges) and all(known[a].heads == known[b].heads for a, b in states)
+
+
+class Sharing:
+    """The operators of some members that do the same, found once."""
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._alike: list[list[_Candidate]] = []
+        for member in members:
+            for candidate in _candidates(member):
+                self._add(candidate)
+
+    def _add(self, candidate: _Candidate) -> None:
+        for known in self._alike:
+            if do_the_same(known[0].plan, candidate.plan):
+                known.append(candidate)
+                return
+        self._alike.append([candidate])
+
+    def groups(self, epoch: Epoch, manifest: Manifest) -> tuple[Group, ...]:
+        """Those that step together in an epoch."""
+        found: list[list[_Candidate]] = []
+        for alike in self._alike:
+            found += _together(alike, epoch, manifest)
+        return tuple(
+            tuple((item.stream, item.plan.number) for item in group)
+            for group in found
+            if len(group) > 1
+        )
+
+
+def _candidates(member: Member) -> list[_Candidate]:
+    """Its operators that others could share."""
+    if member.plan.guarded:
+        return []
+    keys = {number: key for number, (key, _) in member.operators().items()}
+    return [
+        _Candidate(member.key, plan, _keys(plan, keys), _sources(plan))
+        for plan in member.plan.operators
+        if is_shareable(plan)
+    ]
+
+
+def _keys(plan: OperatorPlan, keys: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(keys[leaf.number] for leaf in below(plan) if isinstance(leaf, OperatorPlan))
+
+
+def _sources(plan: OperatorPlan) -> tuple[str, ...]:
+    scans = (leaf.node for leaf in below(plan) if isinstance(leaf, ScanPlan))
+    return tuple(node.source.name.lower() for node in scans if isinstance(node, n.Scan))
+
+
+def _together(
+    alike: Sequence[_Candidate], epoch: Epoch, manifest: Manifest
+) -> list[list[_Candidate]]:
+    groups: list[list[_Candidate]] = []
+    for candidate in alike if len(alike) > 1 else ():
+        for group in groups:
+            if group[0].goes_with(candidate, epoch, manifest):
+                group.append(candidate)
+                break
+        else:
+            groups.append([candidate])
+    return groups
+
 
 # Whether epochs are large, how many tasks they have, and what Spark itself can read of them, with
 # whether tasks can read it too: a frame whose tasks read would leave out what they cannot; and who

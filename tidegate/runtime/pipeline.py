@@ -10,36 +10,92 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
-from tidegate.catalog.objects import Sink, Source
+from tidegate.catalog.objects import LookupTable, Sink, Source
+from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests, without_stream
-from tidegate.connectors.base import Decided, EpochId, OpenSink, OpenSource, Pace
+from tidegate.connectors.base import Decided, EpochId, OpenLookup, OpenSink, OpenSource, Pace
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.spans import span_listener
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
+from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.blame import with_culprit
-from tidegate.runtime.context import PipelineContext
-from tidegate.runtime.counters import Counters, at_work
-from tidegate.runtime.cutting import Epoch, has_little_state, has_open_ends, next_epoch, wake_us
-from tidegate.runtime.decision import decision
+from tidegate.runtime.blame import OriginOf, with_culprit
+from tidegate.runtime.cleanup import OFFSETS, StateFiles
+from tidegate.runtime.epoch import (
+    Epoch,
+    Notes,
+    decision,
+    has_little_state,
+    has_open_ends,
+    next_epoch,
+    order_of,
+    wake_us,
+)
 from tidegate.runtime.frames import Frames, Job
-from tidegate.runtime.lookups import Lookups
-from tidegate.runtime.members import Member, alone, opened
-from tidegate.runtime.missed import missed
-from tidegate.runtime.notes import Notes
-from tidegate.runtime.ordering import order_of
-from tidegate.runtime.patience import Patience, T
-from tidegate.runtime.state_files import OFFSETS, StateFiles
-from tidegate.runtime.steps import Step, reached
+from tidegate.runtime.planning import Lookups
+from tidegate.runtime.reconciliation import Member, alone, missed, opened
+from tidegate.runtime.retry import Patience, T
+from tidegate.runtime.status import Counters, at_work
 from tidegate.spark.failure import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
 from tidegate.spark.order import Order, OrderPlace
+from tidegate.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# ---- The steps of an epoch, in the order in which they are done.
+#
+# A process may die at any of them: tests enumerate them here and see to it that it does.
+
+
+class Step(Enum):
+    """What has just been done."""
+
+    CUT = "cut"
+    ORDERED = "ordered"
+    RAN = "ran"
+    DECIDED = "decided"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    SWEPT = "swept"
+
+
+def reached(step: Step) -> None:
+    """Nothing happens here; tests put something in its place."""
+
+
+# ---- What a pipeline gets from its session.
+
+
+@dataclass(frozen=True)
+class PipelineContext:
+    """What a pipeline needs from its session."""
+
+    spark: SparkSession
+    settings: Settings
+    # The folder of the pipeline, and the one for the orders of this process.
+    store: Store
+    orders: str
+    open_source: Callable[[Source, str, Pace], OpenSource]
+    open_sink: Callable[[Sink, str, Member], OpenSink]
+    open_lookup: Callable[[LookupTable, str], OpenLookup]
+    source_of: Callable[[ScanPlan], Source]
+    key_groups: int
+    # The text that a stream was declared in.
+    origin_of: OriginOf = lambda stream: None
+    # Raises if another process has taken over the data directory.
+    require_held: Callable[[], None] = lambda: None
+
 
 # How long the loop sleeps when nothing is new, unless somebody wakes it.
 _POLL_SECONDS = 0.02

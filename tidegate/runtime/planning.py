@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
+    LookupTable,
     Origin,
     SideKind,
     SideStream,
@@ -19,13 +20,16 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
+from tidegate.connectors.base import OpenLookup
 from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import CatalogError, DataDirectoryError, Place, TidegateError
 from tidegate.operators.operator import Limits
-from tidegate.physical.planner import ScanPlan, plan_physical
+from tidegate.physical.planner import EnrichPlan, ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import side_plan
 from tidegate.plan.side_streams import late_inputs
-from tidegate.runtime.members import Member
+from tidegate.runtime.reconciliation import Member
+from tidegate.storage import Store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,3 +119,79 @@ class Planning:
         declared = self.catalog.get(stream)
         given = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
         return int(given if given is not None else self.settings["trigger_interval"])
+
+
+# ---- The lookup tables of a pipeline.
+
+
+@dataclass
+class Lookups:
+    """Opens what streams ask, and closes what nobody asks any more."""
+
+    store: Store
+    open_lookup: Callable[[LookupTable, str], OpenLookup]
+    opened: dict[str, OpenLookup] = field(default_factory=dict)
+    # The declarations that these were opened by: one of the same name may be another table.
+    _declared: dict[str, LookupTable] = field(default_factory=dict)
+
+    def open(self, plans: Sequence[EnrichPlan]) -> None:
+        found: dict[str, OpenLookup] = {}
+        for table in (plan.table for plan in plans):
+            name = table.name.lower()
+            if name not in self.opened or self._declared.get(name) != table:
+                scratch = self.store.child("lookups").child(name).uri
+                self.opened[name] = self.open_lookup(table, scratch)
+                self._declared[name] = table
+            found[name] = self.opened[name]
+        self.opened = found
+
+    def as_of(self, spark: SparkSession) -> dict[str, Any]:
+        """What the tasks of an epoch must know to see all tables as they are now."""
+        return {name: lookup.as_of(spark) for name, lookup in self.opened.items()}
+
+
+# ---- Where the machines of a cluster find files: a path of one machine's disk is not such a place.
+
+_HINT = (
+    "use a URI that all machines reach, such as s3://bucket/folder; or, if this path leads to the "
+    "same files on all of them (NFS, say), SET shared_disk = true;"
+)
+
+
+def is_cluster(master: str | None) -> bool:
+    """Whether tasks run on other machines than the driver."""
+    return master is not None and not master.startswith("local")
+
+
+def unshared_directory(data: str) -> TidegateError | None:
+    """A data directory that tasks on other machines could not read or write."""
+    if not data.startswith("file:"):
+        return None
+    return DataDirectoryError(
+        "TG-601",
+        f"the data directory {data} is on the disk of one machine, and tasks of a cluster run on "
+        "others",
+        hint=_HINT,
+    )
+
+
+def unshared_paths(declared: Iterable[Declared]) -> list[TidegateError]:
+    """Sources and sinks with a path that tasks on other machines could not read or write."""
+    return [_misplaced(item) for item in declared if _is_local(item)]
+
+
+def _is_local(item: Declared) -> bool:
+    path = item.options.get("path")
+    return isinstance(path, str) and uri(path).startswith("file:")
+
+
+def _misplaced(item: Declared) -> TidegateError:
+    given = next(option for option in item.statement.options if option.name.lower() == "path")
+    span = given.value_span
+    return CatalogError(
+        "TG-207",
+        f"the path of {item.name} is on the disk of one machine, and tasks of a cluster run on "
+        "others",
+        place=Place(item.origin.text, span.start, span.end, item.origin.file),
+        hint=_HINT,
+    )

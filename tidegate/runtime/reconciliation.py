@@ -7,24 +7,112 @@ stream whose operators changed is refused, unless it says what to do.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidegate.catalog.connector import Columns
 from tidegate.catalog.declare import FAILED_COLUMNS, LATE_COLUMNS
-from tidegate.catalog.objects import SideKind, SideStream, Sink
+from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
+from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, StreamState
 from tidegate.columns import OP
 from tidegate.connectors import view
 from tidegate.connectors.base import StreamRows
+from tidegate.connectors.view import Shape
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
+from tidegate.physical.fingerprint import canonical
 from tidegate.physical.planner import PhysicalPlan, ScanPlan, runner_of
 from tidegate.physical.stage_sql import carries_op
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.side_streams import late_stream
-from tidegate.runtime.late_inputs import LATE_ROWS, missed_late_rows
-from tidegate.runtime.views import changed_view
 from tidegate.types import ChangelogKind
+
+# ---- Late rows that other streams read: how many there were, and who does not have all of them.
+
+# Stands in manifests where sources have their connector.
+LATE_ROWS = "late rows"
+
+
+def late_rows_of(stream: str, operators: Iterable[OperatorState]) -> int:
+    """How many rows came too late for a stream so far."""
+    own = (o for o in operators if o.stream == stream)
+    return sum(int(operator.report.get("late_rows") or 0) for operator in own)
+
+
+def late_offsets(member: Member, operators: Iterable[OperatorState]) -> dict[str, Any]:
+    """How far a member has read the late rows of others: it takes those of every epoch."""
+    known = tuple(operators)
+    return {
+        name: {"rows": late_rows_of(parent, known)} for name, parent in member.late_inputs.items()
+    }
+
+
+def missed_late_rows(
+    member: Member, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
+) -> list[RunError]:
+    """What to say about a stream that was not there when rows came too late for another one."""
+    found = []
+    for name, now in late_offsets(member, operators).items():
+        had = offsets.get(name, {"rows": 0})
+        lacks = now["rows"] - had["rows"]
+        if lacks > 0:
+            parent = member.late_inputs[name]
+            found.append(
+                RunError(
+                    "TG-612",
+                    f"the stream {member.name} does not have {lacks:,} rows of {name}: they were "
+                    "given out when it was not there, and what was given out is not computed again",
+                    hint=f"to have all rows, give the streams {parent} and {member.name} other "
+                    "names, or drop both and create them again.",
+                )
+            )
+    return found
+
+
+# ---- Materialised views: the sink that keeps what a stream gives out, and when it is another view.
+
+
+def shape_of(stream: Stream) -> Shape:
+    """What the rows of a stream mean, once Spark has found its types."""
+    plan = stream.plan
+    key = tuple(plan.field(column).name for column in plan.key or ())
+    columns = tuple((item.name, str(item.type)) for item in plan.fields)
+    return Shape(plan.changelog, key, columns)
+
+
+def view_sink(stream: Stream) -> Sink:
+    """The sink of a materialised view, which nobody declares."""
+    shape = shape_of(stream)
+    meaning = shape.meaning(canonical(stream.typed.plan)) if stream.typed is not None else ""
+    options = Options({"shape": shape, "meaning": meaning}, {}, set())
+    name = view.sink_name(stream.name)
+    return Sink(
+        name, options, stream.statement, stream.origin, view.CONNECTOR, stream.name, implied=True
+    )
+
+
+def changed_view(name: str, now: str | None, stored: StreamState) -> DataDirectoryError | None:
+    """A view whose rows would be those of two queries, or not all; None if it goes on."""
+    if now is None or now == stored.view or not stored.rows_out:
+        return None
+    if stored.view is None:
+        what = (
+            f"{name} is a materialized view now, and {stored.rows_out:,} rows that it gave out "
+            "before are not kept"
+        )
+    else:
+        what = (
+            f"the query of the materialized view {name} changed since its last epoch: the rows "
+            "that it has are those of the query before"
+        )
+    return DataDirectoryError(
+        "TG-603",
+        what,
+        hint="give the view another name, or keep the query of before; or run once with "
+        "--on-change restart, or CREATE MATERIALIZED VIEW … WITH (on_change = 'restart'): it "
+        "starts from the beginning.",
+    )
 
 
 @dataclass(frozen=True)
@@ -306,5 +394,42 @@ def _ended(member: Member) -> RunError:
         f"the stream {member.name} was run to its end before: all its windows are closed, and rows "
         "that come now are late",
         hint="to start from the beginning, give the stream another name, or DROP STREAM "
+        f"{member.name} and create it again.",
+    )
+
+
+# ---- Sinks that were away while their stream went on, or came to it later: they lack what it gave.
+
+
+def rows_so_far(manifest: Manifest, member: Member, sink: Sink) -> int:
+    """How many rows its stream has given out for a sink, whether that was there or not."""
+    takes = member.takes(sink)
+    if takes is None:
+        return manifest.streams[member.key].rows_out
+    if takes is SideKind.FAILED_ROWS:
+        return manifest.streams[member.key].failed
+    return late_rows_of(member.key, manifest.operators.values())
+
+
+def missed(manifest: Manifest, member: Member, sink: Sink) -> RunError | None:
+    """What to say about a declared sink that does not have all rows of its stream."""
+    if sink.implied:
+        return None
+    now = rows_so_far(manifest, member, sink)
+    state = manifest.sinks.get(sink.name)
+    if state is None or state.stream != member.key:
+        had = 0
+    elif state.rows is None:
+        return None
+    else:
+        had = state.rows
+    if now <= had:
+        return None
+    since = "before the sink was there" if had == 0 else "while the sink was away"
+    return RunError(
+        "TG-612",
+        f"the sink {sink.name} does not have {now - had:,} rows of {sink.source}: they were given "
+        f"out {since}, and what was given out is not computed again",
+        hint=f"to have all rows, give the stream {member.name} another name, or DROP STREAM "
         f"{member.name} and create it again.",
     )

@@ -25,14 +25,11 @@ from tidegate.physical.planner import all_scans, plan_stages
 from tidegate.physical.rejections import require_end
 from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.directory import DataDirectory
-from tidegate.runtime.members import Member
-from tidegate.runtime.places import is_cluster
-from tidegate.runtime.planning import Planning, pipeline_of
-from tidegate.runtime.views import view_sink
+from tidegate.runtime.planning import Planning, is_cluster, pipeline_of
+from tidegate.runtime.reconciliation import Member, view_sink
 
 if TYPE_CHECKING:
-    from tidegate.runtime.context import PipelineContext
-    from tidegate.runtime.pipeline import Pipeline
+    from tidegate.runtime.pipeline import Pipeline, PipelineContext
 
 Show = Callable[[str, int, Any], None]
 
@@ -182,7 +179,7 @@ class Supervisor:
         pipeline.warnings = []
 
     def _context(self, name: str, planning: Planning) -> PipelineContext:
-        from tidegate.runtime.context import PipelineContext
+        from tidegate.runtime.pipeline import PipelineContext
 
         settings = planning.settings
         return PipelineContext(

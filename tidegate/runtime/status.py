@@ -14,7 +14,7 @@ from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.base import Cut
 from tidegate.observe.rates import Rate
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
-from tidegate.runtime.notes import StreamNotes
+from tidegate.runtime.epoch import StreamNotes
 
 # After the end of a bounded run the watermark is beyond all times.
 _LATEST_US = 253_402_300_800_000_000

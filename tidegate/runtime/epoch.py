@@ -1,0 +1,310 @@
+"""What an epoch is made of: the ranges of the sources, the end of input, a moment of the clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tidegate.catalog.objects import Sink
+from tidegate.checkpoint.manifest import Manifest, OperatorState, SinkState, StreamState
+from tidegate.connectors.base import Cut, OpenSource, Share
+from tidegate.runtime.reconciliation import Member, late_offsets, rows_so_far
+from tidegate.spark.order import Order
+
+# A stream and a source, in lower case.
+Place = tuple[str, str]
+# Up to here an epoch is small, as long as little state is touched.
+_SMALL_BYTES = 512 << 10
+_SMALL_ROWS = 20_000
+_SMALL_STATE_BYTES = 16 << 20
+# From here on it is large.
+_LARGE_BYTES = 16 << 20
+_LARGE_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was cut for an epoch: by stream and source; sources without news are not there."""
+
+    cuts: Mapping[Place, Cut]
+    ends: bool
+    more: bool
+    # How many tasks it was cut for: workers may come and go while it runs.
+    tasks: int = 1
+    # Streams, each with a source, by how far they are in it: they read the same, if anything.
+    alike: tuple[tuple[Place, ...], ...] = ()
+
+    @property
+    def large(self) -> bool:
+        """Whether it is worth a shuffle that Spark adds up rows first."""
+        return any(
+            cut.size > _LARGE_BYTES or (cut.rows or 0) > _LARGE_ROWS for cut in self.cuts.values()
+        )
+
+    @property
+    def small(self) -> bool:
+        """Whether one task is enough: every other one costs more than it helps."""
+        return all(
+            cut.size <= _SMALL_BYTES and (cut.rows or 0) <= _SMALL_ROWS
+            for cut in self.cuts.values()
+        )
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many there are of each source whose partitions have watermarks of their own."""
+        return {
+            f"{stream}/{source}": cut.partitions
+            for (stream, source), cut in self.cuts.items()
+            if cut.partitions is not None
+        }
+
+    def cuts_of(self, stream: str) -> dict[str, Cut]:
+        """Those of one stream, by source."""
+        return {source: cut for (owner, source), cut in self.cuts.items() if owner == stream}
+
+    @property
+    def native(self) -> dict[Place, Cut]:
+        """What Spark's own readers read."""
+        return {key: cut for key, cut in self.cuts.items() if cut.native is not None}
+
+
+def next_epoch(
+    members: Iterable[Member],
+    manifest: Manifest,
+    sources: Mapping[str, OpenSource],
+    tasks: int,
+    until_end: bool,
+) -> Epoch:
+    """The next range of every stream and source that has one; those equally far read the same."""
+    alike = _equally_far(members, manifest)
+    cuts: dict[Place, Cut] = {}
+    for group in alike:
+        stream, source = group[0]
+        cut = sources[source].cut(manifest.streams[stream].offsets.get(source), tasks)
+        if cut is not None:
+            cuts |= dict.fromkeys(group, cut)
+    more = any(cut.more for cut in cuts.values())
+    return Epoch(cuts, until_end and not more, more, tasks, alike)
+
+
+def _equally_far(members: Iterable[Member], manifest: Manifest) -> tuple[tuple[Place, ...], ...]:
+    """Streams, each with a source, by how far they are in it."""
+    groups: dict[str, list[Place]] = {}
+    for member in members:
+        offsets = manifest.streams[member.key].offsets
+        for source in member.sources:
+            since = json.dumps([source, offsets.get(source)], sort_keys=True)
+            groups.setdefault(since, []).append((member.key, source))
+    return tuple(tuple(group) for group in groups.values())
+
+
+def has_little_state(manifest: Manifest) -> bool:
+    """Whether one task can step all key groups in no time."""
+    kept = sum(int(o.report.get("bytes") or 0) for o in manifest.operators.values())
+    return kept <= _SMALL_STATE_BYTES
+
+
+def has_open_ends(members: Iterable[Member], manifest: Manifest) -> bool:
+    """Whether a stream has operators that were not told of the end yet."""
+    return any(m.plan.operators and not manifest.streams[m.key].ended for m in members)
+
+
+def wake_us(members: Mapping[str, Member], manifest: Manifest) -> int | None:
+    """The next moment of the clock that an operator has asked for."""
+    operators = (o for o in manifest.operators.values() if o.stream in members)
+    asked = [operator.report.get("wake_us") for operator in operators]
+    return min((us for us in asked if us is not None), default=None)
+
+
+# ---- What the tasks of an epoch are told, made of its cuts and of the last manifest.
+
+
+def order_of(manifest: Manifest, epoch: Epoch, number: int, now_us: int, tasks: int) -> Order:
+    """The order of an epoch, which is run by so many tasks."""
+    return Order(
+        manifest.generation,
+        number,
+        now_us,
+        epoch.ends,
+        {
+            f"{stream}/{source}": _shared_out(cut.shares, tasks)
+            for (stream, source), cut in epoch.cuts.items()
+        },
+        {key: operator.heads for key, operator in manifest.operators.items()},
+        partitions=epoch.partitions,
+    )
+
+
+def _shared_out(shares: list[Share], tasks: int) -> list[Share]:
+    """What tasks read; one task reads all."""
+    return shares if tasks > 1 else [[part for share in shares for part in share]]
+
+
+# ---- What the tasks of an epoch have told the driver, sorted out.
+
+# Numbers of key groups that add up; of the others the largest counts.
+_SUMMED = ("late_rows", "groups", "rows", "bytes", "unknown")
+
+
+@dataclass
+class StreamNotes:
+    """What a stream has counted in an epoch."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    bad: int = 0
+    # Rows on which an expression failed.
+    failed: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Notes:
+    """All notes of an epoch."""
+
+    streams: dict[str, StreamNotes] = field(default_factory=dict)
+    heads: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    files: dict[str, set[str]] = field(default_factory=dict)
+    # The bytes of the state files that were written in this epoch.
+    sizes: dict[str, int] = field(default_factory=dict)
+    reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tokens: dict[str, list[Any]] = field(default_factory=dict)
+    # By operator: how many groups Spark has made of how many rows.
+    shrunk: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, items: Iterable[bytes]) -> Notes:
+        notes = cls()
+        for item in items:
+            notes._add(json.loads(item))
+        return notes
+
+    def stream(self, name: str) -> StreamNotes:
+        return self.streams.setdefault(name.lower(), StreamNotes())
+
+    def rows(self) -> tuple[int, int]:
+        """The rows that went into all streams and came out of them."""
+        told = self.streams.values()
+        return sum(item.rows_in for item in told), sum(item.rows_out for item in told)
+
+    def _add(self, note: dict[str, Any]) -> None:
+        if "operators" in note:
+            for key in note["operators"]:
+                self._add_operator(key, note)
+        elif "shrunk" in note:
+            groups, rows = self.shrunk.get(note["shrunk"], (0, 0))
+            self.shrunk[note["shrunk"]] = groups + note["groups"], rows + note["rows"]
+        elif "sink" in note:
+            self.tokens.setdefault(note["sink"], []).extend(note["tokens"])
+        else:
+            for name in note["streams"]:
+                self._add_counts(self.stream(name), note)
+
+    def _add_counts(self, stream: StreamNotes, note: dict[str, Any]) -> None:
+        stream.rows_in += note.get("rows", 0)
+        stream.rows_out += note.get("out", 0)
+        stream.bad += note.get("bad", 0)
+        stream.failed += note.get("failed", 0)
+        for origin, mark in note.get("marks", {}).items():
+            stream.marks[origin] = max(mark, stream.marks.get(origin, mark))
+
+    def _add_operator(self, key: str, note: dict[str, Any]) -> None:
+        head = note["head"]
+        self.heads.setdefault(key, {})[str(note["key_group"])] = head
+        self.files.setdefault(key, set()).update([head[0], *note["files"]])
+        self.sizes[head[0]] = note["size"]
+        self.reports.setdefault(key, []).append(note["report"])
+
+    def operator(self, key: str, before: OperatorState) -> OperatorState:
+        """An operator after the epoch; one that told nothing is as it was."""
+        if key not in self.heads:
+            return before
+        # Every key group steps in every epoch, so these are all of them.
+        return OperatorState(
+            before.stream,
+            before.name,
+            before.fingerprint,
+            self.heads[key],
+            {file: self._size(file, before) for file in sorted(self.files[key])},
+            _added_up(self.reports[key]),
+        )
+
+    def _size(self, file: str, before: OperatorState) -> int:
+        return self.sizes[file] if file in self.sizes else before.files[file]
+
+
+def _added_up(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    names = {name for report in reports for name in report} - {"operator", "watermark_us"}
+    total: dict[str, Any] = {}
+    for name in sorted(names):
+        values = [int(report.get(name) or 0) for report in reports]
+        total[name] = sum(values) if name in _SUMMED else max(values)
+    marks = [r["watermark_us"] for r in reports if r.get("watermark_us") is not None]
+    total["watermark_us"] = min(marks) if marks else None
+    wakes = [r["wake_us"] for r in reports if r.get("wake_us") is not None]
+    total["wake_us"] = min(wakes) if wakes else None
+    return total
+
+
+# ---- The decision of an epoch: what its manifest says.
+
+
+def decision(
+    before: Manifest,
+    members: Iterable[Member],
+    sinks: Mapping[str, tuple[Member, Sink]],
+    epoch: Epoch,
+    order: Order,
+    notes: Notes,
+) -> Manifest:
+    """The manifest after an epoch."""
+    streams = dict(before.streams)
+    operators = {k: notes.operator(k, o) for k, o in before.operators.items()}
+    for member in members:
+        own = {source: cut for (key, source), cut in epoch.cuts.items() if key == member.key}
+        stream = _stream(streams[member.key], member, own, epoch.ends, notes)
+        late = late_offsets(member, operators.values())
+        streams[member.key] = replace(stream, offsets={**stream.offsets, **late})
+    after = replace(
+        before,
+        epoch=order.epoch,
+        now_us=order.now_us,
+        streams=streams,
+        operators=operators,
+    )
+    return replace(after, sinks=_sinks(after, sinks, notes))
+
+
+def _stream(
+    stream: StreamState, member: Member, own: Mapping[str, Cut], ends: bool, notes: Notes
+) -> StreamState:
+    told = notes.stream(member.name)
+    told.rows_in += sum(cut.rows or 0 for cut in own.values())
+    marks = {**stream.marks}
+    for origin, mark in told.marks.items():
+        marks[origin] = max(mark, marks.get(origin, mark))
+    return replace(
+        stream,
+        offsets={**stream.offsets, **{name: cut.offset for name, cut in own.items()}},
+        marks=marks,
+        ended=stream.ended or (ends and bool(member.plan.operators)),
+        rows_in=stream.rows_in + told.rows_in,
+        rows_out=stream.rows_out + told.rows_out,
+        dead_letters=stream.dead_letters + told.bad + told.failed,
+        failed=stream.failed + told.failed,
+    )
+
+
+def _sinks(
+    now: Manifest, sinks: Mapping[str, tuple[Member, Sink]], notes: Notes
+) -> dict[str, SinkState]:
+    """Sinks that take no part now may still have to finish an older epoch when they are back."""
+    found = dict(now.sinks)
+    for name, (member, sink) in sinks.items():
+        tokens = notes.tokens.get(name, [])
+        rows = rows_so_far(now, member, sink)
+        state = SinkState(member.key, sink.connector, now.epoch, tokens, now.generation, rows)
+        found[name] = state.following(now.sinks.get(name))
+    return found
