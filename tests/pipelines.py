@@ -25,7 +25,7 @@ from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime import pipeline as module
 from tidegate.runtime.pipeline import Pipeline, PipelineContext, Step
 from tidegate.runtime.reconciliation import Member
-from tidegate.spark.order import Order
+from tidegate.spark.tasks.protocol import Order
 from tidegate.storage import local as disk
 from tidegate.storage import open_store
 

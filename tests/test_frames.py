@@ -9,7 +9,7 @@ from tidegate.connectors.base import Cut
 from tidegate.runtime.epoch import Epoch
 from tidegate.runtime.frames import Frames, Job
 from tidegate.spark.frame import PipelineFrame
-from tidegate.spark.order import Order
+from tidegate.spark.tasks.protocol import Order
 
 
 def job(cut: Cut) -> Job:

@@ -18,7 +18,7 @@ from tidegate.connectors.kafka.client import Complaints, Connection
 from tidegate.connectors.postgres import client as postgres_client
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.runtime import pipeline as module
-from tidegate.spark.failure import JobFailed
+from tidegate.spark.errors import JobFailed
 
 CONNECTION = Connection("the source s", "b:9092", {})
 REFUSED = KafkaError(

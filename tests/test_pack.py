@@ -18,10 +18,9 @@ from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.hold import Hold, spread_by
 from tidegate.operators.operator import Operator
 from tidegate.operators.watermark import END_US, Tick, decode_ticks, encode_ticks
-from tidegate.spark import pack
-from tidegate.spark.order import Order
-from tidegate.spark.pack import PASSING, Packer, PackSpec
-from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes
+from tidegate.spark.tasks import shuffle as pack
+from tidegate.spark.tasks.protocol import Order, late_bytes, note_bytes, tick_bytes
+from tidegate.spark.tasks.shuffle import PASSING, Packer, PackSpec
 from tidegate.state.codec import tables_from_bytes
 
 L = pa.int64()

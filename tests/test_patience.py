@@ -12,7 +12,7 @@ import pytest
 from tests.pipelines import Hasty, House, Looped, NoSpark, check
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
-from tidegate.spark.failure import JobFailed
+from tidegate.spark.errors import JobFailed
 from tidegate.storage import StorageError
 from tidegate.storage import local as disk
 from tidegate.storage.local import LocalStore

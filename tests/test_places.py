@@ -67,7 +67,9 @@ def test_the_archive_is_the_package(tmp_path: Path) -> None:
     assert (package.package(one), package.package(two)) == (0, 0)
     assert one.read_bytes() == two.read_bytes()
     names = zipfile.ZipFile(one).namelist()
-    assert {"tidegate/__init__.py", "tidegate/spark/step.py", "tidegate/py.typed"} <= set(names)
+    assert {"tidegate/__init__.py", "tidegate/spark/tasks/step.py", "tidegate/py.typed"} <= set(
+        names
+    )
     assert not any("__pycache__" in name for name in names)
     with pytest.raises(RunError, match=r"end in \.zip"):
         package.package(tmp_path / "one.pex")

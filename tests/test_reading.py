@@ -19,11 +19,18 @@ from tidegate.operators.aggregate.groups import PANE
 from tidegate.operators.hold import Hold, spread_by
 from tidegate.operators.vectorized import Call, Column, Constant, VectorStage
 from tidegate.operators.watermark import UNHEARD_US, decode_ticks
-from tidegate.spark.direct import DirectScan
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import PASSING, PackSpec
-from tidegate.spark.reading import Reader, ReadPort, ReadRange, ReadStream, ranges_of, reading
-from tidegate.spark.staging import StagedSink, StagingSpec
+from tidegate.spark.tasks.protocol import Order, OrderPlace
+from tidegate.spark.tasks.read import (
+    DirectScan,
+    Reader,
+    ReadPort,
+    ReadRange,
+    ReadStream,
+    ranges_of,
+    reading,
+)
+from tidegate.spark.tasks.shuffle import PASSING, PackSpec
+from tidegate.spark.tasks.sink_write import StagedSink, StagingSpec
 
 L = pa.int64()
 HOLD = Hold(pa.schema([("c0", L), ("c1", L)]))

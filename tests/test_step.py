@@ -19,11 +19,10 @@ from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin, Tick, decode_ticks
 from tidegate.runtime.epoch import Notes
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import PackSpec, packer
-from tidegate.spark.sides import late_bytes, note_bytes
-from tidegate.spark.staging import StagedSink, StagingSpec, staging
-from tidegate.spark.step import StepSpec, stepper
+from tidegate.spark.tasks.protocol import Order, OrderPlace, late_bytes, note_bytes
+from tidegate.spark.tasks.shuffle import PackSpec, packer
+from tidegate.spark.tasks.sink_write import StagedSink, StagingSpec, staging
+from tidegate.spark.tasks.step import StepSpec, stepper
 from tidegate.state import state_file as files
 from tidegate.storage import open_store
 

@@ -112,7 +112,7 @@ class Session:
         """The SparkSession, started when it is first needed."""
         self._require_open()
         if self._spark is None:
-            from tidegate.spark.spark_session import borrowed_session, own_session
+            from tidegate.spark.session import borrowed_session, own_session
 
             if self._given_spark is not None:
                 self._spark = borrowed_session(self._given_spark)

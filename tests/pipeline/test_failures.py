@@ -15,7 +15,7 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
-from tidegate.spark.failure import JobFailed
+from tidegate.spark.errors import JobFailed
 from tidegate.storage import StorageError
 
 

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from tidegate.spark.spark_session import own_session
+    from tidegate.spark.session import own_session
 
     session = own_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
     # What queries in batch are compared with: 200 tasks for each would take most of the time.

@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    from tidegate.spark.spark_session import own_session
+    from tidegate.spark.session import own_session
 
     found: dict[str, Finding] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.spark.lowering import _Lowering
-from tidegate.spark.pack import PackSpec
+from tidegate.spark.tasks.shuffle import PackSpec
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark

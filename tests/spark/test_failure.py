@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError
-from tidegate.spark.failure import JobFailed, describe, pipeline_error
+from tidegate.spark.errors import JobFailed, describe, pipeline_error
 
 IN_A_TASK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted.
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 import tidegate
 from tests.spark.helpers import bag, open_with, rows_of, run_to_end
 from tidegate.errors import RunError
-from tidegate.spark.spark_session import own_session, require_java
+from tidegate.spark.session import own_session, require_java
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def test_a_java_that_ends_while_spark_starts_is_told(tmp_path: Path) -> None:
     java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\nexit 1\n")
     java.chmod(0o755)
     code = (
-        "from pathlib import Path\nfrom tidegate.spark.spark_session import own_session\n"
+        "from pathlib import Path\nfrom tidegate.spark.session import own_session\n"
         f"own_session('local[1]', Path({str(tmp_path / 'spark.log')!r}))"
     )
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}

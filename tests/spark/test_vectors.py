@@ -21,7 +21,7 @@ from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Untranslatable, known, translated
 from tidegate.runtime import epoch as cutting
 from tidegate.runtime.frames import Frames
-from tidegate.spark.failure import JobFailed
+from tidegate.spark.errors import JobFailed
 from tidegate.sql.dialect import DIALECT
 
 pytestmark = pytest.mark.spark

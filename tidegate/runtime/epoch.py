@@ -11,7 +11,7 @@ from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SinkState, StreamState
 from tidegate.connectors.base import Cut, OpenSource, Share
 from tidegate.runtime.reconciliation import Member, late_offsets, rows_so_far
-from tidegate.spark.order import Order
+from tidegate.spark.tasks.protocol import Order
 
 # A stream and a source, in lower case.
 Place = tuple[str, str]

@@ -14,8 +14,8 @@ from tidegate.physical.planner import FedPort, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.epoch import Epoch, Notes
 from tidegate.runtime.reconciliation import Member
-from tidegate.spark.culprit import Culprit, culprit
-from tidegate.spark.failure import JobFailed
+from tidegate.spark.diagnostics import Culprit, culprit
+from tidegate.spark.errors import JobFailed
 from tidegate.spark.frame import (
     FrameContext,
     FramedSink,
@@ -24,9 +24,9 @@ from tidegate.spark.frame import (
     pipeline_frame,
     stored_columns,
 )
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.reading import Place
-from tidegate.spark.shared_operators import FIRST_SHARED, SharedOperator, SharedOperators
+from tidegate.spark.sharing import FIRST_SHARED, SharedOperator, SharedOperators
+from tidegate.spark.tasks.protocol import Order, OrderPlace
+from tidegate.spark.tasks.read import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,6 @@ from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.blame import OriginOf, with_culprit
 from tidegate.runtime.cleanup import OFFSETS, StateFiles
 from tidegate.runtime.epoch import (
     Epoch,
@@ -44,9 +43,10 @@ from tidegate.runtime.planning import Lookups
 from tidegate.runtime.reconciliation import Member, alone, missed, opened
 from tidegate.runtime.retry import Patience, T
 from tidegate.runtime.status import Counters, at_work
-from tidegate.spark.failure import JobFailed, pipeline_error
+from tidegate.spark.diagnostics import OriginOf, with_culprit
+from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
-from tidegate.spark.order import Order, OrderPlace
+from tidegate.spark.tasks.protocol import Order, OrderPlace
 from tidegate.storage import Store
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 from tidegate.errors import SystemAway, TidegateError
-from tidegate.spark.failure import JobFailed, pipeline_error
+from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.storage import StorageError
 
 T = TypeVar("T")

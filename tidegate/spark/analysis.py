@@ -35,7 +35,7 @@ from tidegate.physical.planner import all_enriched, all_stateful, plan_stages
 from tidegate.physical.stage_sql import SqlWriter
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
-from tidegate.spark.failure import describe
+from tidegate.spark.errors import describe
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.expressions import with_plain_names

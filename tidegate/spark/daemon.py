@@ -19,8 +19,8 @@ _NEEDED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "tidegate.spark.direct",
-    "tidegate.spark.fused",
+    "tidegate.spark.tasks.read",
+    "tidegate.spark.tasks.step",
 )
 
 

@@ -21,19 +21,40 @@ from tidegate.physical.planner import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.scan import source_vectors
 from tidegate.physical.stage_sql import carries_op, filters_changes, gives_upserts
 from tidegate.plan import nodes as n
-from tidegate.spark.direct import DirectScan
-from tidegate.spark.failed_rows import FAILED_OWN, FAILED_SCHEMA, IS_FAILED, with_failed
-from tidegate.spark.failure import JobFailed
-from tidegate.spark.fused import step_and_stage
-from tidegate.spark.late_rows import IS_LATE, LateRows, late_scan, with_late
-from tidegate.spark.leaf import Leaf
+from tidegate.spark.errors import JobFailed
 from tidegate.spark.lowering import Lowered, LoweringContext, lower, read_ports
-from tidegate.spark.order import OrderPlace
-from tidegate.spark.reading import Place, Reader, Reading, ReadStream, ranges_of
-from tidegate.spark.shared_operators import SharedOperators, Told, read_scans
-from tidegate.spark.shared_scans import SharedScan, merged, shared_scans, without_notes
+from tidegate.spark.sharing import (
+    SharedOperators,
+    SharedScan,
+    Told,
+    merged,
+    read_scans,
+    shared_scans,
+    without_notes,
+)
 from tidegate.spark.sources import dead_letters, scanned, source_frame
-from tidegate.spark.staging import NOTES_SCHEMA, StagedSink, StagingSpec, staging
+from tidegate.spark.tasks.late_rows import (
+    FAILED_OWN,
+    FAILED_SCHEMA,
+    IS_FAILED,
+    IS_LATE,
+    LateRows,
+    late_scan,
+    with_failed,
+    with_late,
+)
+from tidegate.spark.tasks.protocol import OrderPlace
+from tidegate.spark.tasks.read import (
+    DirectScan,
+    Leaf,
+    Place,
+    Reader,
+    Reading,
+    ReadStream,
+    ranges_of,
+)
+from tidegate.spark.tasks.sink_write import NOTES_SCHEMA, StagedSink, StagingSpec, staging
+from tidegate.spark.tasks.step import step_and_stage
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:

@@ -30,13 +30,7 @@ from tidegate.physical.planner import (
     runner_of,
 )
 from tidegate.physical.typed import arrow_type
-from tidegate.spark.direct import DirectScan
-from tidegate.spark.enrich import EnrichSpec, enriching
-from tidegate.spark.fused import step_and_pack
-from tidegate.spark.order import OrderPlace
-from tidegate.spark.pack import PACKED_SCHEMA, PackSpec, packer
-from tidegate.spark.reading import Reading, ReadPort, ReadRange, reading
-from tidegate.spark.shared_operators import (
+from tidegate.spark.sharing import (
     SENT_SCHEMA,
     ReceiveSpec,
     SharedOperator,
@@ -44,7 +38,11 @@ from tidegate.spark.shared_operators import (
     Told,
     sender,
 )
-from tidegate.spark.step import GivesRows, StepSpec, stepper
+from tidegate.spark.tasks.lookup_join import EnrichSpec, enriching
+from tidegate.spark.tasks.protocol import OrderPlace
+from tidegate.spark.tasks.read import DirectScan, Reading, ReadPort, ReadRange, reading
+from tidegate.spark.tasks.shuffle import PACKED_SCHEMA, PackSpec, packer
+from tidegate.spark.tasks.step import GivesRows, StepSpec, step_and_pack, stepper
 from tidegate.sql.expressions import calls_for_rows_only
 from tidegate.sql.quoting import quoted
 

@@ -18,7 +18,7 @@ from sqlglot import exp
 from tidegate.catalog.objects import LookupTable, Source
 from tidegate.columns import OP, OPS
 from tidegate.errors import Place, RunError, did_you_mean
-from tidegate.spark.failure import describe
+from tidegate.spark.errors import describe
 from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted

@@ -20,9 +20,7 @@ from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Grid, from_par
 from tidegate.operators.kernels.keys import hash_of
 from tidegate.operators.operator import Operator, Tables
 from tidegate.operators.watermark import END_US, Tick, encode_ticks
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.sides import Sides, note_bytes
-from tidegate.spark.worker import keep_what_is_loaded
+from tidegate.spark.tasks.protocol import Order, OrderPlace, Sides, keep_what_is_loaded, note_bytes
 from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]

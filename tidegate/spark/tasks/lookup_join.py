@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from tidegate.columns import LIVE
 from tidegate.operators.join.lookup_results import Found, listed
-from tidegate.spark.order import OrderPlace
-from tidegate.spark.pack import Batches
-from tidegate.spark.worker import keep_what_is_loaded
+from tidegate.spark.tasks.protocol import OrderPlace, keep_what_is_loaded
+from tidegate.spark.tasks.shuffle import Batches
 
 if TYPE_CHECKING:
     from tidegate.connectors.base import Answers, LookupReader

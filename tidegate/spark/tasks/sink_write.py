@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import Batches
-from tidegate.spark.sides import Sides, note_bytes
-from tidegate.spark.worker import keep_what_is_loaded
+from tidegate.spark.tasks.protocol import Order, OrderPlace, Sides, keep_what_is_loaded, note_bytes
+from tidegate.spark.tasks.shuffle import Batches
 
 if TYPE_CHECKING:
     from tidegate.connectors.base import StagerFactory

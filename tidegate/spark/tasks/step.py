@@ -18,11 +18,19 @@ import pyarrow as pa
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.runner import EpochResult, Runner
+from tidegate.operators.vectorized import VectorStage
 from tidegate.operators.watermark import decode_ticks
-from tidegate.spark.order import Order, OrderPlace
-from tidegate.spark.pack import PASSING, Batches
-from tidegate.spark.sides import late_bytes, note_bytes, tick_bytes
-from tidegate.spark.worker import keep_what_is_loaded
+from tidegate.spark.tasks.protocol import (
+    Order,
+    OrderPlace,
+    keep_what_is_loaded,
+    late_bytes,
+    note_bytes,
+    task_number,
+    tick_bytes,
+)
+from tidegate.spark.tasks.shuffle import PASSING, Batches, Packer, PackSpec
+from tidegate.spark.tasks.sink_write import Staging, StagingSpec
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
 from tidegate.state.state_file import FileBackend, Head, StateFile
 from tidegate.storage import Store, open_store
@@ -207,3 +215,40 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
             else:
                 came.setdefault(key_group, []).append((port, task, part, ticks, data))
     return came, passing
+
+
+# ---- Two tasks in one: where tasks can compute what stands between them, rows do not leave Python.
+#
+# A hop to Spark and back costs tens of milliseconds of every epoch, and copies of all rows.
+
+
+def step_and_pack(
+    step: GivesRows, between: VectorStage, pack: PackSpec, place: OrderPlace
+) -> Callable[[Batches], Batches]:
+    """An operator, and the packing of its rows for the one above."""
+
+    def run(batches: Batches) -> Batches:
+        order = place.read()
+        packer = Packer(pack, task_number(), order)
+        for batch in step.rows(order, batches):
+            yield from packer.add(between.apply(batch, (MARK, LIVE, SIDE)))
+        yield from packer.finish()
+        keep_what_is_loaded()
+
+    return run
+
+
+def step_and_stage(
+    step: GivesRows, between: VectorStage, stage: StagingSpec, place: OrderPlace
+) -> Callable[[Batches], Batches]:
+    """The last operator of a stream, and its sinks."""
+
+    def run(batches: Batches) -> Batches:
+        order = place.read()
+        staging = Staging(stage, order, task_number())
+        for batch in step.rows(order, batches):
+            staging.add(pa.Table.from_batches([between.apply(batch, (LIVE, SIDE))]))
+        yield staging.notes()
+        keep_what_is_loaded()
+
+    return run

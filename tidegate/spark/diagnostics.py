@@ -1,0 +1,225 @@
+"""The expression on which a job failed, and the row: the epoch is looked at once more for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from tidegate.catalog.objects import Origin
+from tidegate.columns import LIVE
+from tidegate.errors import Place, TidegateError
+from tidegate.physical.planner import LeafPlan, PhysicalPlan
+from tidegate.physical.stage_sql import TickedWriter, is_failure
+from tidegate.plan import nodes as n
+from tidegate.plan.bind.functions import CALLED
+from tidegate.spark.errors import JobFailed, advice
+from tidegate.spark.frame import FrameContext, FramedStream, lowering_context
+from tidegate.spark.lowering import lower_stage
+from tidegate.sql.dialect import DIALECT, own_span, to_sql
+from tidegate.sql.expressions import call_name
+from tidegate.sql.quoting import quoted
+
+# ---- Which expression of a query failed on a row, and SQL that finds the row.
+#
+# Spark tells the SQL of what failed, in the words of a stage. Here it is found again among the
+# expressions of the plan, which know where the user wrote them.
+
+_Leaves = tuple[LeafPlan, ...]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An expression that may have failed; `sql` gives one row on which it does, as JSON."""
+
+    # The stream whose text it is in: this one, or one that it reads.
+    stream: str
+    expression: exp.Expr
+    sql: str
+    leaves: _Leaves
+
+
+def suspects(plan: PhysicalPlan, fragment: str) -> Iterator[Suspect]:
+    """Where the SQL that failed stands in a plan, the last stage first."""
+    yield from _in_stage(plan, plan.node, plan.leaves, fragment)
+    for operator in plan.operators:
+        for fed in operator.ports:
+            below = _Below(plan, fed.port.node, fed.leaves)
+            for part in _matching(_expressions(operator.node), fragment):
+                yield below.suspect(operator.node, part, part)
+            yield from _in_stage(plan, fed.port.node, fed.leaves, fragment)
+    for lookup in plan.lookups:
+        yield from _in_stage(plan, lookup.node.left, lookup.leaves, fragment)
+
+
+def _in_stage(
+    plan: PhysicalPlan, node: n.Node, leaves: _Leaves, fragment: str
+) -> Iterator[Suspect]:
+    """Those of a node and of what stands below it in the same stage."""
+    if node in {leaf.node for leaf in leaves}:
+        return
+    for child in node.inputs:
+        yield from _in_stage(plan, child, leaves, fragment)
+    if len(node.inputs) != 1:
+        return
+    below = _Below(plan, node.inputs[0], leaves)
+    for whole in _expressions(node):
+        for part in _matching([whole], fragment):
+            yield below.suspect(node, whole, part)
+
+
+@dataclass(frozen=True)
+class _Below:
+    """The rows on which an expression is computed."""
+
+    plan: PhysicalPlan
+    node: n.Node
+    leaves: _Leaves
+
+    def suspect(self, owner: n.Node, whole: exp.Expr, part: exp.Expr) -> Suspect:
+        writer = TickedWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
+        columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in self.node.fields]
+        row = f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
+        failed = f"CASE WHEN {LIVE} THEN {is_failure(to_sql(whole))} ELSE false END"
+        sql = f"SELECT {row} AS row FROM {writer.child(self.node)} WHERE {failed} LIMIT 1"
+        return Suspect(_stream_of(self.plan, owner), part, sql, self.leaves)
+
+
+def _stream_of(plan: PhysicalPlan, wanted: n.Node) -> str:
+    """The stream whose query a node belongs to."""
+
+    def found(node: n.Node, stream: str) -> str | None:
+        if node is wanted:
+            return stream
+        inside = node.name if isinstance(node, n.Inlined) else stream
+        return next((s for child in node.inputs if (s := found(child, inside))), None)
+
+    return found(plan.node, plan.stream) or plan.stream
+
+
+def _matching(trees: list[exp.Expr], fragment: str) -> Iterator[exp.Expr]:
+    wanted = _squeezed(fragment)
+    for tree in trees:
+        for part in tree.walk():
+            if _squeezed(to_sql(part)) == wanted:
+                yield part
+                break
+
+
+def _squeezed(sql: str) -> str:
+    return "".join(sql.split()).lower()
+
+
+def _expressions(holder: object) -> list[exp.Expr]:
+    """The expressions that a node holds, those of its parts included, but not of other nodes."""
+    if isinstance(holder, exp.Expr):
+        return [holder]
+    if isinstance(holder, tuple):
+        return [found for item in holder for found in _expressions(item)]
+    if not is_dataclass(holder):
+        return []
+    values = [getattr(holder, item.name) for item in fields(holder)]
+    return [
+        found
+        for value in values
+        if not isinstance(value, n.Node | n.Field)
+        for found in _expressions(value)
+    ]
+
+
+# A row is shown up to here.
+_SHOWN = 500
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What failed: an expression in the text of a stream, and the row as JSON if it was found."""
+
+    stream: str
+    expression: exp.Expr
+    row: str | None
+
+
+def culprit(context: FrameContext, stream: FramedStream, failed: JobFailed) -> Culprit | None:
+    """Look for what failed; None where Spark does not tell."""
+    fragment = _fragment(failed.error)
+    found = list(suspects(stream.plan, fragment)) if fragment is not None else []
+    for suspect in found:
+        row = _row(context, stream, suspect)
+        if row is not None:
+            return Culprit(suspect.stream, suspect.expression, row)
+    if len(found) == 1:
+        return Culprit(found[0].stream, found[0].expression, None)
+    return None
+
+
+def _fragment(error: BaseException) -> str | None:
+    """The SQL that failed, in the words of a stage."""
+    if not isinstance(error, PySparkException) or advice(error) is None:
+        return None
+    return next((str(part.fragment()) for part in error.getQueryContext() if part.fragment()), None)
+
+
+def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str | None:
+    try:
+        lowering = lowering_context(context, stream)
+        frame = lower_stage(stream.plan, lowering, suspect.sql, suspect.leaves)
+        rows = frame.collect()
+    except (PySparkException, Py4JError):
+        # Not every row can be shown, and another expression may fail before this one.
+        return None
+    shown = str(rows[0]["row"]) if rows else None
+    return shown if shown is None or len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+
+
+# ---- Errors of a pipeline that say which expression failed, where the user wrote it, on which row.
+
+OriginOf = Callable[[str], Origin | None]
+
+
+def with_culprit(error: TidegateError, culprit: Culprit, origin_of: OriginOf) -> TidegateError:
+    """The same error with the row in its message, and its place."""
+    row = f", in the row {culprit.row}" if culprit.row is not None else ""
+    place = _place(culprit.expression, origin_of(culprit.stream))
+    return type(error)(error.code, error.message + row, place=place, hint=error.hint)
+
+
+def _place(expression: exp.Expr, origin: Origin | None) -> Place | None:
+    """Where an expression stands in a text, or the least one around it whose place is known."""
+    found: exp.Expr | None = expression
+    while found is not None and origin is not None:
+        span = own_span(found)
+        if span is not None and _stands_there(found, origin.text[span.start : span.end]):
+            return Place(origin.text, span.start, span.end, origin.file)
+        found = found.parent
+    return None
+
+
+def _stands_there(expression: exp.Expr, text: str) -> bool:
+    """Whether a text is an expression of a plan as it was written, and not something else."""
+    try:
+        written = parse_one(text, dialect=DIALECT)
+    except SqlglotError:
+        return False
+    function = expression.meta.get(CALLED)
+    if function is not None:
+        return call_name(written) == str(function).upper()
+    return _fits(expression, written)
+
+
+def _fits(planned: Any, written: Any) -> bool:
+    """Whether two trees are the same, but for columns: those of a plan may stand for anything."""
+    if isinstance(planned, exp.Column):
+        return isinstance(written, exp.Expr)
+    if isinstance(planned, list) and isinstance(written, list):
+        same = len(planned) == len(written)
+        return same and all(_fits(p, w) for p, w in zip(planned, written, strict=True))
+    if not isinstance(planned, exp.Expr) or type(planned) is not type(written):
+        return bool(planned == written)
+    names = {name for name, value in (*planned.args.items(), *written.args.items()) if value}
+    return all(_fits(planned.args.get(name), written.args.get(name)) for name in names)
