@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tidegate
-from tidegate.console.running import RunningSession
-from tidegate.console.server import ConsoleServer
-from tidegate.observe.address import Address
+from tidegate.console.app import ConsoleServer
+from tidegate.console.providers import RunningSession
+from tidegate.observe.server import Address
 
 BLOCK = 50
 ROWS = 100

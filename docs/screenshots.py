@@ -9,8 +9,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.consoles import Shop
-from tidegate.console.server import ConsoleServer
-from tidegate.observe.address import Address
+from tidegate.console.app import ConsoleServer
+from tidegate.observe.server import Address
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -14,11 +14,11 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.checkpoints import Checkpoint, Wanted
 from tidegate.console.graph import Graph, graph_of
-from tidegate.console.shown import Described
+from tidegate.console.providers import Described
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.observe.timeline import EpochSums, EpochTimes
 from tidegate.physical.explain import explain
-from tidegate.queries.result import QueryResult
+from tidegate.queries.engine import QueryResult
 
 STATUS = StreamStatus(
     "bids", State.RUNNING, 3, 10, 4, 5.0, 2.0, operators=(OperatorStatus("window", bytes=7),)

@@ -12,10 +12,10 @@ import pytest
 
 import tidegate
 from tidegate.errors import TITLES
-from tidegate.inserting import PART, insert_async, insert_parts, is_endless
-from tidegate.results import Result
+from tidegate.session.results import Result
+from tidegate.session.session import PART, insert_async, insert_parts, is_endless
+from tidegate.session.subscription import Batch, Subscription
 from tidegate.storage import open_store
-from tidegate.subscription import Batch, Subscription
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,8 +21,8 @@ from tests.book import LANGUAGE, READ, ROOT, Block, blocks, pages
 from tests.book_commands import commands, require_known, require_parsed, words_of
 from tests.compiling import TESTS, compile_text
 from tests.conftest import Golden
-from tidegate.cli.inputs import parts_of
 from tidegate.cli.main import app
+from tidegate.cli.shell import parts_of
 
 BLOCKS = blocks()
 # What tests/spark does with blocks.

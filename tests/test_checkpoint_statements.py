@@ -21,7 +21,7 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli.main import app
 from tidegate.errors import RunError, ScriptError
 from tidegate.runtime.directory import DataDirectory
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 MANIFEST = Manifest(
     0,

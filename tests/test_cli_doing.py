@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.cli.doing import notes
+from tidegate.cli.text import notes
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 
 RUNNING = StreamStatus("dear", State.RUNNING, 0, 10, 2, 5.0, 1.0)

@@ -27,12 +27,14 @@ from typer.testing import CliRunner, Result
 import tidegate
 from tests.compiling import compile_text
 from tidegate.catalog.catalog import Catalog
-from tidegate.cli import live, plain, report, watching
+from tidegate.cli import console as watching
+from tidegate.cli import live, report
+from tidegate.cli import screen as plain
 from tidegate.cli.main import app
 from tidegate.errors import DataDirectoryError, RunError, ScriptError, SqlError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
-from tidegate.results import Result as StatementResult
+from tidegate.session.results import Result as StatementResult
 
 SQL = """
 CREATE SOURCE bids (price BIGINT) WITH (connector = 'memory');
@@ -314,7 +316,7 @@ class TestInterrupts:
         self, session: FakeSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         codes: list[int] = []
-        monkeypatch.setattr("tidegate.cli.interrupts.os._exit", codes.append)
+        monkeypatch.setattr("tidegate.cli.guard.os._exit", codes.append)
         session.statuses = [RUNNING]
         session.on_status = _once(self._press_twice)
         run("demo.sql")

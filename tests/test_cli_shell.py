@@ -15,18 +15,18 @@ from typer.testing import CliRunner, Result
 import tidegate
 from tidegate.catalog.catalog import Catalog
 from tidegate.cli import shell
-from tidegate.cli.inputs import SqlCompleter, command_in, is_complete
 from tidegate.cli.main import app
-from tidegate.cli.plain import PlainScreen
+from tidegate.cli.screen import PlainScreen
+from tidegate.cli.shell import SqlCompleter, command_in, is_complete
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Place, RunError, ScriptError, TidegateError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.queries.result import QueryResult
-from tidegate.remembered import Remembered, remember, remembered
-from tidegate.results import Result as StatementResult
+from tidegate.queries.engine import QueryResult
 from tidegate.runtime.directory import DataDirectory
-from tidegate.subscription import Batch
+from tidegate.session.results import Result as StatementResult
+from tidegate.session.saved_catalog import Remembered, remember, remembered
+from tidegate.session.subscription import Batch
 
 SQL = """
 CREATE SOURCE bids (auction BIGINT, price BIGINT) WITH (connector = 'memory');

@@ -23,18 +23,15 @@ from tests.consoles import STATUS, Fake
 from tests.pipelines import House, Looped
 from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
-from tidegate.console.app import STATIC, build_app, ticks
-from tidegate.console.guard import TOKEN_HEADER
-from tidegate.console.running import RunningSession
-from tidegate.console.server import ConsoleServer
-from tidegate.console.stored import StoredDirectory
+from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, ticks
+from tidegate.console.providers import RunningSession, StoredDirectory
 from tidegate.console.watch import Watch
 from tidegate.errors import DataDirectoryError, RunError
-from tidegate.observe.address import Address
+from tidegate.observe.server import Address
 from tidegate.observe.status import State
 from tidegate.observe.timeline import EpochTimes
-from tidegate.remembered import remember
 from tidegate.runtime.directory import DataDirectory
+from tidegate.session.saved_catalog import remember
 
 HERE = Address("127.0.0.1", 8571)
 TOKEN = "a-token"

@@ -11,7 +11,7 @@ import pytest
 from tests.consoles import Shop
 from tidegate.checkpoint.checkpoints import Wanted
 from tidegate.errors import RunError
-from tidegate.observe.address import Address
+from tidegate.observe.server import Address
 from tidegate.observe.status import State, StreamStatus
 
 pytestmark = pytest.mark.browser
@@ -37,7 +37,7 @@ def shop() -> Shop:
 
 @pytest.fixture
 def server(shop: Shop) -> Iterator[Any]:
-    from tidegate.console.server import ConsoleServer
+    from tidegate.console.app import ConsoleServer
 
     served = ConsoleServer(shop, Address("127.0.0.1", 0))
     yield served

@@ -12,8 +12,7 @@ from tidegate.checkpoint.manifest import (
     SourceState,
     StreamState,
 )
-from tidegate.console.graph import Edge, Graph, Node, graph_of, graph_of_manifests
-from tidegate.console.layout import layout
+from tidegate.console.graph import Edge, Graph, Node, graph_of, graph_of_manifests, layout
 
 
 class TestGraph:

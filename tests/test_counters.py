@@ -9,8 +9,7 @@ from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.connectors.base import Cut
-from tidegate.observe.rates import Rate
-from tidegate.observe.status import State
+from tidegate.observe.status import Rate, State
 from tidegate.operators.watermark import END_US
 from tidegate.runtime.epoch import Notes, StreamNotes
 from tidegate.runtime.status import Counters, at_work, moment

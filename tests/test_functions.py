@@ -15,14 +15,14 @@ from tidegate.catalog.python_functions import load, version_of
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import TidegateError
-from tidegate.own_functions import python_declaration
 from tidegate.physical.explain import explain
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.operator_kind import reads_user_functions
 from tidegate.plan import nodes as n
-from tidegate.remembered import remember, remembered
-from tidegate.results import listing
 from tidegate.runtime.directory import DataDirectory
+from tidegate.session.functions import python_declaration
+from tidegate.session.results import listing
+from tidegate.session.saved_catalog import remember, remembered
 from tidegate.spark.python_call import checked, of_rows_only
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql

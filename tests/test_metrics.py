@@ -15,13 +15,11 @@ import pytest
 
 from tests.pipelines import House
 from tidegate.cli import report
-from tidegate.cli.json_log import JsonLog
+from tidegate.cli.screen import JsonLog
 from tidegate.errors import Place, RunError, SqlError
-from tidegate.observe import spans
-from tidegate.observe.address import Address, same_origin
-from tidegate.observe.health import health, readiness
+from tidegate.observe import timeline as spans
 from tidegate.observe.prometheus import prometheus_text
-from tidegate.observe.serving import MetricsServer, Told
+from tidegate.observe.server import Address, MetricsServer, Told, health, readiness, same_origin
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.observe.timeline import BUCKETS, KEPT, EpochSums, EpochTimes, Timeline
 

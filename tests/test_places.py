@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tidegate.cli import package
+from tidegate.cli import init as package
 from tidegate.errors import RunError, ScriptError
 from tidegate.runtime.planning import is_cluster
 

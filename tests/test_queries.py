@@ -22,11 +22,8 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import SINKS
 from tidegate.connectors.view import MANY, Shape
 from tidegate.errors import RunError
-from tidegate.queries.asking import ask, last_rows, not_kept
-from tidegate.queries.engine import answer, tables_of
-from tidegate.queries.readable import Readable, readable, store_readable, stored_readable
-from tidegate.queries.result import QueryResult
-from tidegate.queries.snapshot import snapshot
+from tidegate.queries.engine import QueryResult, answer, ask, last_rows, not_kept, tables_of
+from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.reconciliation import view_sink
 from tidegate.types import ChangelogKind

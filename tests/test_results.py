@@ -8,7 +8,7 @@ from pathlib import Path
 import tidegate
 from tests.compiling import compile_text
 from tidegate.observe.status import State, StreamStatus
-from tidegate.results import listing, status_listing
+from tidegate.session.results import listing, status_listing
 
 SQL = """
 CREATE SOURCE bids (auction BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts)

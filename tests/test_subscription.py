@@ -16,9 +16,9 @@ from tidegate.checkpoint.manifest import Stretch
 from tidegate.connectors.base import Decided, EpochId
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
+from tidegate.session.subscription import Subscription
 from tidegate.storage import local as disk
 from tidegate.storage import open_store
-from tidegate.subscription import Subscription
 
 
 def subscribed(path: Path, from_epoch: int | None = None) -> Subscription:

@@ -13,7 +13,7 @@ import pytest
 
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
-from tidegate.subscription import Batch
+from tidegate.session.subscription import Batch
 from tidegate.testing.case import (
     Add,
     Case,

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from tidegate.observe.status import OperatorStatus, State, StreamStatus
-    from tidegate.queries.result import QueryResult
-    from tidegate.results import Result
-    from tidegate.session import Session
-    from tidegate.subscription import Batch, Subscription
+    from tidegate.queries.engine import QueryResult
+    from tidegate.session.results import Result
+    from tidegate.session.session import Session
+    from tidegate.session.subscription import Batch, Subscription
 
 __version__ = "0.1.0"
 __all__ = [
@@ -72,10 +72,10 @@ _HOMES = {
         "ValidationError",
     ),
     "tidegate.observe.status": ("OperatorStatus", "State", "StreamStatus"),
-    "tidegate.queries.result": ("QueryResult",),
-    "tidegate.results": ("Result",),
-    "tidegate.session": ("Session",),
-    "tidegate.subscription": ("Batch", "Subscription"),
+    "tidegate.queries.engine": ("QueryResult",),
+    "tidegate.session.results": ("Result",),
+    "tidegate.session.session": ("Session",),
+    "tidegate.session.subscription": ("Batch", "Subscription"),
 }
 
 
@@ -94,7 +94,7 @@ def open(
     console sinks (stream, epoch, Arrow table). `conf` holds settings for a Spark that is started
     here, such as {"spark.driver.memory": "4g"}.
     """
-    from tidegate.session import Session
+    from tidegate.session.session import Session
 
     return Session(path, spark=spark, master=master, config=config, show=show, conf=conf)
 

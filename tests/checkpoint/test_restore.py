@@ -15,8 +15,8 @@ from tidegate.checkpoint.manifest import Manifest, SinkState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.base import Decided, EpochId
 from tidegate.errors import DataDirectoryError, RunError
+from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
-from tidegate.subscription import Subscription
 
 FIRST = Manifest(0, 0, 16, 1)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.real.kafka import Broker
 from tests.spark.helpers import bag, eventually, open_with, rows_of, standing
 from tidegate.errors import RunError, TidegateError
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 pytestmark = pytest.mark.spark
 

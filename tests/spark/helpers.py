@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 import tidegate
-from tidegate.session import Session
-from tidegate.subscription import Batch
+from tidegate.session.session import Session
+from tidegate.session.subscription import Batch
 
 
 def bag(rows: Iterable[Any]) -> Counter[str]:

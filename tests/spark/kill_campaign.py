@@ -30,8 +30,8 @@ from tests import java
 from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.storage.lossy_disk import lose_power
+from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
-from tidegate.subscription import Subscription
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
 # What makes every Python of a pipeline write to a disk that can lose power.

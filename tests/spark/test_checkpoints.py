@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.helpers import open_with, rows_of
 from tidegate.errors import RunError
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from tidegate.nexmark.comparing import batch_answer, comparable, difference
 from tidegate.nexmark.events import stored_rows, write_events
 from tidegate.nexmark.running import side_input
 from tidegate.nexmark.scripts import Stored, script, tables
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 pytestmark = pytest.mark.spark
 

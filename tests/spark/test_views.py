@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.spark.helpers import open_with
 from tidegate.cli.main import app
 from tidegate.errors import RunError
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,11 +3,95 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
+import tidegate
 from tidegate.cli import data
-from tidegate.cli.interrupts import Interrupts
-from tidegate.cli.watching import CONSOLE, require_console
-from tidegate.observe.address import Address
+from tidegate.cli.guard import Interrupts
+from tidegate.cli.report import InputProblem
+from tidegate.cli.screen import Screen
+from tidegate.cli.text import LogFormat
+from tidegate.observe.server import LOOPBACK, Address, MetricsServer, Told
+
+if TYPE_CHECKING:
+    from tidegate.console.app import ConsoleServer
+    from tidegate.session.session import Session
+
+
+# ---- Who may look at a run from outside: metrics, and the console in the browser.
+
+CONSOLE = Address(LOOPBACK, 8571)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a run serves, and where; None for what was not asked for."""
+
+    metrics: Address | None = None
+    console: Address | None = None
+    log: LogFormat = LogFormat.TEXT
+
+
+def console_address(wanted: bool, listen: str | None) -> Address | None:
+    """Where the console is to be served; None if nobody wants it."""
+    found = address("--listen", listen, "127.0.0.1:8571")
+    if found is not None and not wanted:
+        raise InputProblem("--listen says where the console listens", "--console --listen 8571")
+    if wanted:
+        require_console()
+    return (found or CONSOLE) if wanted else None
+
+
+def address(option: str, text: str | None, example: str) -> Address | None:
+    """Where an option says to serve."""
+    if text is None:
+        return None
+    found = Address.parse(text)
+    if found is None:
+        raise InputProblem(f"{option} {text}: that is not a HOST:PORT", f"{option} {example}")
+    return found
+
+
+@contextmanager
+def watched(session: Session, watching: Watching, screen: Screen, title: str) -> Iterator[None]:
+    """Serve what was asked for, for as long as the session runs."""
+    with ExitStack() as open_servers:
+        if watching.metrics is not None:
+            server = MetricsServer(watching.metrics, told(session))
+            open_servers.callback(server.close)
+            screen.line(f"metrics: http://{server.address}/metrics")
+        if watching.console is not None:
+            console = _console(session, title, watching.console)
+            open_servers.callback(console.close)
+            screen.line(f"console: {console.url}")
+        yield
+
+
+def _console(session: Session, title: str, where: Address) -> ConsoleServer:
+    from tidegate.console.app import ConsoleServer
+    from tidegate.console.providers import RunningSession
+
+    return ConsoleServer(RunningSession(session, title), where)
+
+
+def require_console() -> None:
+    """What the console is made of is not installed with Tidegate itself."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise InputProblem("the console is not installed", "pip install 'tidegate[console]'")
+
+
+def told(session: Session) -> Told:
+    """What a session tells."""
+    return Told(
+        session.status,
+        lambda: [timeline.sums() for timeline in session.timelines()],
+        tidegate.__version__,
+    )
+
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 
@@ -16,8 +100,8 @@ def console(path: str, where: Address | None) -> int:
     """Serve until the user has seen enough."""
     data.require(path)
     require_console()
-    from tidegate.console.server import ConsoleServer
-    from tidegate.console.stored import StoredDirectory
+    from tidegate.console.app import ConsoleServer
+    from tidegate.console.providers import StoredDirectory
 
     interrupts = Interrupts()
     interrupts.install()

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import text
-from tidegate.cli.doing import notes
 from tidegate.cli.screen import cells, shown_of
+from tidegate.cli.text import notes
 from tidegate.observe.status import State, StreamStatus
 
 _STATE_COLOURS = {

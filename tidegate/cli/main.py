@@ -13,8 +13,8 @@ import typer
 
 import tidegate
 from tidegate.cli import nexmark
-from tidegate.cli.formats import Format, LogFormat
 from tidegate.cli.guard import OPTIONS, guarded
+from tidegate.cli.text import Format, LogFormat
 
 app = typer.Typer(
     name="tidegate",
@@ -96,7 +96,7 @@ def check(
 ) -> int:
     """Find every error in SQL files, without running them."""
     from tidegate.cli import scripts
-    from tidegate.cli.variables import variables
+    from tidegate.cli.scripts import variables
 
     return scripts.check(files, variables(var or []))
 
@@ -114,7 +114,7 @@ def explain(
 ) -> int:
     """Show the plans of streams: operators, state bounds, watermarks."""
     from tidegate.cli import scripts
-    from tidegate.cli.variables import variables
+    from tidegate.cli.scripts import variables
 
     return scripts.explain(file, stream, logical, variables(var or []))
 
@@ -166,9 +166,10 @@ def run(
 
     The next run goes on where this one stopped.
     """
-    from tidegate.cli import report, scripts, watching
+    from tidegate.cli import console as watching
+    from tidegate.cli import report, scripts
     from tidegate.cli import run as command
-    from tidegate.cli.variables import spark_conf, variables
+    from tidegate.cli.scripts import spark_conf, variables
 
     report.STYLE.json = log_format is LogFormat.JSON
     served = watching.Watching(
@@ -195,7 +196,7 @@ def sql(
 ) -> int:
     """Talk SQL: an interactive shell, or a script from stdin."""
     from tidegate.cli import scripts, shell
-    from tidegate.cli.variables import spark_conf, variables
+    from tidegate.cli.scripts import spark_conf, variables
 
     script = scripts.read(file, variables(var or [])) if file is not None else None
     return shell.run(script, data=data, master=master, conf=spark_conf(conf or []))
@@ -215,7 +216,7 @@ def query(
 
     Materialized views and streams with a memory sink can be asked, in DuckDB's SQL.
     """
-    from tidegate.cli import query as command
+    from tidegate.cli import run as command
 
     return command.query(directory, text, kind)
 
@@ -253,7 +254,7 @@ def inspect(
 def console(directory: Directory, listen: Listen = None, debug: Debug = False) -> int:
     """Look at a data directory in the browser, also while another process is using it."""
     from tidegate.cli import console as command
-    from tidegate.cli.watching import address
+    from tidegate.cli.console import address
 
     return command.console(directory, address("--listen", listen, "127.0.0.1:8571"))
 
@@ -267,7 +268,7 @@ def package(
     debug: Debug = False,
 ) -> int:
     """Write the package as an archive for the machines of a cluster (spark.submit.pyFiles)."""
-    from tidegate.cli import package as command
+    from tidegate.cli import init as command
 
     return command.package(file)
 

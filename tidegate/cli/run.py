@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import tidegate
+from tidegate.cli import data, report, scripts
 from tidegate.cli import data as data_directory
-from tidegate.cli import report, scripts
-from tidegate.cli.doing import written
-from tidegate.cli.formats import LogFormat
-from tidegate.cli.interrupts import Interrupts
-from tidegate.cli.screen import Screen, open_screen, show_results
-from tidegate.cli.watching import Watching, watched
+from tidegate.cli.console import Watching, watched
+from tidegate.cli.guard import Interrupts
+from tidegate.cli.screen import Screen, cells, open_screen, show_results
+from tidegate.cli.text import Format, LogFormat, formatted, written
 from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
+from tidegate.queries.engine import QueryResult, ask
+from tidegate.queries.snapshot import stored_readable
+from tidegate.runtime.directory import DataDirectory
 
 if TYPE_CHECKING:
-    from tidegate.session import Session
+    from tidegate.session.session import Session
 
 SECONDS_BETWEEN_LOOKS = 0.25
 _OVER = {State.FINISHED, State.STOPPED}
@@ -84,7 +87,7 @@ def run(
 
 def _screen(interrupts: Interrupts, ends: bool, log: LogFormat) -> Screen:
     if log is LogFormat.JSON:
-        from tidegate.cli.json_log import JsonLog
+        from tidegate.cli.screen import JsonLog
 
         return JsonLog()
     return open_screen(interrupts.note, ends)
@@ -143,3 +146,33 @@ def _stopped(statuses: Sequence[StreamStatus]) -> list[StreamStatus]:
         replace(status, state=State.STOPPED) if status.state in running else status
         for status in statuses
     ]
+
+
+# ---- `tidegate query`: ask a data directory, also while another process is using it. No Spark.
+
+
+def query(path: str, sql: str, kind: Format | None) -> int:
+    """Print what a query finds."""
+    data.require(path)
+    directory = DataDirectory(path)
+    known = stored_readable(directory)
+    if not known:
+        raise RunError(
+            "TG-802",
+            f"{path} keeps no rows that can be queried",
+            hint="CREATE MATERIALIZED VIEW my_view AS SELECT …; in the script that runs there.",
+        )
+    text = sys.stdin.read() if sql == "-" else sql
+    show_rows(ask(directory, known, text), kind)
+    return 0
+
+
+def show_rows(result: QueryResult, kind: Format | None, title: str = "") -> None:
+    """The rows of a result; as a table unless something else is wanted."""
+    columns, rows = cells(result.to_arrow())
+    if kind is None or kind is Format.TABLE:
+        open_screen().table(title, columns, rows)
+        return
+    out = formatted(kind, columns, rows)
+    if out:
+        print(out)

@@ -4,29 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import tidegate
 from tidegate.checkpoint.checkpoints import Wanted
-from tidegate.console.guard import Guard
-from tidegate.console.layout import layout
-from tidegate.console.shown import Shown
+from tidegate.console.graph import layout
+from tidegate.console.providers import Shown
 from tidegate.console.watch import Watch
 from tidegate.errors import TidegateError
-from tidegate.observe.address import Address
-from tidegate.observe.serving import Told, answer
-from tidegate.observe.values import json_value
+from tidegate.observe.server import Address, Told, answer, cannot_serve, same_origin
+from tidegate.observe.status import json_value
+
+# ---- Turns away requests that the console must not answer.
+#
+# Another page in the same browser must not read or change anything: a request calls this machine by
+# one of its own names, comes from a page of ours if it comes from a page, and carries the token in a
+# header if it changes something or shows rows. No page can set that header across origins.
+
+TOKEN_HEADER = "X-Tidegate-Token"
+_READS = ("GET", "HEAD")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Stands before an application."""
+
+    app: ASGIApp
+    address: Address
+    token: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        reason = self.refusal(scope["method"], Headers(scope=scope))
+        if reason is None:
+            await self.app(scope, receive, send_guarded)
+        else:
+            refused = JSONResponse({"error": reason}, status_code=403)
+            await refused(scope, receive, send_guarded)
+
+    def refusal(self, method: str, headers: Headers) -> str | None:
+        """Why a request is turned away; None if it is not."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.address.answers_to(host):
+            return "this is not the name of this machine"
+        if origin is not None and not same_origin(origin, host):
+            return "requests of other pages are not answered"
+        if method in _READS:
+            return None
+        given = headers.get(TOKEN_HEADER, "")
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            return "this needs the token: open the page by the URL that was printed at the start"
+        return None
+
 
 STATIC = Path(__file__).parent / "static"
 MOST_ROWS = 500
@@ -182,3 +249,42 @@ def graph_json(shown: Shown) -> dict[str, Any]:
     ]
     edges = [{**asdict(edge), "path": path} for edge, path in placed.paths.items()]
     return {"nodes": nodes, "edges": edges, "layers": placed.layers, "rows": placed.rows}
+
+
+# ---- Serves the console from a thread of its own.
+
+_CLOSE_SECONDS = 5.0
+
+
+class ConsoleServer:
+    """Serves from the moment it is made until it is closed."""
+
+    def __init__(self, shown: Shown, address: Address) -> None:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            listening = socket.create_server((address.host, address.port), family=family)
+        except OSError as error:
+            raise cannot_serve(address, error) from None
+        self.address = Address(address.host, listening.getsockname()[1])
+        self.token = new_token()
+        self.watch = Watch(shown)
+        app = build_app(self.watch, self.address, self.token)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listening],), name="tidegate console", daemon=True
+        )
+        self.watch.start()
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """With the token behind a #, where browsers keep it to themselves."""
+        return f"http://{self.address}/#token={self.token}"
+
+    def close(self) -> None:
+        self.watch.close()
+        self._server.should_exit = True
+        self._thread.join(_CLOSE_SECONDS)

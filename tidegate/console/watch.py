@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.console.shown import Shown
+from tidegate.console.providers import Shown
 from tidegate.errors import TidegateError
 from tidegate.observe.status import OperatorStatus, StreamStatus
 from tidegate.observe.timeline import EpochTimes

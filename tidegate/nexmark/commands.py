@@ -19,7 +19,7 @@ from tidegate.nexmark.flink_home import Flink, FlinkJobs, find_flink, flink_answ
 from tidegate.nexmark.running import HEADS, Job, line, side_input
 from tidegate.nexmark.scripts import Events, Generated, Stored
 from tidegate.nexmark.topics import sent
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa

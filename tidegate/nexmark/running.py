@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.nexmark.scripts import SIDE_KEYS, Events, needs_side_input, script
-from tidegate.session import Session
+from tidegate.session.session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from tidegate.catalog.objects import tables_in
-from tidegate.errors import Place, RunError
+import pyarrow as pa
+
+from tidegate.catalog.objects import Declared, LookupTable, Sink, tables_in
+from tidegate.errors import Place, RunError, did_you_mean
+from tidegate.observe.status import html_table
+from tidegate.queries.snapshot import Readable, snapshot
+from tidegate.runtime.directory import DataDirectory
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 _LINE = re.compile(r"\n\n?LINE (\d+): (.*)\n( *)(\^+)", re.DOTALL)
 _KIND = re.compile(r"^[A-Za-z ]*Error: ")
@@ -136,3 +141,126 @@ def _place(found: re.Match[str], sql: str, file: str | None) -> Place | None:
     column = at + blank - len(f"LINE {number}: ") - (3 if shown.startswith("...") else 0)
     start = sum(len(line) + 1 for line in lines[: number - 1]) + max(column, 0)
     return Place(sql, start, start + caret, file)
+
+
+# ---- What a query gives back: Arrow, and whatever people want to make of it.
+
+# So many rows are shown; all of them are there.
+_SHOWN = 20
+
+
+@dataclass(frozen=True, eq=False)
+class QueryResult:
+    """The rows of a query, as of one epoch of each pipeline."""
+
+    table: pa.Table
+    epochs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.table.column_names)
+
+    def to_arrow(self) -> pa.Table:
+        return self.table
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return list(self.table.to_pylist())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.table.to_batches():
+            yield from batch.to_pylist()
+
+    def __repr__(self) -> str:
+        lines = ["\t".join(self.columns)]
+        lines += ["\t".join(map(str, row.values())) for row in self._first()]
+        return "\n".join([*lines, f"({self._count()})"])
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        return html_table(self.columns, self._first(), self._count())
+
+    def _first(self) -> list[dict[str, Any]]:
+        return list(self.table.slice(0, _SHOWN).to_pylist())
+
+    def _count(self) -> str:
+        count = "1 row" if len(self) == 1 else f"{len(self):,} rows"
+        shown = f", the first {_SHOWN} are shown" if len(self) > _SHOWN else ""
+        epochs = ", ".join(f"{name} at epoch {epoch}" for name, epoch in self.epochs.items())
+        return count + shown + (f"; {epochs}" if epochs else "")
+
+
+# ---- A query from its text to its result.
+
+# What else is known by a name, and how to make it queryable.
+Other = Callable[[str], tuple[str, str] | None]
+
+
+def ask(
+    directory: DataDirectory,
+    known: Mapping[str, Readable],
+    sql: str,
+    file: str | None = None,
+    other: Other = lambda name: None,
+) -> QueryResult:
+    """Answer a query over the streams whose rows are kept."""
+    sql = sql.rstrip().removesuffix(";")
+    names = sorted(tables_of(sql, file))
+    for name in names:
+        if name.lower() not in known:
+            raise _unknown(name, sql, file, known, other)
+    wanted = {name: known[name.lower()] for name in names}
+    found = snapshot(directory, list(dict.fromkeys(wanted.values())))
+    tables = {name: found.tables[item.name] for name, item in wanted.items()}
+    return QueryResult(answer(sql, tables, file), found.epochs)
+
+
+def _unknown(
+    name: str, sql: str, file: str | None, known: Mapping[str, Readable], other: Other
+) -> RunError:
+    at = re.search(rf"\b{re.escape(name)}\b", sql)
+    place = Place(sql, at.start(), at.end(), file) if at is not None else None
+    refused = other(name)
+    if refused is not None:
+        return RunError("TG-802", refused[0], place=place, hint=refused[1])
+    hint = did_you_mean(name, known, "streams whose rows are kept")
+    return RunError("TG-201", f"there is no stream {name} to query", place=place, hint=hint)
+
+
+def not_kept(declared: Declared) -> tuple[str, str]:
+    """Why something that is declared cannot be queried, and what can."""
+    name, kind = declared.name, declared.kind.value.lower()
+    if isinstance(declared, Sink):
+        return (
+            f"{name} is a sink with the connector {declared.connector}, and only memory keeps rows "
+            "to be queried",
+            f"CREATE MATERIALIZED VIEW {declared.source}_now AS SELECT * FROM {declared.source};",
+        )
+    if isinstance(declared, LookupTable):
+        return f"{name} is a {kind}: its rows are in another system", f"ask {name} there."
+    return (
+        f"the rows of the {kind} {name} are not kept, so they cannot be queried",
+        f"CREATE MATERIALIZED VIEW {name}_now AS SELECT * FROM {name}; and ask that; or look at "
+        f"rows as they come: \\peek {name} in the shell, db.peek('{name}') in Python.",
+    )
+
+
+def last_rows(directory: DataDirectory, item: Readable, rows: int) -> QueryResult:
+    """The last rows of a stream whose rows are kept."""
+    found = snapshot(directory, [item])
+    table = found.tables[item.name]
+    return QueryResult(table.slice(max(table.num_rows - rows, 0)), found.epochs)

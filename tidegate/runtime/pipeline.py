@@ -22,9 +22,8 @@ from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests, without_stream
 from tidegate.connectors.base import Decided, EpochId, OpenLookup, OpenSink, OpenSource, Pace
 from tidegate.errors import RunError, TidegateError
-from tidegate.observe.spans import span_listener
 from tidegate.observe.status import State, StreamStatus
-from tidegate.observe.timeline import Timeline
+from tidegate.observe.timeline import Timeline, span_listener
 from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
 from tidegate.runtime.cleanup import OFFSETS, StateFiles

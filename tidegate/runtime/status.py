@@ -12,8 +12,7 @@ from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.connectors.base import Cut
-from tidegate.observe.rates import Rate
-from tidegate.observe.status import OperatorStatus, State, StreamStatus
+from tidegate.observe.status import OperatorStatus, Rate, State, StreamStatus
 from tidegate.runtime.epoch import StreamNotes
 
 # After the end of a bounded run the watermark is beyond all times.

@@ -108,7 +108,7 @@ class _SharedSpark:
     def open(self, path: Path) -> SessionLike:
         if self._opener is None:
             if self._spark is None:
-                from tidegate.session import Session
+                from tidegate.session.session import Session
 
                 self._owner = Session(self._directory.name)
                 self._spark = self._owner.spark

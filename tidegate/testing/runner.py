@@ -99,7 +99,7 @@ def run_case(
 
 def session_opener(spark: Any = None) -> OpenSession:
     """Sessions on one Spark."""
-    from tidegate.session import Session
+    from tidegate.session.session import Session
 
     return lambda path: Session(path, spark=spark)
 

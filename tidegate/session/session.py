@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
+import itertools
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -23,26 +32,59 @@ from tidegate.compile.typing import analysed
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import Place, RunError, ScriptError, TidegateError, did_you_mean
-from tidegate.inserting import insert_async, insert_parts, is_endless
-from tidegate.looking import Looking, stream_of
 from tidegate.observe.status import StreamStatus
 from tidegate.observe.timeline import Timeline
-from tidegate.own_functions import PythonFunctions, python_declaration
 from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import plan_to_run
-from tidegate.remembered import Remembered, remember, remembered
-from tidegate.results import Result, describe, print_rows, restored_text, shown
 from tidegate.runtime.cleanup import parked_warning
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_paths
 from tidegate.runtime.supervisor import Supervisor
+from tidegate.session.functions import PythonFunctions, python_declaration
+from tidegate.session.queries import Looking, stream_of
+from tidegate.session.results import Result, describe, print_rows, restored_text, shown
+from tidegate.session.saved_catalog import Remembered, remember, remembered
+from tidegate.session.subscription import Subscription
 from tidegate.sql import statements as st
-from tidegate.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidegate.queries.result import QueryResult
+    from tidegate.queries.engine import QueryResult
+
+
+# ---- Rows into memory sources: all at once, or in parts as an iterator hands them out.
+
+# An insert is a file: so many rows of an iterator are one.
+PART = 10_000
+
+Insert = Callable[[Any], int]
+
+
+def is_endless(rows: Any) -> bool:
+    """Whether rows come one by one, and nobody knows how many they are."""
+    return isinstance(rows, Iterator) and not isinstance(rows, Mapping)
+
+
+def insert_parts(rows: Iterable[Any], insert: Insert) -> int:
+    """Insert what an iterator hands out, part by part; how many rows it were."""
+    given, count = iter(rows), 0
+    while part := list(itertools.islice(given, PART)):
+        count += insert(part)
+    return count
+
+
+async def insert_async(rows: AsyncIterable[Any], insert: Insert, most: int = PART) -> int:
+    """The same for an async iterator; rows are inserted once they are many, and at the end."""
+    part: list[Any] = []
+    count = 0
+    async for row in rows:
+        part.append(row)
+        if len(part) >= most:
+            count += insert(part)
+            part = []
+    return count + (insert(part) if part else 0)
+
 
 Show = Callable[[str, int, Any], None]
 

@@ -10,12 +10,12 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, SideStream, Sink, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError
-from tidegate.queries.asking import ask, last_rows, not_kept
-from tidegate.queries.readable import Readable, readable, store_readable
+from tidegate.queries.engine import ask, last_rows, not_kept
+from tidegate.queries.snapshot import Readable, readable, store_readable
 from tidegate.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from tidegate.queries.result import QueryResult
+    from tidegate.queries.engine import QueryResult
 
 _LOOK_SECONDS = 0.05
 
@@ -84,7 +84,7 @@ def _next_rows(
 ) -> QueryResult:
     import pyarrow as pa
 
-    from tidegate.queries.result import QueryResult
+    from tidegate.queries.engine import QueryResult
 
     seen: list[Any] = []
     enough = threading.Event()

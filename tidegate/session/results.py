@@ -11,8 +11,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Column, Declared, Function, SideStream, Sink, Source, Stream
 from tidegate.catalog.settings import SETTINGS, Settings
 from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoint, Restored
-from tidegate.observe.html import html_table
-from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.status import State, StreamStatus, html_table
 from tidegate.sql.statements import ObjectKind
 
 

@@ -1,7 +1,4 @@
-"""Shows a data directory that another process may be using: it reads manifests, and takes no lock.
-
-Only a restore and a checkpoint take the lock, for the moment that they need.
-"""
+"""Shows a session of this process."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
@@ -21,22 +18,120 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.console.graph import Graph, graph_of, graph_of_manifests
-from tidegate.console.shown import Described
 from tidegate.errors import RunError, did_you_mean
-from tidegate.observe.rates import Rate
-from tidegate.observe.status import State, StreamStatus
+from tidegate.observe.status import Rate, State, StreamStatus
 from tidegate.observe.timeline import KEPT, EpochSums, EpochTimes
 from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import optimise
-from tidegate.queries.asking import last_rows
-from tidegate.queries.readable import stored_readable
-from tidegate.remembered import remembered
+from tidegate.queries.engine import last_rows
+from tidegate.queries.snapshot import stored_readable
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.status import Counters
 from tidegate.runtime.supervisor import forgets
+from tidegate.session.saved_catalog import remembered
 
 if TYPE_CHECKING:
-    from tidegate.queries.result import QueryResult
+    from tidegate.queries.engine import QueryResult
+    from tidegate.session.session import Session
+
+
+# ---- What the console can show, and do.
+
+
+@dataclass(frozen=True)
+class Described:
+    """A declaration as SQL, secrets masked, and the plan of a stream."""
+
+    name: str
+    sql: str
+    plan: str | None = None
+
+
+class Shown(Protocol):
+    """A session, or a data directory. Everything but `statuses` and `epochs` may take a while."""
+
+    title: str
+    # Whether streams run in this process; else it only reads what another one has stored.
+    live: bool
+
+    def statuses(self) -> tuple[StreamStatus, ...]: ...
+
+    def epochs(self) -> list[EpochTimes]:
+        """The last epochs of all pipelines; numbers of a pipeline only grow."""
+
+    def sums(self) -> list[EpochSums]: ...
+
+    def graph(self) -> Graph: ...
+
+    def described(self, name: str) -> Described:
+        """Raises what a person can read if there is nothing of that name."""
+
+    def checkpoints(self) -> list[Checkpoint]: ...
+
+    def peek(self, stream: str, rows: int) -> QueryResult: ...
+
+    def keep(self, name: str | None) -> str:
+        """Keep a checkpoint; returns its name."""
+
+    def restore(self, wanted: Wanted) -> list[str]:
+        """Go back; returns what there is to know about it."""
+
+
+_PEEK_SECONDS = 5.0
+
+
+class RunningSession:
+    """What a session does now; calls that change something wait for each other."""
+
+    live = True
+
+    def __init__(self, session: Session, title: str) -> None:
+        self.title = title
+        self._session = session
+        self._lock = threading.Lock()
+
+    def statuses(self) -> tuple[StreamStatus, ...]:
+        return self._session.status()
+
+    def epochs(self) -> list[EpochTimes]:
+        return [epoch for timeline in self._session.timelines() for epoch in timeline.epochs()]
+
+    def sums(self) -> list[EpochSums]:
+        return [timeline.sums() for timeline in self._session.timelines()]
+
+    def graph(self) -> Graph:
+        return graph_of(self._session.catalog)
+
+    def described(self, name: str) -> Described:
+        catalog = self._session.catalog
+        declared = catalog.get(name)
+        if declared is None:
+            hint = did_you_mean(name, catalog.names(), "names")
+            raise RunError("TG-201", f"nothing is named {name}", hint=hint)
+        plan = self._session.explain(name) if isinstance(declared, Stream) else None
+        return Described(declared.name, declared.create_sql(), plan)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        return self._session.checkpoints()
+
+    def peek(self, stream: str, rows: int) -> QueryResult:
+        with self._lock:
+            return self._session.peek(stream, rows, _PEEK_SECONDS)
+
+    def keep(self, name: str | None) -> str:
+        with self._lock:
+            return self._session.checkpoint(name)
+
+    def restore(self, wanted: Wanted) -> list[str]:
+        with self._lock:
+            sinks = "keep" if wanted.keep else None
+            self._session.restore(wanted.checkpoint, sinks=sinks, pipeline=wanted.pipeline)
+            return [warning.message for warning in self._session.warnings]
+
+
+# ---- Shows a data directory that another process may be using: it reads manifests, and takes no lock.
+#
+# Only a restore and a checkpoint take the lock, for the moment that they need.
 
 
 class StoredDirectory:
