@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate.columns import OP
 from tidegate.connectors.changelog import folded, standing
 from tidegate.errors import RunError
-from tidegate.testing.changes import Output
+from tidegate.testing.compare import Output
 from tidegate.types import ChangelogKind
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), (OP, pa.string())])

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate.testing.changes import Change, Output, standing
-from tidegate.testing.compare import compare
-from tidegate.testing.outcome import Mismatch
+from tidegate.testing.case import Mismatch
+from tidegate.testing.compare import Change, Output, compare, standing
 from tidegate.types import ChangelogKind
 
 COLUMNS = {

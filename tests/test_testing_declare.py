@@ -10,7 +10,7 @@ import pytest
 from tidegate.errors import TidegateError
 from tidegate.testing.case import Case, CaseSource, DeleteAll, Mark, Row
 from tidegate.testing.declare import declare
-from tidegate.testing.marks import LONG_DELAY_MS
+from tidegate.testing.fields import LONG_DELAY_MS
 from tidegate.types import ChangelogKind
 
 COLUMNS = (("id", "INT"), ("ts", "TIMESTAMP"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.testing.case import Add, Case, CaseSource, EndOfInput, ExpectAll, Restart, Step
-from tidegate.testing.epochs import epochs_of
+from tidegate.testing.runner import epochs_of
 
 A = CaseSource("a", columns=(("n", "INT"),), rows=({"n": 1}, {"n": 2}, {"n": 3}))
 B = CaseSource("b", columns=(("n", "INT"),), rows=({"n": 10},))

@@ -26,9 +26,9 @@ from tidegate.testing.case import (
     Mark,
     Restart,
 )
-from tidegate.testing.discover import Skips, find_cases
-from tidegate.testing.epochs import epochs_of
-from tidegate.testing.marks import LONG_DELAY_MS, MARK
+from tidegate.testing.fields import LONG_DELAY_MS, MARK
+from tidegate.testing.loader import Skips, find_cases
+from tidegate.testing.runner import epochs_of
 
 SOURCE = {"name": "t", "schema": [{"name": "id", "type": "INT"}], "rows": [{"id": 1}, {"id": 2}]}
 TIMED = {

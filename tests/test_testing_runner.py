@@ -26,10 +26,11 @@ from tidegate.testing.case import (
     ExpectNew,
     ExpectWatermark,
     LateReference,
+    Outcome,
     Restart,
     Row,
+    Verdict,
 )
-from tidegate.testing.outcome import Outcome, Verdict
 from tidegate.testing.runner import run_case
 
 Rows = list[dict[str, Any]]

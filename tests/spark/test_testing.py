@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidegate.testing import load_case, main, run_case
-from tidegate.testing.discover import find_cases
+from tidegate.testing.loader import find_cases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

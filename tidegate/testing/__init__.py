@@ -7,9 +7,8 @@ came out, `compare` says how that differs from what was expected, `report` is `t
 Imports the session only when a case runs; never pyspark itself.
 """
 
-from tidegate.testing.case import Case
+from tidegate.testing.case import Case, Outcome
 from tidegate.testing.loader import load_case
-from tidegate.testing.outcome import Outcome
 from tidegate.testing.report import main
 from tidegate.testing.runner import run_case
 

@@ -7,16 +7,236 @@ exact number for a DECIMAL. Floats are equal within one millionth.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from tidegate.testing.case import Row
-from tidegate.testing.changes import freeze
-from tidegate.testing.values import actual, expected, show
+from tidegate.columns import OP
+from tidegate.testing.case import Mismatch, Row
+from tidegate.types import ChangelogKind
+
+# ---- Values of case files and of Arrow, brought to one form so that they can be compared.
+
+
+def actual(value: Any) -> Any:
+    """A value that came out of Arrow: times in UTC, maps as mappings."""
+    if isinstance(value, datetime):
+        return _utc(value)
+    if isinstance(value, Mapping):
+        return {name: actual(item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {actual(key): actual(item) for key, item in value}
+        return [actual(item) for item in value]
+    return value
+
+
+def expected(value: Any, kind: pa.DataType | None) -> Any:
+    """A value of a case file, read as the type of the output; what cannot be read stays."""
+    if value is None or kind is None:
+        return value
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [expected(item, kind.value_type) for item in value] if _is_list(value) else value
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        return _struct(value, kind)
+    if pa.types.is_map(kind):
+        return _expected_map(value, kind)
+    try:
+        return _scalar(value, kind)
+    except (ValueError, ArithmeticError):
+        return value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _struct(value: Mapping[str, Any], kind: pa.DataType) -> dict[str, Any]:
+    """The fields of the type in their order; a field it does not have stays and differs."""
+    by_lower = {name.lower(): item for name, item in value.items()}
+    known = {item.name.lower() for item in kind}
+    fields = {item.name: expected(by_lower.get(item.name.lower()), item.type) for item in kind}
+    return fields | {name: item for name, item in value.items() if name.lower() not in known}
+
+
+def _expected_map(value: Any, kind: pa.DataType) -> Any:
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not _is_list(pairs) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        return value
+    read = {expected(key, kind.key_type): expected(item, kind.item_type) for key, item in pairs}
+    return read or []
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return _time(value)
+    if pa.types.is_date(kind):
+        return date.fromisoformat(value) if isinstance(value, str) else value
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return value.isoformat() if isinstance(value, date) else value
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return value.encode() if isinstance(value, str) else value
+    if isinstance(value, bool):
+        return value
+    if pa.types.is_decimal(kind):
+        return Decimal(str(value)) if isinstance(value, str | int | float) else value
+    if pa.types.is_floating(kind):
+        return float(value) if isinstance(value, str | int | float) else value
+    if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _time(value: Any) -> Any:
+    """An ISO text, with or without a zone, or what YAML made of one."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return _utc(value)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return value
+
+
+def _utc(value: datetime) -> datetime:
+    """Times without a zone are UTC; the class is datetime itself, not pandas' own."""
+    at = value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return datetime(
+        at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, tzinfo=UTC
+    )
+
+
+def show(value: Any) -> str:
+    """A value for people: NULL, ISO times in UTC, texts without quotes."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(show(item) for item in value) + "]"
+    return str(value)
+
+
+# ---- What a stream gave out, added up: signed rows to the rows that stand, upserts by their key.
+
+_SPACES = re.compile(" +")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row as it came out; rows of streams without _op are inserts."""
+
+    op: str
+    row: Row
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.op.startswith("+") else -1
+
+
+@dataclass
+class Output:
+    """Everything a stream gave out so far."""
+
+    changelog: ChangelogKind
+    key: tuple[str, ...] = ()
+    changes: list[Change] = field(default_factory=list)
+    schema: pa.Schema | None = None
+    # Some suites write down rows with runs of spaces as one.
+    folds_spaces: bool = False
+
+    def add(self, table: pa.Table) -> None:
+        """The rows of one epoch."""
+        self.schema = table.schema
+        for row in table.to_pylist():
+            if self.folds_spaces:
+                row = {name: fold_spaces(value) for name, value in row.items()}
+            op = row.pop(OP, None) or "+I"
+            self.changes.append(Change(op, row))
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """The columns of a row, without _op."""
+        if self.schema is None:
+            return {}
+        return {item.name: item.type for item in self.schema if item.name != OP}
+
+    def all_rows(self) -> list[Row]:
+        """The rows that stand."""
+        if self.changelog is ChangelogKind.UPSERT and self.key:
+            return list(self._by_key(self.changes).values())
+        rows, owed = standing(self.changes)
+        if owed:
+            raise Mismatch(f"the changelog retracts a row that is not there: {dict(owed[0])}")
+        return rows
+
+    def new_rows(self, since: int) -> list[Row]:
+        """The rows that a reader of the stream has now and had not, or had otherwise, before."""
+        later = self.changes[since:]
+        if self.changelog is ChangelogKind.UPSERT and self.key:
+            return list(self._by_key(later).values())
+        return standing(later)[0]
+
+    def _by_key(self, changes: Iterable[Change]) -> dict[Hashable, Row]:
+        rows: dict[Hashable, Row] = {}
+        for change in changes:
+            key = freeze([change.row[name] for name in self.key])
+            if change.sign > 0:
+                rows[key] = change.row
+            elif change.op == "-D":
+                rows.pop(key, None)
+        return rows
+
+
+def fold_spaces(value: Any) -> Any:
+    """A text with one space for each run of them."""
+    return _SPACES.sub(" ", value) if isinstance(value, str) else value
+
+
+def standing(changes: Sequence[Change]) -> tuple[list[Row], list[Row]]:
+    """The rows that are left in order of arrival, and those retracted that were not there.
+
+    Within an epoch a row may be retracted before it is added: only the balance counts.
+    """
+    rows: list[Row | None] = []
+    places: dict[Hashable, list[int]] = {}
+    owed: dict[Hashable, list[Row]] = {}
+    for change in changes:
+        key = freeze(change.row)
+        if change.sign > 0 and owed.get(key):
+            owed[key].pop()
+        elif change.sign > 0:
+            places.setdefault(key, []).append(len(rows))
+            rows.append(change.row)
+        elif places.get(key):
+            rows[places[key].pop()] = None
+        else:
+            owed.setdefault(key, []).append(change.row)
+    left = [row for row in rows if row is not None]
+    return left, [row for debts in owed.values() for row in debts]
+
+
+def freeze(value: Any) -> Hashable:
+    """A value that can be a key: equal if the values are, whatever the order of their fields."""
+    if isinstance(value, Mapping):
+        pairs = ((freeze(name), freeze(item)) for name, item in value.items())
+        return tuple(sorted(pairs, key=repr))
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    if isinstance(value, float) and value != value:
+        return ("NaN",)
+    return (type(value).__name__, value)
+
 
 TOLERANCE = 1e-6
 SHOWN = 20

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +19,237 @@ from tidegate.testing.case import (
     Add,
     Case,
     CaseSource,
+    DeleteAll,
     EndOfInput,
+    ExpectAll,
+    ExpectDelta,
+    ExpectDropped,
+    ExpectNew,
+    ExpectWatermark,
     LateReference,
+    Restart,
     Row,
     Step,
 )
-from tidegate.testing.fields import Fields, read_document
-from tidegate.testing.marks import read_marks
-from tidegate.testing.rows import fit_rows, rows_from
-from tidegate.testing.script_file import testable
-from tidegate.testing.steps import expects, read_steps
+from tidegate.testing.declare import testable
+from tidegate.testing.fields import (
+    CaseError,
+    Fields,
+    as_rows,
+    read_document,
+    read_json_lines,
+    read_marks,
+    shown,
+)
+
+# ---- Rows of a case file, held against the columns of their source.
+
+
+def fit_rows(file: Path, where: str, rows: Iterable[Row], source: CaseSource) -> tuple[Row, ...]:
+    """The rows, once they fit the declared columns; an append-only source loses its +I."""
+    return tuple(_fit(file, f"{where}[{i}]", row, source) for i, row in enumerate(rows))
+
+
+def _fit(file: Path, where: str, row: Row, source: CaseSource) -> Row:
+    names = [name for name, _ in source.columns]
+    known = {name.lower() for name in names}
+    for name in row:
+        if name != OP and name.lower() not in known:
+            hint = did_you_mean(name, names, "columns")
+            raise CaseError(file, f"{where}.{name}", f"{source.name} has no such column", hint)
+    if OP not in row:
+        return row
+    if row[OP] not in OPS:
+        message = f"expected one of {', '.join(OPS)}, found {row[OP]}"
+        raise CaseError(file, f"{where}.{OP}", message)
+    if source.kind != "stream":
+        return row
+    if row[OP] != "+I":
+        message = f"a source of kind {source.kind} takes only +I, found {row[OP]}"
+        raise CaseError(file, f"{where}.{OP}", message, "kind: changelog takes signed rows.")
+    return {name: value for name, value in row.items() if name != OP}
+
+
+def rows_from(item: Fields, inline: str, file: str) -> tuple[Row, ...] | None:
+    """Rows that stand in the case or in a file of their own; None if neither is given."""
+    if item.has(inline) and item.has(file):
+        raise item.error(inline, f"expected {inline} or {file}, found both")
+    if item.has(file):
+        return _rows_file(item, file)
+    return item.rows(inline) if item.has(inline) else None
+
+
+def _rows_file(item: Fields, field: str) -> tuple[Row, ...]:
+    """JSON lines, beside the case or in a folder above it, or in the conformance folder."""
+    name = item.text(field)
+    folders = [*item.file.resolve().parents]
+    if os.environ.get("TIDEGATE_CONFORMANCE_DIR"):
+        folders.append(Path(os.environ["TIDEGATE_CONFORMANCE_DIR"]))
+    for folder in folders:
+        if (folder / name).is_file():
+            return tuple(read_json_lines(folder / name))
+    raise item.error(
+        field,
+        f"there is no file {name} beside the case or in a folder above it",
+        "TIDEGATE_CONFORMANCE_DIR may name one more folder to look in.",
+    )
+
+
+# ---- The steps of a case: rows, expectations and restarts, in order.
+
+WEIGHT = "_weight"
+_WEIGHTS = frozenset({WEIGHT, "_diff", "_delta", "_sign", "_count"})
+ACTIONS = (
+    "add",
+    "expect_new",
+    "expect_all",
+    "expect_delta",
+    "expect_dropped",
+    "expect_watermark_ms",
+    "restart",
+    "end_of_input",
+    "delete_all",
+)
+Sources = Mapping[str, CaseSource]
+
+
+def read_steps(fields: Fields, sources: Sources, scripted: bool) -> tuple[Step, ...]:
+    """Every step; those of a script may name sources that only the script knows."""
+    steps: list[Step] = []
+    for index, raw in enumerate(fields.sequence("steps")):
+        item = Fields.of(fields.file, f"steps[{index}]", raw, ACTIONS)
+        if len(item.values) != 1:
+            names = ", ".join(item.values) or "none"
+            raise item.error("", f"expected one action, found {names}")
+        steps.append(_READERS[next(iter(item.values))](item, sources, scripted))
+    if not steps:
+        raise fields.error("steps", "expected at least one step")
+    return tuple(steps)
+
+
+def expects(step: Step) -> bool:
+    """Whether a step can fail a case."""
+    kinds = ExpectNew | ExpectAll | ExpectDelta | ExpectDropped | ExpectWatermark
+    return isinstance(step, kinds)
+
+
+def _add(item: Fields, sources: Sources, scripted: bool) -> Step:
+    """A list of {source, rows}, or shorter a mapping from source to rows."""
+    raw = item.values["add"]
+    entries = _shorthand(raw) if isinstance(raw, Mapping) else item.sequence("add")
+    added: list[tuple[str, tuple[Row, ...]]] = []
+    for index, entry in enumerate(entries):
+        where = f"{item.where}.add[{index}]"
+        part = Fields.of(item.file, where, entry, ("source", "rows"))
+        name = _source_name(part, "source", part.text("source"), sources, scripted)
+        rows = part.rows("rows")
+        if not scripted:
+            rows = fit_rows(item.file, f"{where}.rows", rows, sources[name.lower()])
+        added.append((name, rows))
+    return Add(tuple(added))
+
+
+def _shorthand(raw: Mapping[str, object]) -> list[dict[str, object]]:
+    return [{"source": name, "rows": rows} for name, rows in raw.items()]
+
+
+def _source_name(part: Fields, field: str, name: str, sources: Sources, scripted: bool) -> str:
+    source = sources.get(name.lower())
+    if source is not None:
+        return source.name
+    if scripted:
+        return name
+    hint = did_you_mean(name, [item.name for item in sources.values()], "sources")
+    raise part.error(field, f"there is no source {name}", hint)
+
+
+def _expect_new(item: Fields, sources: Sources, scripted: bool) -> Step:
+    return ExpectNew(item.rows("expect_new"))
+
+
+def _expect_all(item: Fields, sources: Sources, scripted: bool) -> Step:
+    return ExpectAll(item.rows("expect_all"))
+
+
+def _expect_delta(item: Fields, sources: Sources, scripted: bool) -> Step:
+    where = f"{item.where}.expect_delta"
+    rows = as_rows(item.file, where, item.values["expect_delta"])
+    rows = tuple(_weighted(row) for row in rows)
+    for index, row in enumerate(rows):
+        if (OP in row) == (WEIGHT in row):
+            raise CaseError(item.file, f"{where}[{index}]", f"expected {OP} or {WEIGHT}")
+        if WEIGHT in row and (not isinstance(row[WEIGHT], int) or row[WEIGHT] == 0):
+            message = f"expected a whole number other than 0, found {shown(row[WEIGHT])}"
+            raise CaseError(item.file, f"{where}[{index}].{WEIGHT}", message)
+        if OP in row and str(row[OP])[:1] not in ("+", "-"):
+            message = f"expected +I, -U, +U, -D, + or -, found {shown(row[OP])}"
+            raise CaseError(item.file, f"{where}[{index}].{OP}", message)
+    return ExpectDelta(rows)
+
+
+def _weighted(row: Row) -> Row:
+    """Others call the weight of a row _diff or the like."""
+    return {WEIGHT if name in _WEIGHTS else name: value for name, value in row.items()}
+
+
+def _expect_dropped(item: Fields, sources: Sources, scripted: bool) -> Step:
+    if not item.has("expect_dropped"):
+        raise item.error("expect_dropped", "expected a number of rows")
+    return ExpectDropped(item.whole("expect_dropped"))
+
+
+def _expect_watermark(item: Fields, sources: Sources, scripted: bool) -> Step:
+    value = item.values["expect_watermark_ms"]
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        message = f"expected milliseconds since 1970 or null, found {shown(value)}"
+        raise item.error("expect_watermark_ms", message)
+    return ExpectWatermark(value)
+
+
+def _restart(item: Fields, sources: Sources, scripted: bool) -> Step:
+    _require_true(item, "restart")
+    return Restart()
+
+
+def _end_of_input(item: Fields, sources: Sources, scripted: bool) -> Step:
+    _require_true(item, "end_of_input")
+    return EndOfInput()
+
+
+def _require_true(item: Fields, name: str) -> None:
+    if not item.flag(name):
+        raise item.error(name, "expected true; leave the step out otherwise")
+
+
+def _delete_all(item: Fields, sources: Sources, scripted: bool) -> Step:
+    """The name of a source, a list of names, or true for the only source that can be emptied."""
+    raw = item.values["delete_all"]
+    if isinstance(raw, Mapping):
+        raw = raw.get("source")
+    names = [raw] if isinstance(raw, str) else raw
+    if raw is True:
+        names = [source.name for source in sources.values() if source.kind != "stream"]
+    if isinstance(names, list):
+        names = [name.get("source") if isinstance(name, Mapping) else name for name in names]
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise item.error("delete_all", f"expected the name of a source, found {shown(raw)}")
+    return DeleteAll(
+        tuple(_source_name(item, "delete_all", name, sources, scripted) for name in names)
+    )
+
+
+_READERS: dict[str, Callable[[Fields, Sources, bool], Step]] = {
+    "add": _add,
+    "expect_new": _expect_new,
+    "expect_all": _expect_all,
+    "expect_delta": _expect_delta,
+    "expect_dropped": _expect_dropped,
+    "expect_watermark_ms": _expect_watermark,
+    "restart": _restart,
+    "end_of_input": _end_of_input,
+    "delete_all": _delete_all,
+}
+
 
 # Told to people, never run.
 _REMARKS = ("origin", "license", "engine", "area", "tags", "notes", "portable")
@@ -244,3 +468,76 @@ def _late_rows(
             raise item.error("source", f"there is no source {name}", hint)
         found.append(LateReference(name, item.whole("row_index")))
     return tuple(found)
+
+
+# ---- Which files are cases, and which cases are skipped.
+
+SUFFIXES = (".json", ".yaml", ".yml")
+SKIPS = "skips.yaml"
+# A case has at least one of these; so has one that cannot be read.
+_FIELD = re.compile(r"\b(query|script|script_file|sources|steps|expected_rows)\b[\"']?\s*:")
+
+
+def find_cases(paths: Sequence[Path]) -> list[Path]:
+    """The case files below these paths, each once, in order."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if _looks_like_a_case(file, path))
+        elif path.is_file():
+            files = [path]
+        else:
+            raise CaseError(path, "", "there is no such file or folder")
+        for file in files:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def _looks_like_a_case(file: Path, folder: Path) -> bool:
+    """Whether a file of a folder is a case, and not data that lies there."""
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    if hidden or file.suffix not in SUFFIXES or file.name == SKIPS or not file.is_file():
+        return False
+    try:
+        return _FIELD.search(file.read_text("utf-8", errors="replace")) is not None
+    except OSError:
+        # Loading it says what is wrong.
+        return True
+
+
+class Skips:
+    """The skips.yaml files beside the cases: name → reason."""
+
+    def __init__(self, extra: Path | None = None) -> None:
+        self._known: dict[Path, dict[str, str]] = {}
+        self._extra = _read(extra) if extra is not None else {}
+
+    def apply(self, case: Case) -> Case:
+        """The case with the reason to skip it; what the case says itself comes first."""
+        if case.skip is not None:
+            return case
+        if case.name in self._extra:
+            return replace(case, skip=self._extra[case.name])
+        for folder in case.path.resolve().parents:
+            reason = self._in(folder).get(case.name)
+            if reason is not None:
+                return replace(case, skip=reason)
+        return case
+
+    def _in(self, folder: Path) -> dict[str, str]:
+        if folder not in self._known:
+            file = folder / SKIPS
+            self._known[folder] = _read(file) if file.is_file() else {}
+        return self._known[folder]
+
+
+def _read(file: Path) -> dict[str, str]:
+    raw = read_document(file)
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise CaseError(file, "", f"expected name: reason, found {shown(raw)}")
+    for name, reason in raw.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise CaseError(file, str(name), f"expected the reason, found {shown(reason)}")
+    return {str(name): reason for name, reason in raw.items()}

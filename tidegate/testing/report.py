@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.testing.case import Case
-from tidegate.testing.discover import Skips, find_cases
-from tidegate.testing.loader import load_case
-from tidegate.testing.outcome import Outcome, Verdict
+from tidegate.testing.case import Case, Outcome, Verdict
+from tidegate.testing.loader import Skips, find_cases, load_case
 from tidegate.testing.runner import OpenSession, SessionLike, run_case, session_opener
 
 OK, FAILED, INVALID = 0, 1, 2

@@ -5,38 +5,244 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from tidegate.columns import OP
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.testing.case import (
     Add,
     Case,
+    CaseSource,
     DeleteAll,
     EndOfInput,
+    ExpectAll,
+    ExpectDelta,
     ExpectDropped,
+    ExpectNew,
     ExpectWatermark,
+    LateReference,
+    Mark,
+    Mismatch,
+    Outcome,
     Restart,
     Row,
     Step,
+    Verdict,
 )
-from tidegate.testing.changes import Change, Output, standing
-from tidegate.testing.checks import (
-    check_final,
-    check_late_count,
-    check_late_rows,
-    check_rows,
-    check_watermark,
-)
+from tidegate.testing.compare import Change, Difference, Output, compare, standing
 from tidegate.testing.declare import Declared, declare, sql_name
-from tidegate.testing.epochs import epochs_of
-from tidegate.testing.outcome import Mismatch, Outcome, Verdict
+from tidegate.testing.fields import marked_row
+from tidegate.testing.loader import WEIGHT
 from tidegate.types import ChangelogKind
+
+# ---- The expectations of a case, each held against what came out.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _require_none(difference: Difference | None, what: str) -> None:
+    if difference is not None:
+        raise Mismatch(f"{what}: {difference.reason}", difference.render())
+
+
+def check_rows(
+    step: ExpectNew | ExpectAll | ExpectDelta, output: Output, since: int, ordered: bool
+) -> None:
+    """A step that expects rows; `since` is how many changes earlier steps have seen."""
+    if isinstance(step, ExpectNew):
+        found = output.new_rows(since)
+        _require_none(compare(step.rows, found, output.columns, ordered), "expect_new")
+    elif isinstance(step, ExpectAll):
+        found = output.all_rows()
+        _require_none(compare(step.rows, found, output.columns, ordered), "expect_all")
+    else:
+        _require_none(_delta(step.rows, output, since), "expect_delta")
+
+
+def _delta(wanted: Sequence[Row], output: Output, since: int) -> Difference | None:
+    """Only the balance counts: a row added and retracted in between is no change."""
+    added, removed = standing(output.changes[since:])
+    found = [*_signed(added, "+"), *_signed(removed, "-")]
+    unfolded: list[Row] = []
+    for row in wanted:
+        plain = {name: value for name, value in row.items() if name not in (OP, WEIGHT)}
+        weight = row[WEIGHT] if WEIGHT in row else (1 if str(row[OP]).startswith("+") else -1)
+        unfolded += _signed([plain] * abs(weight), "+" if weight > 0 else "-")
+    return compare(unfolded, found, _with_op(output))
+
+
+def _signed(rows: Sequence[Row], sign: str) -> list[Row]:
+    return [{OP: sign, **row} for row in rows]
+
+
+def _with_op(output: Output) -> dict[str, pa.DataType]:
+    return {OP: pa.string(), **output.columns} if output.columns else {}
+
+
+def check_final(case: Case, output: Output) -> None:
+    """What the case expects at its end."""
+    if case.expected_changelog is not None:
+        difference = _changelog(case.expected_changelog, output, case.ordered)
+        _require_none(difference, "expected_changelog")
+    if case.expected_rows is not None:
+        difference = compare(case.expected_rows, output.all_rows(), output.columns, case.ordered)
+        _require_none(difference, "expected_rows")
+
+
+def _changelog(wanted: Sequence[Row], output: Output, ordered: bool) -> Difference | None:
+    """Signs must agree; whether an addition is called +I or +U is not told apart.
+
+    A changelog with +U and never -U is one of upserts: the rows retracted are implied.
+    """
+    ops = {row[OP] for row in wanted}
+    upserts = "+U" in ops and "-U" not in ops
+    changes = [c for c in output.changes if not (upserts and c.op == "-U")]
+    left = [{**row, OP: str(row[OP])[0]} for row in wanted]
+    right = [{OP: _sign(change), **change.row} for change in changes]
+    return compare(left, right, _with_op(output), ordered)
+
+
+def _sign(change: Change) -> str:
+    return "+" if change.sign > 0 else "-"
+
+
+def check_late_rows(case: Case, late: Output) -> None:
+    """The late stream holds exactly these rows, as far as its columns tell."""
+    assert case.late_rows is not None, "only cases with late rows are checked for them"
+    known = {name.lower() for name in late.columns}
+    wanted: list[Row] = []
+    for item in case.late_rows:
+        row = case.rows_of(item.source)[item.row_index] if isinstance(item, LateReference) else item
+        wanted.append({k: v for k, v in row.items() if not known or k.lower() in known})
+    given = {name.lower() for row in wanted for name in row}
+    columns = {name: kind for name, kind in late.columns.items() if name.lower() in given}
+    _require_none(compare(wanted, late.all_rows(), columns), "late_rows")
+
+
+def check_late_count(wanted: int, found: int) -> None:
+    """The number of rows that were too late."""
+    if wanted != found:
+        raise Mismatch(f"expected {wanted} rows to be too late, found {found}")
+
+
+def check_watermark(step: ExpectWatermark, found: datetime | None) -> None:
+    """The watermark in whole milliseconds."""
+    at = None if found is None else (found - _EPOCH) // timedelta(milliseconds=1)
+    if at != step.watermark_ms:
+        raise Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")
+
+
+# ---- The epochs of a case: every `add` that is left is exactly one epoch.
+#
+# `per_row` puts one row in an epoch, the sources taking turns; explicit watermarks end an epoch each;
+# otherwise an add step is one epoch, and a case without steps is one epoch with all its rows.
+
+Rows = tuple[Row, ...]
+
+
+def epochs_of(case: Case, restart: bool = False) -> tuple[Step, ...]:
+    """The steps of a run; with `restart` there is one in the middle if the case has none."""
+    steps = _laid_out(case)
+    if restart and not any(isinstance(step, Restart) for step in steps):
+        steps = _with_restart(case, steps)
+    if case.flush and not any(isinstance(step, EndOfInput) for step in steps):
+        steps.append(EndOfInput())
+    return tuple(steps)
+
+
+def _laid_out(case: Case) -> list[Step]:
+    lookups = tuple(
+        (source.name, source.rows)
+        for source in case.sources
+        if source.is_lookup and source.rows and not (case.steps and case.rows_of(source.name))
+    )
+    steps: list[Step] = [Add(lookups)] if lookups else []
+    script = case.steps or (_all_rows(case),)
+    read: Counter[str] = Counter()
+    for step in script:
+        if isinstance(step, Add):
+            steps += _epochs(case, step, read)
+        else:
+            steps.append(step)
+    return steps
+
+
+def _all_rows(case: Case) -> Add:
+    return Add(
+        tuple(
+            (source.name, source.rows)
+            for source in case.sources
+            if source.rows and not source.is_lookup
+        )
+    )
+
+
+def _epochs(case: Case, step: Add, read: Counter[str]) -> Iterator[Add]:
+    """One step as epochs; `read` counts the rows of each source so far."""
+    whole: list[tuple[str, Rows]] = []
+    turns: list[list[Add]] = []
+    for name, rows in step.rows:
+        source = case.source(name)
+        first = read[name]
+        read[name] += len(rows)
+        if source is not None and source.is_lookup:
+            # A lookup table is read when a row asks: it must be complete before that row.
+            yield Add(((name, rows),))
+        elif source is not None and source.marks:
+            turns.append([Add(((name, part),)) for part in _marked(source, rows, first)])
+        elif case.watermark_model in ("per_row", "explicit"):
+            turns.append([Add(((name, (row,)),)) for row in rows])
+        else:
+            whole.append((name, rows))
+    if whole:
+        yield Add(tuple(whole))
+    for turn in range(max((len(parts) for parts in turns), default=0)):
+        for parts in turns:
+            if turn < len(parts):
+                yield parts[turn]
+
+
+def _marked(source: CaseSource, rows: Rows, first: int) -> Iterator[Rows]:
+    """Rows cut after each explicit watermark, which goes with the last row before it."""
+    time = source.time_column
+    assert time is not None, "explicit watermarks need a time column"
+    marks = {mark.row_index: mark for mark in source.marks}
+    if first == 0 and min(marks) < 0:
+        yield (marked_row(time, Mark(-1, marks[min(marks)].watermark_ms)),)
+    part: list[Row] = []
+    for index, row in enumerate(rows, first):
+        part.append(row)
+        if index in marks:
+            part.append(marked_row(time, marks[index]))
+            yield tuple(part)
+            part = []
+    if part:
+        yield tuple(part)
+
+
+def _with_restart(case: Case, steps: list[Step]) -> list[Step]:
+    """A restart between two epochs; a single epoch is cut in two where that changes nothing."""
+    places = [index for index, step in enumerate(steps) if isinstance(step, Add)]
+    if len(places) == 1 and case.late_is_none and not case.steps:
+        index = places[0]
+        only = steps[index]
+        assert isinstance(only, Add), "places are those of the epochs"
+        first = tuple((name, rows[: len(rows) // 2]) for name, rows in only.rows)
+        second = tuple((name, rows[len(rows) // 2 :]) for name, rows in only.rows)
+        return [*steps[:index], Add(first), Restart(), Add(second), *steps[index + 1 :]]
+    if not places:
+        return steps
+    middle = places[(len(places) - 1) // 2] + 1
+    return [*steps[:middle], Restart(), *steps[middle:]]
+
 
 TIMEOUT_SECONDS = 120.0
 # Spark reports what an epoch did a moment after the epoch; counters are read after the report.
