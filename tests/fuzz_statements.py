@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from benchmarks import nexmark
 from tests.compiling import SOURCES, TESTS, compile_text
-from tidegate import nexmark
 from tidegate.catalog.objects import Stream
 from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.planner import all_stateful, plan_stages
+from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.testing.declare import declare
 from tidegate.testing.loader import load_case

@@ -67,9 +67,14 @@ def test_the_probe_sees_what_is_loaded() -> None:
 
 def test_python_workers_do_not_load_the_parser() -> None:
     """Spark starts a process for each operator of a stream that starts."""
-    tasks = ["spark.leaf", "spark.fused", "spark.staging", "operators.window_top_n"]
-    tasks += [f"connectors.{name}" for name in ("memory_tasks", "files_tasks", "text_lines")]
-    tasks += [f"connectors.{name}" for name in ("parquet_rows", "generator", "console_tasks")]
+    tasks = [
+        f"spark.tasks.{name}" for name in ("read", "shuffle", "step", "sink_write", "lookup_join")
+    ]
+    tasks += ["operators.top_n.window", "connectors.formats.lines", "connectors.debug_writers"]
+    tasks += ["connectors.generator.generator", "connectors.table_lookup", "connectors.memory.rows"]
+    tasks += ["connectors.files.source", "connectors.files.writer", "connectors.delta.table_tasks"]
+    tasks += ["connectors.kafka.reader", "connectors.kafka.transactions"]
+    tasks += [f"connectors.postgres.{name}" for name in ("reader", "writer", "lookup")]
     probe = f"import sys; {'; '.join(f'import tidegate.{name}' for name in tasks)}; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import nexmark
 from tests.compiling import TESTS, accepted, compile_text
 from tests.conftest import Golden
-from tidegate import nexmark
 from tidegate.catalog.objects import Stream
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.planner import all_stateful, plan_stages
+from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimise
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.compiling import TESTS, accepted, compile_text
-from tidegate.physical.planner import all_scans, all_stateful, plan_stages
 from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
+from tidegate.physical.stages import all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.sql.dialect import DIALECT

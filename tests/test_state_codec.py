@@ -265,7 +265,7 @@ def test_every_type_has_a_text_of_its_own() -> None:
 
 
 def test_state_needs_neither_spark_nor_pandas() -> None:
-    modules = ("codec", "memory", "values")
+    modules = ("codec", "memory", "keyed_state")
     imports = "".join(f"import tidegate.state.{module}; " for module in modules)
     check = "import sys; assert not {'pyspark', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{imports}{check}"], check=True)

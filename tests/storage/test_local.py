@@ -16,7 +16,7 @@ import pytest
 
 from tidegate.storage import NotThere, StorageError, Store, open_store
 from tidegate.storage import local as disk
-from tidegate.storage.cache import _KEPT, _maps
+from tidegate.storage.local import _MAPPED_FILES, _maps
 
 PUT_UNTIL_KILLED = """
 import sys
@@ -275,10 +275,10 @@ def test_links_are_followed_once(local: Store) -> None:
 
 
 def test_maps_do_not_keep_what_is_gone(local: Store) -> None:
-    for number in range(_KEPT + 10):
+    for number in range(_MAPPED_FILES + 10):
         local.put_new(str(number), b"%d" % number)
         assert local.map(str(number)).to_pybytes() == b"%d" % number
-    assert len(_maps) == _KEPT
+    assert len(_maps) == _MAPPED_FILES
     local.delete_all("")
     local.put_new("last", b"last")
     local.map("last")

@@ -12,7 +12,6 @@ from typing import Annotated, TextIO
 import typer
 
 import tidegate
-from tidegate.cli import nexmark
 from tidegate.cli.guard import OPTIONS, guarded
 from tidegate.cli.text import Format, LogFormat
 
@@ -24,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(nexmark.app, name="nexmark")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 Data = Annotated[

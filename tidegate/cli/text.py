@@ -212,8 +212,8 @@ def _vertical(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator
     width = max((len(printable(name)) for name in columns), default=0)
     for number, row in enumerate(rows, start=1):
         yield f"-- row {number}"
-        for name, value in zip(columns, row, strict=True):
-            yield f"{printable(name):<{width}} | {value(value)}"
+        for name, cell in zip(columns, row, strict=True):
+            yield f"{printable(name):<{width}} | {value(cell)}"
 
 
 # ---- What a stream is doing or waiting for, and in the end what was written where.

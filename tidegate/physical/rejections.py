@@ -10,8 +10,8 @@ from tidegate.errors import Place, RunError, not_built
 from tidegate.physical import lookup
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.operator_kind import Refusal, reads_user_functions
-from tidegate.physical.planner import Stage, all_enriched, all_scans, all_stateful, plan_stages
 from tidegate.physical.stage_sql import GENERATORS
+from tidegate.physical.stages import Stage, all_enriched, all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode

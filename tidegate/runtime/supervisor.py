@@ -21,8 +21,8 @@ from tidegate.connectors.registry import CONNECTORS, LOOKUPS, SINKS, SOURCES
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline
-from tidegate.physical.planner import all_scans, plan_stages
 from tidegate.physical.rejections import require_end
+from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import Planning, is_cluster, pipeline_of

@@ -31,8 +31,8 @@ from tidegate.columns import OP
 from tidegate.errors import Place, SqlError
 from tidegate.physical import lookup
 from tidegate.physical.over import typed_function
-from tidegate.physical.planner import all_enriched, all_stateful, plan_stages
 from tidegate.physical.stage_sql import SqlWriter
+from tidegate.physical.stages import all_enriched, all_stateful, plan_stages
 from tidegate.physical.typed import Operands, TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
 from tidegate.spark.errors import describe

@@ -6,6 +6,8 @@ import fcntl
 import os
 import re
 import stat
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from tidegate.storage import cache as maps
 from tidegate.storage import uris
 from tidegate.storage.store import (
     AlreadyThere,
@@ -331,7 +332,7 @@ class LocalStore:
 
     def map(self, name: str) -> pa.Buffer:
         with reading(self._uri(name)):
-            return maps.mapped_file(self._path(name))
+            return mapped_file(self._path(name))
 
     def local_path(self, name: str = "") -> Path:
         return Path(self._folder(name))
@@ -473,3 +474,48 @@ def _made(folder: str) -> bool:
 def _unless_gone(error: OSError) -> None:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
+
+
+# Files are immutable, so a file is identified by its path, size, modification time and inode. A
+# deleted file keeps its disk space while it is mapped, so deleted files are unmapped first.
+_MAPPED_FILES = 64
+_Identity = tuple[int, int, int]
+_maps: OrderedDict[str, tuple[_Identity, pa.Buffer]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def mapped_file(path: str) -> pa.Buffer:
+    """The file as a buffer. It stays valid when the file is removed or leaves the cache."""
+    identity = _identity(path)
+    with _lock:
+        kept = _maps.get(path)
+        if kept is not None and kept[0] == identity:
+            _maps.move_to_end(path)
+            return kept[1]
+    buffer = _map(path)
+    with _lock:
+        _forget_removed()
+        _maps[path] = (identity, buffer)
+        _maps.move_to_end(path)
+        while len(_maps) > _MAPPED_FILES:
+            _maps.popitem(last=False)
+    return buffer
+
+
+def _identity(path: str) -> _Identity:
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise IsADirectoryError(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _map(path: str) -> pa.Buffer:
+    import pyarrow as pa
+
+    with pa.memory_map(path, "r") as file:
+        return file.read_buffer()
+
+
+def _forget_removed() -> None:
+    for path in [path for path in _maps if not os.path.exists(path)]:
+        del _maps[path]
