@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipelines import House
 from tidegate.cli import report
 from tidegate.cli.screen import JsonLog
 from tidegate.errors import Place, RunError, SqlError
 from tidegate.observe import timeline as spans
-from tidegate.observe.prometheus import prometheus_text
+from tidegate.observe.prometheus import StatusCollector, exposition
 from tidegate.observe.server import Address, MetricsServer, Told, health, readiness, same_origin
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
 from tidegate.observe.timeline import BUCKETS, KEPT, EpochSums, EpochTimes, Timeline
@@ -116,68 +117,81 @@ class TestTimeline:
 class TestMetrics:
     SUMS = EpochSums("main", 2, 50.0, (("cut", 0.5), ("run", 1.5)), (0, 1) + (2,) * 9)
 
-    def samples(self, *statuses: StreamStatus) -> dict[str, str]:
-        text = prometheus_text(statuses, [self.SUMS], "1.2")
-        lines = [line for line in text.splitlines() if not line.startswith("#")]
-        found = dict(line.rsplit(" ", 1) for line in lines)
-        assert len(found) == len(lines), "a series twice is refused by Prometheus"
-        return found
+    def text(self, *statuses: StreamStatus, accept: str = "") -> str:
+        body, _ = exposition(StatusCollector(statuses, [self.SUMS], "1.2"), accept)
+        return body.decode()
+
+    def samples(self, *statuses: StreamStatus) -> dict[tuple[str, ...], float]:
+        """Return values by metric name and labels such as `stream=bids`, in alphabetical order."""
+        families = text_string_to_metric_families(self.text(*statuses))
+        samples = [sample for family in families for sample in family.samples]
+        values = {
+            (s.name, *(f"{label}={text}" for label, text in sorted(s.labels.items()))): s.value
+            for s in samples
+        }
+        assert len(values) == len(samples), "Prometheus rejects a series that appears twice"
+        return values
 
     def test_streams(self) -> None:
-        found = self.samples(STATUS)
+        values = self.samples(STATUS)
         for name, value in {
-            "rows_in_total": "10",
-            "rows_out_total": "4",
-            "late_rows_total": "3",
-            "dead_letters_total": "1",
-            "lost_records_total": "5",
-            "behind_records": "6",
-            "watermark_timestamp_seconds": "1767225600.0",
-            "watermark_lag_seconds": "2.5",
-            "open_windows": "2",
-            "last_epoch": "7",
-            "last_epoch_seconds": "0.25",
-            "stream_error": "0",
+            "rows_in_total": 10,
+            "rows_out_total": 4,
+            "late_rows_total": 3,
+            "dead_letters_total": 1,
+            "lost_records_total": 5,
+            "behind_records": 6,
+            "watermark_timestamp_seconds": 1767225600.0,
+            "watermark_lag_seconds": 2.5,
+            "open_windows": 2,
+            "last_epoch": 7,
+            "last_epoch_seconds": 0.25,
+            "stream_error": 0,
         }.items():
-            assert found[f'tidegate_{name}{{stream="bids"}}'] == value, name
-        assert found['tidegate_stream_state{stream="bids",state="running"}'] == "1"
-        assert found['tidegate_stream_state{stream="bids",state="failed"}'] == "0"
-        assert found['tidegate_build_info{version="1.2"}'] == "1"
+            assert values[f"tidegate_{name}", "stream=bids"] == value, name
+        assert values["tidegate_stream_state", "state=running", "stream=bids"] == 1
+        assert values["tidegate_stream_state", "state=failed", "stream=bids"] == 0
+        assert values["tidegate_build_info", "version=1.2"] == 1
 
-    def test_operators_of_one_name_are_one_series(self) -> None:
-        assert self.samples(STATUS)['tidegate_state_bytes{stream="bids",operator="window"}'] == "30"
+    def test_operators_with_one_name_are_one_series(self) -> None:
+        assert self.samples(STATUS)["tidegate_state_bytes", "operator=window", "stream=bids"] == 30
 
     def test_epochs_are_a_histogram(self) -> None:
-        found = self.samples()
-        assert found['tidegate_epoch_seconds_bucket{pipeline="main",le="0.1"}'] == "1"
-        assert found['tidegate_epoch_seconds_bucket{pipeline="main",le="+Inf"}'] == "2"
-        assert found['tidegate_epoch_seconds_count{pipeline="main"}'] == "2"
-        assert found['tidegate_epoch_seconds_sum{pipeline="main"}'] == "2.0"
-        assert found['tidegate_epoch_step_seconds_total{pipeline="main",step="run"}'] == "1.5"
+        values = self.samples()
+        assert values["tidegate_epoch_seconds_bucket", "le=0.1", "pipeline=main"] == 1
+        assert values["tidegate_epoch_seconds_bucket", "le=+Inf", "pipeline=main"] == 2
+        assert values["tidegate_epoch_seconds_count", "pipeline=main"] == 2
+        assert values["tidegate_epoch_seconds_sum", "pipeline=main"] == 2.0
+        assert values["tidegate_epoch_step_seconds_total", "pipeline=main", "step=run"] == 1.5
 
-    def test_what_is_not_known_is_not_told(self) -> None:
-        text = prometheus_text([StreamStatus("s", State.STARTING)], [], "1")
+    def test_unknown_values_are_left_out(self) -> None:
+        body, _ = exposition(StatusCollector([StreamStatus("s", State.STARTING)], [], "1"))
+        text = body.decode()
         assert "watermark" not in text and "epoch" not in text and "behind" not in text
 
-    def test_every_metric_is_explained_once(self) -> None:
-        text = prometheus_text([STATUS, StreamStatus("t", State.FAILED)], [self.SUMS], "1")
-        explained = re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.M)
-        assert len(explained) == len(set(explained)) == text.count("# HELP")
-        told = set(re.findall(r"^(\w+)\{", text, re.M))
-        assert {re.sub(r"(?<=epoch_seconds)_(bucket|sum|count)$", "", t) for t in told} == set(
-            explained
+    def test_every_metric_has_one_type_and_one_help_line(self) -> None:
+        text = self.text(STATUS, StreamStatus("t", State.FAILED))
+        typed = re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.M)
+        assert len(typed) == len(set(typed)) == text.count("# HELP")
+        names = set(re.findall(r"^(\w+)\{", text, re.M))
+        assert {re.sub(r"(?<=epoch_seconds)_(bucket|sum|count)$", "", n) for n in names} == set(
+            typed
         )
 
-    def test_labels_are_escaped(self) -> None:
-        text = prometheus_text([StreamStatus('a"\\\n', State.RUNNING)], [], "1")
-        assert 'stream="a\\"\\\\\\n"' in text
+    def test_label_values_are_escaped(self) -> None:
+        assert 'stream="a\\"\\\\\\n"' in self.text(StreamStatus('a"\\\n', State.RUNNING))
 
-    def test_the_dashboard_asks_for_metrics_that_are_told(self) -> None:
+    def test_the_accept_header_selects_the_format(self) -> None:
+        openmetrics = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        assert self.text(STATUS, accept=openmetrics).endswith("# EOF\n")
+        assert "# EOF" not in self.text(STATUS, accept="text/plain")
+
+    def test_the_dashboard_uses_existing_metrics(self) -> None:
         dashboard = (ROOT / "examples" / "grafana.json").read_text("utf-8")
         assert json.loads(dashboard)["panels"]
-        asked = set(re.findall(r"tidegate_\w+", dashboard))
-        told = set(re.findall(r"^(\w+)\{", prometheus_text([STATUS], [self.SUMS], "1"), re.M))
-        assert asked and asked <= told
+        used = set(re.findall(r"tidegate_\w+", dashboard))
+        names = set(re.findall(r"^(\w+)\{", self.text(STATUS), re.M))
+        assert used and used <= names
 
 
 class TestHealth:

@@ -177,7 +177,7 @@ class _Pages:
 
     async def told(self, request: Request) -> Response:
         told = Told(self.shown.statuses, self.shown.sums, tidegate.__version__)
-        found = answer(told, request.url.path)
+        found = answer(told, request.url.path, request.headers.get("accept", ""))
         return Response(found.body, found.code, media_type=found.kind)
 
     # What needs the token
