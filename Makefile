@@ -81,8 +81,8 @@ screenshots: $(READY) ## The pictures of the console in docs/images
 bench: $(READY) ## Compare with plain PySpark
 	$(BIN)/python benchmarks/stateless.py
 
-nexmark-flink: $(READY) ## Flink in an environment of its own, to compare NEXMark with
-	$(BIN)/python benchmarks/nexmark_flink/setup.py .flink
+nexmark-flink: $(READY) ## Install Flink in a separate environment, to compare NEXMark results
+	$(BIN)/python -m benchmarks.nexmark.flink_setup .flink
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .flink .mypy_cache .ruff_cache .pytest_cache .tidegate build site *.egg-info

@@ -7,10 +7,12 @@ import shlex
 import tomllib
 from functools import cache
 
+from typer import Typer
 from typer.main import get_command
 
+from benchmarks.nexmark import __main__ as nexmark
 from tests.book import ROOT, Block
-from tidegate.cli.main import app
+from tidegate.cli import main as tidegate
 
 # Programs that do no harm and are everywhere.
 HARMLESS = {"cat", "cd", "cp", "echo", "ls", "mkdir"}
@@ -35,6 +37,8 @@ def require_known(command: str) -> None:
     program, *rest = words_of(command)
     if program == "tidegate":
         require_parsed(rest)
+    elif words_of(command)[:3] == ["python", "-m", "benchmarks.nexmark"]:
+        require_parsed(rest[2:], nexmark.app)
     elif program == "make":
         assert set(rest) <= _make_targets(), f"no such target: {command}"
     elif program == "pip":
@@ -47,10 +51,11 @@ def require_known(command: str) -> None:
         assert program in HARMLESS | {"curl", "jupyter"}, f"nobody knows what {program} does"
 
 
-def require_parsed(words: list[str]) -> None:
-    """Parse words as the command line does, down to the last command."""
+def require_parsed(words: list[str], app: Typer = tidegate.app) -> None:
+    """Parse words as a command line does, down to the last command."""
     command, context = get_command(app), None
-    name, rest = "tidegate", words
+    program = name = command.name or ""
+    rest = words
     try:
         while True:
             context = command.make_context(name, list(rest), parent=context)
@@ -61,7 +66,7 @@ def require_parsed(words: list[str]) -> None:
     except Exception as error:
         if type(error).__name__ == "Exit":  # --version and --help
             return
-        raise AssertionError(f"tidegate {' '.join(words)}: {error}") from error
+        raise AssertionError(f"{program} {' '.join(words)}: {error}") from error
 
 
 @cache

@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
+from benchmarks import nexmark
 from tests.compiling import TESTS, compile_text
-from tidegate import nexmark
 from tidegate.sql.parser import parse_script
 
 SCRIPTS = [path.read_text("utf-8") for path in sorted(TESTS.glob("plans/*.sql"))]

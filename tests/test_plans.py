@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import nexmark
 from tests.compiling import TESTS, compile_text, explained
 from tests.conftest import Golden
-from tidegate import nexmark
 from tidegate.plan import nodes as n
 
 PLANS = TESTS / "plans"
@@ -32,12 +32,6 @@ def test_plan(script: Path, golden: Golden) -> None:
 @pytest.mark.parametrize("name", nexmark.names())
 def test_nexmark_plan(name: str, golden: Golden) -> None:
     golden(PLANS / f"nexmark_{name}.plan", rendered(nexmark.query(name), f"{name}.sql", True))
-
-
-def test_nexmark_queries_are_all_there() -> None:
-    assert nexmark.names() == [f"q{number}" for number in range(23)]
-    with pytest.raises(KeyError, match="there is no query q23; there are q0"):
-        nexmark.query("q23")
 
 
 def test_every_plan_has_its_script() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import nexmark
 from tests.compiling import TESTS, compile_text
 from tests.conftest import Golden
-from tidegate import nexmark
 from tidegate.catalog.objects import Stream
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n

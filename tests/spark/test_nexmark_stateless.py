@@ -1,4 +1,4 @@
-"""q0, q1, q2: streaming equals batch, on the generator and on files, also across a restart."""
+"""NEXMark q0, q1 and q2 return the same rows as batch queries, also across a restart."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.nexmark import query
 from tests.spark.helpers import bag, rows_of, run_some, run_to_end, table_rows
 from tidegate.connectors.generator import generator
-from tidegate.nexmark import query
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 def stream_sql(name: str) -> str:
-    """The CREATE STREAM of a NEXMark query, without its sources."""
+    """Return the CREATE STREAM statement of a NEXMark query, without its sources."""
     text = query(name)
     return text[text.index("CREATE STREAM") :].rstrip().rstrip(";")
 
@@ -49,14 +49,16 @@ def on_files(name: str, folder: Path) -> str:
 
 
 def batch(spark: Any, name: str) -> list[dict[str, Any]]:
-    """The same SQL over the same rows as a batch query of plain Spark."""
+    """Run the same SQL over the same rows as a batch query of plain Spark."""
     text = stream_sql(name)
     generator.read_batch(spark, OPTIONS).createOrReplaceTempView("bid")
     return table_rows(spark.sql(text[text.index("SELECT") :]).toArrow())
 
 
 @pytest.mark.parametrize("name", ["q0", "q1", "q2"])
-def test_generator_equals_batch_across_a_restart(spark: Any, data: Path, name: str) -> None:
+def test_generated_bids_return_the_batch_result_across_a_restart(
+    spark: Any, data: Path, name: str
+) -> None:
     script = on_generator(name)
     before = run_some(data, spark, script, name, 2, rows_per_epoch=3_000)
     batches = run_to_end(data, spark, script, name, rows_per_epoch=3_000)
@@ -66,7 +68,7 @@ def test_generator_equals_batch_across_a_restart(spark: Any, data: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["q0", "q1", "q2"])
-def test_files_equal_batch_across_a_restart(
+def test_bids_in_files_return_the_batch_result_across_a_restart(
     spark: Any, data: Path, tmp_path: Path, name: str
 ) -> None:
     folder = tmp_path / "bids"

@@ -9,9 +9,9 @@ import java.util.TreeSet;
 import org.apache.flink.connector.file.src.FileSourceSplit;
 
 /**
- * Hands files out by their names. Flink's own class of this name hands them out in no order, so that
- * most rows of windows over event time would be late; the default of its table source cannot be
- * chosen, so this class takes the place of that one.
+ * Assigns files ordered by name. Flink's class of the same name assigns them in no particular order,
+ * so most rows of event-time windows would be late. The table source has no option to choose another
+ * assigner, so this class replaces Flink's class in the jar.
  */
 public class LocalityAwareSplitAssigner implements FileSplitAssigner {
 

@@ -1,4 +1,4 @@
-"""The events in topics of Kafka, which are gone when the queries have read them."""
+"""NEXMark events in temporary Kafka topics."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.nexmark.scripts import WATERMARK
 from tidegate.connectors.generator.nexmark import TABLES
 from tidegate.connectors.kafka.client import ANSWER_SECONDS, Connection, Topics
-from tidegate.errors import TidegateError
-from tidegate.nexmark.scripts import WATERMARK
 
 _PARTITIONS = 2
 _QUEUED = 100_000
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Events in topics: one for each table, whose names begin alike."""
+class KafkaEvents:
+    """Events in Kafka: one topic per table, all with the same prefix."""
 
     brokers: str
     prefix: str
@@ -38,14 +37,14 @@ class Sent:
 
 
 @contextlib.contextmanager
-def sent(stored: Path, brokers: str) -> Iterator[Sent]:
-    """Topics with the events of files, as JSON."""
+def temporary_topics(stored: Path, brokers: str) -> Iterator[KafkaEvents]:
+    """Create topics with the events of Parquet files as JSON; delete the topics at the end."""
     settings = {"bootstrap.servers": brokers, "log_level": 0}
     connection = Connection("NEXMark", brokers, settings)
     topics = Topics(connection)
-    # Brokers that are away say so here, not after a minute of silence.
+    # Fail early if no broker responds.
     topics.partitions()
-    events = Sent(brokers, f"nexmark-{uuid.uuid4().hex[:8]}")
+    events = KafkaEvents(brokers, f"nexmark-{uuid.uuid4().hex[:8]}")
     names = [events.topic(table) for table in TABLES]
     try:
         _create(topics.admin, names, connection)
@@ -70,7 +69,7 @@ def _create(admin: Any, names: list[str], connection: Connection) -> None:
 
 
 def _send(connection: Connection, folder: Path, topic: str) -> None:
-    """The rows of files in their order, in turns to the partitions."""
+    """Send the rows of the files in order, round-robin over the partitions."""
     import pyarrow.parquet as pq
     from confluent_kafka import Producer
 
@@ -96,8 +95,4 @@ def _send(connection: Connection, folder: Path, topic: str) -> None:
 
 def _flush(producer: Any, failed: list[Any], connection: Connection) -> None:
     if producer.flush(60) or failed:
-        raise _undelivered(failed, connection)
-
-
-def _undelivered(failed: list[Any], connection: Connection) -> TidegateError:
-    return connection.away(failed[0] if failed else "they do not take the events")
+        raise connection.away(failed[0] if failed else "the events were not acknowledged")

@@ -1,5 +1,5 @@
 -- NEXMark q13. Add to each bid what a table that is at hand says of it, as of now.
--- The table has the keys 0 to 9,999; `tidegate nexmark` fills it.
+-- The table has the keys 0 to 9,999; `python -m benchmarks.nexmark` fills it.
 
 CREATE SOURCE bid (
     WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND

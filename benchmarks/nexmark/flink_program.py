@@ -1,8 +1,9 @@
-"""What runs in Flink's own environment: statements come in as JSON lines, times go back.
+"""A program that runs SQL statements in PyFlink's own Python environment.
 
-It is a program, not a module of ours: nothing of Tidegate is there. A line on stdin is a list of
-statements, the last of which is waited for; the answer is a line on stdout with how long that one
-took, or what was wrong. Settings are arguments, `name=value`.
+Tidegate is not installed in that environment, so this file imports only PyFlink and the standard
+library. Each line on stdin is a JSON list of statements. The program runs them, waits for the last
+one, and prints one line that starts with `MARK`: the seconds that the last statement took, or the
+error. The arguments are Flink settings, `name=value`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ MARK = "@answer "
 
 
 def environment(settings: list[str]) -> Any:
+    """Create a streaming table environment with these settings."""
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
     tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
@@ -26,6 +28,7 @@ def environment(settings: list[str]) -> Any:
 
 
 def execute(tables: Any, statements: list[str]) -> dict[str, Any]:
+    """Run statements; return the seconds of the last one, or the error."""
     try:
         *before, last = statements
         for statement in before:

@@ -1,4 +1,4 @@
-"""The scripts of queries over other sources and into other sinks than their own."""
+"""Scripts of the queries with other sources and sinks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.nexmark import query
 from tidegate.connectors.generator.nexmark import TABLES
-from tidegate.nexmark import query
 
 _STATEMENT = re.compile(r"^(?=CREATE )", re.MULTILINE)
 _SOURCE = re.compile(r"CREATE SOURCE (\w+)")
 WATERMARK = "WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND"
-# What q13 looks up: so many keys, each with a text.
+# The number of rows in the lookup table of q13.
 SIDE_KEYS = 10_000
+
+
+class Events(Protocol):
+    """A place from which a query reads its events."""
+
+    def declaration(self, table: str) -> str:
+        """Return the CREATE SOURCE statement of a table."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Events that are made while a query runs."""
+    """Events that the generator source produces while the query runs."""
 
     rows: int
 
@@ -32,7 +39,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Stored:
-    """Events in parquet files: a folder of each table in `folder`."""
+    """Events in Parquet files: `folder` contains one directory per table."""
 
     folder: Path
     files_per_epoch: int | None = None
@@ -46,25 +53,18 @@ class Stored:
         )
 
 
-class Events(Protocol):
-    """Where the events of tables are."""
-
-    def declaration(self, table: str) -> str:
-        """The source of a table."""
-
-
 def tables(name: str) -> list[str]:
-    """The tables that a query reads."""
+    """Return the tables that a query reads."""
     return _SOURCE.findall(query(name))
 
 
 def needs_side_input(name: str) -> bool:
-    """Whether a query looks something up."""
+    """Return whether a query reads the lookup table `side_input`."""
     return "CREATE LOOKUP TABLE side_input" in query(name)
 
 
 def script(name: str, events: Events, sink: str, folder: Path) -> str:
-    """A query over these events, into a sink of that kind; `folder` is for files."""
+    """Return the script of a query with these sources and this sink; a files sink uses `folder`."""
     statements = [part for part in _STATEMENT.split(query(name)) if part.startswith("CREATE ")]
     own = [part for part in statements if not part.startswith(("CREATE SOURCE", "CREATE SINK"))]
     sources = [events.declaration(table) for table in tables(name)]
@@ -75,15 +75,15 @@ def _sink(name: str, sink: str, folder: Path) -> str:
     options = f"connector = '{sink}'"
     if sink == "files":
         options += f", path = '{quoted(folder / name)}'"
-        options += ", changelog = 'column'" if _tells_changes(name) else ""
+        options += ", changelog = 'column'" if _emits_changes(name) else ""
         options += ", partition_by = 'day, minute'" if name == "q10" else ""
     return f"CREATE SINK {name}_out FROM {name} WITH ({options});"
 
 
-def _tells_changes(name: str) -> bool:
+def _emits_changes(name: str) -> bool:
     return "EMIT CHANGES" in query(name)
 
 
 def quoted(path: Path) -> str:
-    """A path inside a text of SQL."""
+    """Escape a path for a string literal in SQL."""
     return str(path).replace("\\", "\\\\").replace("'", "\\'")

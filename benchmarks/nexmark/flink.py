@@ -1,4 +1,4 @@
-"""Flink in an environment of its own, which `make nexmark-flink` makes: finds it and asks it."""
+"""Flink in a separate environment, which `make nexmark-flink` installs: find it and run queries."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.nexmark import flink_names, flink_program, flink_query
+from benchmarks.nexmark.flink_program import MARK
 from tidegate.connectors.generator.nexmark import TABLES
-from tidegate.errors import RunError
-from tidegate.nexmark import flink, flink_names, flink_program
-from tidegate.nexmark.flink_program import MARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 VARIABLE = "TIDEGATE_FLINK"
-UNABLE = {
-    "q6": "cannot: no OVER of rows that are retracted",
-    "q13": "not asked: no lookup table on files",
+UNSUPPORTED = {
+    "q6": "not supported: OVER on updating input",
+    "q13": "not compared: no lookup table on files",
 }
-# As NEXMark is run on Flink elsewhere: small batches of changes, two phases of distinct counts.
+# The usual NEXMark settings for Flink: mini-batches, two-phase distinct aggregates.
 SETTINGS = {
     "parallelism.default": "2",
     "pipeline.object-reuse": "true",
@@ -40,11 +39,16 @@ SETTINGS = {
     "taskmanager.memory.network.max": "256mb",
 }
 _TYPES = {"TIMESTAMP": "TIMESTAMP(6)"}
+_PACKAGE = "lib/python3*/site-packages/apache_flink-*.dist-info"
+
+
+class FlinkError(Exception):
+    """A Flink job or the Flink process failed."""
 
 
 @dataclass(frozen=True)
 class Flink:
-    """A folder with a Python environment that has PyFlink."""
+    """A directory with a Python environment that contains PyFlink."""
 
     folder: Path
 
@@ -54,32 +58,39 @@ class Flink:
 
     @property
     def version(self) -> str:
-        found = (self.folder / "venv").glob("lib/python3*/site-packages/apache_flink-*.dist-info")
-        return "Flink " + next(found).name.removeprefix("apache_flink-").removesuffix(".dist-info")
+        packages = (self.folder / "venv").glob(_PACKAGE)
+        return "Flink " + next(packages).name.removeprefix("apache_flink-").removesuffix(
+            ".dist-info"
+        )
 
 
-def unable(name: str) -> str | None:
-    """Why a query is not asked of Flink."""
-    return None if name in flink_names() else UNABLE[name]
+def why_unsupported(name: str) -> str | None:
+    """Return why a query does not run on Flink, or None if it does."""
+    return None if name in flink_names() else UNSUPPORTED[name]
 
 
-def find_flink(given: Path | None) -> Flink | None:
-    """Flink where it is said to be, where the environment says, or in .flink; None without it."""
-    named = given or (Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None)
-    found = Flink((named or Path(".flink")).absolute())
-    if list((found.folder / "venv").glob("lib/python3*/site-packages/apache_flink-*.dist-info")):
-        return found
+def find_flink(folder: Path | None) -> Flink | None:
+    """Find Flink in this directory, in $TIDEGATE_FLINK, or in .flink.
+
+    Return None if no directory was named and .flink does not exist. Exit if the named directory
+    does not contain Flink.
+    """
+    named = folder or (Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None)
+    flink = Flink((named or Path(".flink")).absolute())
+    if list((flink.folder / "venv").glob(_PACKAGE)):
+        return flink
     if named is not None:
-        raise RunError("TG-506", f"there is no Flink in {named}", hint="make nexmark-flink")
+        raise SystemExit(f"error: Flink is not installed in {named}. Run: make nexmark-flink")
     return None
 
 
 class FlinkJobs(AbstractContextManager["FlinkJobs"]):
-    """A process with Flink in it, which runs one job after the other."""
+    """A Flink process that runs one job after the other."""
 
     def __init__(self, home: Flink, settings: Mapping[str, str] = SETTINGS) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [str(home.python), str(Path(flink_program.__file__))]
+        # -P: the modules beside the program must not shadow those of PyFlink.
+        command = [str(home.python), "-P", str(Path(flink_program.__file__))]
         self._process = subprocess.Popen(
             command + [f"{name}={value}" for name, value in settings.items()],
             stdin=subprocess.PIPE,
@@ -106,7 +117,7 @@ class FlinkJobs(AbstractContextManager["FlinkJobs"]):
         self._log.close()
 
     def run(self, statements: Sequence[str]) -> float:
-        """Run statements, the last one to its end; how many seconds that one took."""
+        """Run statements, wait for the last one, and return the seconds that it took."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(list(statements)) + "\n")
         self._process.stdin.flush()
@@ -118,22 +129,26 @@ class FlinkJobs(AbstractContextManager["FlinkJobs"]):
             if line.startswith(MARK):
                 answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
                 if "error" in answer:
-                    raise RunError("TG-503", f"Flink failed: {_cause(answer['error'])}")
+                    raise FlinkError(f"Flink failed: {_cause(answer['error'])}")
                 return answer
         self._log.seek(0)
-        said = self._log.read().decode("utf-8", "replace").strip()[-1000:]
-        raise RunError("TG-503", f"Flink ended: {said or 'it says nothing'}")
+        log = self._log.read().decode("utf-8", "replace").strip()[-1000:]
+        raise FlinkError(f"the Flink process ended: {log or 'no output'}")
 
 
 def _cause(error: str) -> str:
-    """The innermost cause of a Java exception: the others only say that there was one."""
+    """Return the innermost cause of a Java exception; the outer ones contain no details."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
     return (causes or lines or ["no message"])[-1 if causes else 0]
 
 
 def source_ddl(table: str, events: Path, milliseconds: bool = False) -> list[str]:
-    """A table of events. The time attribute knows no microseconds, so it is a column of its own."""
+    """Return the statements that create a table of events.
+
+    Flink's time attribute has milliseconds, so it is a separate column `rowtime`. With
+    `milliseconds`, `date_time` itself is read as milliseconds and is the time attribute.
+    """
     columns = [f"{name} {_TYPES.get(kind, kind)}" for name, kind in TABLES[table].columns]
     columns += ["rowtime AS CAST(date_time AS TIMESTAMP(3))"]
     time = "rowtime"
@@ -151,22 +166,22 @@ def source_ddl(table: str, events: Path, milliseconds: bool = False) -> list[str
 def flink_answer(
     jobs: FlinkJobs, name: str, events: Path, folder: Path, columns: Sequence[str]
 ) -> pa.Table:
-    """What Flink makes of the events in the end, as texts."""
+    """Return Flink's final result of a query; all values are strings."""
     statements = [ddl for table in TABLES for ddl in source_ddl(table, events)]
     statements += [
-        f"DROP VIEW IF EXISTS asked_{name}",
-        f"CREATE VIEW asked_{name} AS {flink(name)}",
-        "DROP TABLE IF EXISTS answered",
-        f"CREATE TABLE answered WITH ('connector' = 'filesystem', "
+        f"DROP VIEW IF EXISTS query_{name}",
+        f"CREATE VIEW query_{name} AS {flink_query(name)}",
+        "DROP TABLE IF EXISTS final_result",
+        f"CREATE TABLE final_result WITH ('connector' = 'filesystem', "
         f"'path' = '{folder.absolute().as_uri()}', 'format' = 'debezium-json', "
-        f"'debezium-json.timestamp-format.standard' = 'ISO-8601') AS SELECT * FROM asked_{name}",
+        f"'debezium-json.timestamp-format.standard' = 'ISO-8601') AS SELECT * FROM query_{name}",
     ]
     jobs.run(statements)
-    return _standing(folder, columns)
+    return _materialized_rows(folder, columns)
 
 
-def _standing(folder: Path, columns: Sequence[str]) -> pa.Table:
-    """The rows that changes leave: what was inserted more often than it was retracted."""
+def _materialized_rows(folder: Path, columns: Sequence[str]) -> pa.Table:
+    """Return the rows that remain after all retractions."""
     import duckdb
 
     files = str(folder / "**" / "*").replace("'", "''")
@@ -178,8 +193,8 @@ def _standing(folder: Path, columns: Sequence[str]) -> pa.Table:
             "columns = {before: 'JSON', after: 'JSON', op: 'VARCHAR'})"
         )
         engine.execute(
-            "CREATE TABLE left_over AS SELECT row, sum(times)::INT AS times FROM changes "
+            "CREATE TABLE materialized AS SELECT row, sum(times)::INT AS times FROM changes "
             "WHERE row IS NOT NULL AND row::VARCHAR <> 'null' GROUP BY row HAVING sum(times) > 0"
         )
         fields = ", ".join(f"row ->> '{name}' AS \"{name}\"" for name in columns)
-        return engine.sql(f"SELECT {fields} FROM left_over, range(times)").to_arrow_table()
+        return engine.sql(f"SELECT {fields} FROM materialized, range(times)").to_arrow_table()

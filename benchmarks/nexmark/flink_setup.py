@@ -1,10 +1,9 @@
-"""Makes an environment of its own for Flink: PyFlink, what it needs to read parquet, one class.
+"""A program that installs PyFlink with Parquet support in a separate environment.
 
-    python benchmarks/nexmark_flink/setup.py [FOLDER]
+    python -m benchmarks.nexmark.flink_setup [DIR]
 
-`make nexmark-flink` calls it with .flink. Packages come from where pip and Ivy get theirs; it
-is the Ivy that pyspark ships, so nothing but Java and this environment is needed. What is there
-already is not fetched again.
+`make nexmark-flink` runs it with .flink. It needs a JDK. The jars are fetched with the Ivy that
+pyspark contains. Packages and jars that are already installed are not fetched again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 PYFLINK = "apache-flink==2.3.0"
-# Group, artifact, version; each is fetched without what it depends on.
+# Group, artifact, version; fetched without transitive dependencies.
 JARS = (
     ("org.apache.flink", "flink-sql-parquet", "2.3.0"),
     ("org.apache.hadoop", "hadoop-client-api", "3.3.6"),
@@ -32,21 +31,22 @@ ASSIGNER = Path(__file__).parent / "LocalityAwareSplitAssigner.java"
 
 
 def run(*command: str | Path) -> None:
-    """Run a command; what it says is shown only if it fails."""
+    """Run a command; print its output and exit if it fails."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        sys.exit(f"{said}\nerror: {' '.join(str(part) for part in command[:4])} … failed")
+        output = (done.stdout + done.stderr).strip()[-2000:]
+        sys.exit(f"{output}\nerror: {' '.join(str(part) for part in command[:4])} … failed")
 
 
 def lib_of(home: Path) -> Path:
-    """Where Flink's jars are in its environment."""
+    """Return the directory of Flink's jars in its environment."""
     return next((home / "venv").glob("lib/python3*/site-packages/pyflink/lib"))
 
 
 def install_python(home: Path) -> None:
+    """Create the Python environment and install PyFlink."""
     if list((home / "venv").glob("lib/python3*/site-packages/pyflink/lib")):
         return
     print(f"installing {PYFLINK} …", flush=True)
@@ -56,6 +56,7 @@ def install_python(home: Path) -> None:
 
 
 def fetch_jars(home: Path) -> None:
+    """Fetch the jars that Flink needs to read Parquet."""
     import pyspark
 
     shipped = Path(pyspark.__file__).parent / "jars"
@@ -78,10 +79,10 @@ def fetch_jars(home: Path) -> None:
 
 
 def sort_files(home: Path) -> None:
-    """Put our order of files in the place of Flink's, which is none."""
+    """Replace Flink's split assigner with one that orders files by name."""
     jar = next(lib_of(home).glob("flink-connector-files-*.jar"))
     with tempfile.TemporaryDirectory() as build:
-        path = ":".join(str(found) for found in lib_of(home).glob("*.jar"))
+        path = ":".join(str(file) for file in lib_of(home).glob("*.jar"))
         run("javac", "-nowarn", "-cp", path, "-d", build, ASSIGNER)
         run("jar", "uf", jar, "-C", build, "org")
 
@@ -90,12 +91,12 @@ def main() -> None:
     home = Path(sys.argv[1] if len(sys.argv) > 1 else ".flink").absolute()
     for tool in ("java", "javac", "jar"):
         if shutil.which(tool) is None:
-            sys.exit(f"error: {tool} is not on the path: install a JDK, 17 or newer")
+            sys.exit(f"error: {tool} was not found: install a JDK, version 17 or newer")
     home.mkdir(parents=True, exist_ok=True)
     install_python(home)
     fetch_jars(home)
     sort_files(home)
-    print(f"Flink is in {home}")
+    print(f"Flink is installed in {home}")
 
 
 if __name__ == "__main__":

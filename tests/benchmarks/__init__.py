@@ -1,0 +1,1 @@
+"""Tests of the benchmark programs: their queries, their comparisons and their command lines."""
