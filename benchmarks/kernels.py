@@ -35,9 +35,9 @@ def best(work: Callable[[], object], repeats: int = 7) -> float:
 def costs(rows: pa.Table, retracts: bool) -> tuple[list[float], pa.Table]:
     """Lifting the rows, merging two partials, evaluating one; and the result."""
     groups = Groups(GroupSpec((INT,), CALLS, retracts))
-    part = groups.lift(rows)
+    part = groups.pre_aggregate(rows)
     took = [
-        best(lambda: groups.lift(rows)),
+        best(lambda: groups.pre_aggregate(rows)),
         best(lambda: groups.merge([part, part])),
         best(lambda: groups.evaluate(part)),
     ]

@@ -28,7 +28,7 @@ from tidegate.operators.aggregate.keyed import KeyedAggregate
 from tidegate.operators.kernels.keys import hash_of
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin
-from tidegate.state.state_file import FileBackend, Head, StateFile, files_of
+from tidegate.state.state_file import FileBackend, StateFile, StateHandle, files_of
 
 INT = pa.int64()
 CALLS = (
@@ -47,7 +47,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mapped: dict[str, memoryview] = {}
-        self.head: Head | None = None
+        self.head: StateHandle | None = None
         self.count = 0
         self.bytes = 0
 
@@ -102,7 +102,7 @@ class Keyed:
 
     def epoch(self, keys: np.ndarray) -> float:
         """Milliseconds from partials to the file."""
-        part = self.operator.lift(0, rows(keys))
+        part = self.operator.pre_aggregate(0, rows(keys))
         self.now_us += 1_000_000
         started = time.process_time()
         backend = self.files.backend()

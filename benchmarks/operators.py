@@ -22,13 +22,13 @@ import pyarrow as pa
 from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate, with_pane
-from tidegate.operators.hold import Hold
-from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.hold import HoldOperator
+from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.kernels.keys import hash_of
 from tidegate.operators.kernels.matching import TIME, Matching
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import Origin, Tick
+from tidegate.operators.watermark import Origin, WatermarkUpdate
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 
@@ -78,9 +78,9 @@ def best(work: Callable[[], object], repeats: int = 15) -> float:
 
 def first_epochs() -> None:
     """60 K rows over a minute, ten, and an hour, in one key group: time must not matter."""
-    hold = Hold(pa.schema([("c0", INT), ("c1", INT)]))
+    hold = HoldOperator(pa.schema([("c0", INT), ("c1", INT)]))
     matching = Matching((INT,), (False,), -60_000_000, 60_000_000)
-    join = TimedJoin(matching, ((INT, INT), (INT, INT)), "INNER")
+    join = IntervalJoin(matching, ((INT, INT), (INT, INT)), "INNER")
     for name, operator in (("hold", hold), ("interval join", join)):
         epochs = [_first_epoch(operator, minutes) for minutes in (1, 10, 60)]
         # In turns, so that what else the machine does hits all of them.
@@ -91,7 +91,7 @@ def first_epochs() -> None:
         print(f"the slowest {max(took) / min(took):.2f} x the fastest")
 
 
-def _first_epoch(operator: Hold | TimedJoin, minutes: int) -> Callable[[], None]:
+def _first_epoch(operator: HoldOperator | IntervalJoin, minutes: int) -> Callable[[], None]:
     """Keys are so many that a row of the join finds none or a few."""
     random = np.random.default_rng(1)
     ports = len(operator.packed)
@@ -103,9 +103,9 @@ def _first_epoch(operator: Hold | TimedJoin, minutes: int) -> Callable[[], None]
         names = operator.packed[port][0].names
         given = {"_pane": times, "_hash": keys, "k0": keys}
         columns = {name: given.get(name, np.arange(count)) for name in names}
-        inputs.append([operator.lift(port, pa.table(columns))])
+        inputs.append([operator.pre_aggregate(port, pa.table(columns))])
     origins = tuple((Origin(port),) for port in range(ports))
-    ticks = [Tick(port, 0, 0) for port in range(ports)]
+    ticks = [WatermarkUpdate(port, 0, 0) for port in range(ports)]
 
     def epoch() -> None:
         runner = Runner(0, operator, origins)
@@ -130,7 +130,7 @@ def matching() -> None:
 def steady_join() -> None:
     """Epochs of 500 rows a side while ten minutes of rows are kept: those of other keys stay."""
     match = Matching((INT,), (False,), -1_000_000, 600_000_000)
-    join = TimedJoin(match, ((INT, INT), (INT, INT)), "INNER")
+    join = IntervalJoin(match, ((INT, INT), (INT, INT)), "INNER")
     runner = Runner(0, join, ((Origin(0),), (Origin(1),)))
     backend = MemoryStore().backend(0, 0)
     random = np.random.default_rng(1)
@@ -140,11 +140,11 @@ def steady_join() -> None:
         times = start_us + np.sort(random.integers(0, span_us, count))
         hashes = hash_of([pa.chunked_array([keys])], count)
         columns = {"_pane": times, "_hash": hashes, "k0": keys, "c0": keys, "c1": times}
-        return [join.lift(port, pa.table(columns))]
+        return [join.pre_aggregate(port, pa.table(columns))]
 
     def epoch(start_us: int, count: int, span_us: int) -> float:
         inputs = [side(port, start_us, count, span_us) for port in (0, 1)]
-        ticks = [Tick(port, 0, start_us) for port in (0, 1)]
+        ticks = [WatermarkUpdate(port, 0, start_us) for port in (0, 1)]
         return timed(lambda: runner.run(backend, inputs, ticks, 0), 1)
 
     epoch(0, 300_000, 600_000_000)
@@ -168,7 +168,7 @@ def incremental() -> None:
         tables = [codec.table_from_bytes(data, schema) for data in found if data is not None]
         return operator.layout.rows(
             with_pane(
-                operator.groups.evaluate(operator.groups.lift(pa.concat_tables(tables))),
+                operator.groups.evaluate(operator.groups.pre_aggregate(pa.concat_tables(tables))),
                 np.full(100, HOUR),
             )
         )
@@ -178,9 +178,9 @@ def incremental() -> None:
         runner = Runner(0, operator, ((Origin(0),),))
         backend = MemoryStore().backend(0, 0)
         for batch in batches:
-            runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, 0)], 0)
+            runner.run(backend, [[operator.pre_aggregate(0, batch)]], [WatermarkUpdate(0, 0, 0)], 0)
         started = time.process_time()
-        result = runner.run(backend, [[]], [Tick(0, 0, HOUR)], 0)
+        result = runner.run(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
         ours.append((time.process_time() - started) * 1e3)
         # Warm, which is fair to it: it runs what the epochs before it did not.
         raw.append(best(recompute, 3))
@@ -200,10 +200,10 @@ def closing() -> None:
     for _ in range(20):
         backend = MemoryStore().backend(0, 0)
         keys = np.arange(10_000)
-        part: Tables = operator.lift(0, rows(np.full(10_000, 5_000), keys, HOUR))
-        runner.run(backend, [[part]], [Tick(0, 0, 0)], 0)
+        part: Tables = operator.pre_aggregate(0, rows(np.full(10_000, 5_000), keys, HOUR))
+        runner.run(backend, [[part]], [WatermarkUpdate(0, 0, 0)], 0)
         started = time.process_time()
-        result = runner.run(backend, [[]], [Tick(0, 0, HOUR)], 0)
+        result = runner.run(backend, [[]], [WatermarkUpdate(0, 0, HOUR)], 0)
         took.append((time.process_time() - started) * 1e3)
         assert result.output.main[0].num_rows == 10_000, "all groups come out"
     print(f"closing 10 K groups: {statistics.median(took):.2f} ms")
@@ -219,7 +219,9 @@ def memory() -> None:
     report = {}
     for _ in range(100):
         batch = rows(np.full(10_000, 5_000), random.integers(0, 1_000, 10_000), HOUR)
-        report = runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, 0)], 0).report
+        report = runner.run(
+            backend, [[operator.pre_aggregate(0, batch)]], [WatermarkUpdate(0, 0, 0)], 0
+        ).report
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     print(f"1 M events, 1,000 groups, one hour: {report['bytes'] / 1e6:.1f} MB of state,", end=" ")
@@ -237,14 +239,19 @@ def flat() -> None:
         keys = np.arange(groups)
         runner.run(
             backend,
-            [[operator.lift(0, rows(np.full(groups, 5_000), keys, HOUR))]],
-            [Tick(0, 0, next(clock))],
+            [[operator.pre_aggregate(0, rows(np.full(groups, 5_000), keys, HOUR))]],
+            [WatermarkUpdate(0, 0, next(clock))],
             0,
         )
 
         def epoch(keys: int = groups) -> None:
             batch = rows(np.full(1_000, 5_000), random.integers(0, keys, 1_000), HOUR)
-            runner.run(backend, [[operator.lift(0, batch)]], [Tick(0, 0, next(clock))], 0)
+            runner.run(
+                backend,
+                [[operator.pre_aggregate(0, batch)]],
+                [WatermarkUpdate(0, 0, next(clock))],
+                0,
+            )
 
         took = [timed(epoch, 1) for _ in range(50)]
         print(

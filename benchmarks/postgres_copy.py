@@ -23,7 +23,7 @@ import pyarrow as pa
 from examples.systems import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
 from tidegate.compile.compiler import Compiler
-from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.connectors.registry import CONNECTORS
 
@@ -104,14 +104,14 @@ class Server:
         with closing(self.connect()) as connection:
             connection.execute("DROP TABLE IF EXISTS ours, tidegate_commits")
         sink = self.sink("ours")
-        sink.recover(Decided(None))
+        sink.recover(CommittedState(None))
         started = time.perf_counter()
-        stager = sink.stager(rows.schema).open(EpochId(0, 0).stamp, 0)
+        writer_factory = sink.writer_factory(rows.schema).open(EpochId(0, 0).stamp, 0)
         for at in range(0, rows.num_rows, BATCH):
-            stager.add(rows.slice(at, BATCH))
-        tokens = stager.finish()
+            writer_factory.add(rows.slice(at, BATCH))
+        tokens = writer_factory.finish()
         staged = time.perf_counter()
-        sink.commit(EpochId(0, 0), tokens)
+        sink.publish(EpochId(0, 0), tokens)
         return staged - started, time.perf_counter() - staged
 
 

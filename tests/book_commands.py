@@ -33,7 +33,7 @@ def words_of(command: str) -> list[str]:
 
 
 def require_known(command: str) -> None:
-    """Refuse what nobody could run."""
+    """Reject what nobody could run."""
     program, *rest = words_of(command)
     if program == "tidegate":
         require_parsed(rest)

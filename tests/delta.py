@@ -14,9 +14,9 @@ from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import OP
 from tidegate.connectors.base import (
-    Cut,
-    Decided,
+    CommittedState,
     EpochId,
+    InputRange,
     Read,
     SinkContext,
     SourceContext,
@@ -55,7 +55,7 @@ def sink_of(
 
 def opened(path: Path | str, rows: StreamRows = ROWS, **options: str) -> DeltaSink:
     sink = sink_of(path, rows, **options)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     return sink
 
 
@@ -67,13 +67,13 @@ def schema_of(rows: StreamRows) -> pa.Schema:
 def staged(sink: DeltaSink, epoch: EpochId, *tasks: Sequence[dict[str, Any]]) -> list[Any]:
     """What the tasks of an epoch stage."""
     schema = schema_of(sink.rows)
-    tokens: list[Any] = []
+    committables: list[Any] = []
     for number, rows in enumerate(tasks):
-        stager = sink.stager(schema).open(epoch.stamp, number)
+        writer_factory = sink.writer_factory(schema).open(epoch.stamp, number)
         if rows:
-            stager.add(pa.Table.from_pylist(list(rows), schema))
-        tokens += stager.finish()
-    return tokens
+            writer_factory.add(pa.Table.from_pylist(list(rows), schema))
+        committables += writer_factory.finish()
+    return committables
 
 
 def row(number: int | None, name: str | None = None, op: str | None = None) -> dict[str, Any]:
@@ -99,10 +99,12 @@ def source_of(
     return DeltaSource(SourceContext(source, "", "", Settings()))
 
 
-def rows_of(source: DeltaSource, cut: Cut | None, arrival: bool = False) -> list[dict[str, Any]]:
+def rows_of(
+    source: DeltaSource, input_range: InputRange | None, arrival: bool = False
+) -> list[dict[str, Any]]:
     """What all tasks read."""
-    assert cut is not None
+    assert input_range is not None
     columns = tuple((c.name, str(c.type)) for c in source.source.stored_columns)
     reader = source.direct(Read(columns, arrival))
-    parts = [part for share in cut.shares for part in share]
+    parts = [part for split in input_range.splits for part in split]
     return [r for part in parts for batch, _ in reader.read(part) for r in batch.to_pylist()]

@@ -98,7 +98,7 @@ class TooLong(Exception):
 
 def corpus(cases: Path | None) -> list[str]:
     """Scripts that mean something, or nearly."""
-    folders = (TESTS / name for name in ("plans", "optimise", "refusals"))
+    folders = (TESTS / name for name in ("plans", "optimise", "rejections"))
     found = [path.read_text("utf-8") for folder in folders for path in sorted(folder.glob("*.sql"))]
     found += [nexmark.query(name) for name in nexmark.names()]
     for page in (TESTS.parent / "docs" / "LANGUAGE.md", TESTS.parent / "README.md"):

@@ -23,9 +23,9 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.memory.rows import InsertReader
 from tidegate.connectors.registry import LOOKUPS, SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.pipeline import Pipeline, PipelineContext, Step
-from tidegate.runtime.reconciliation import Member
-from tidegate.spark.tasks.protocol import Order
+from tidegate.runtime.pipeline import EpochStep, Pipeline, PipelineContext
+from tidegate.runtime.reconciliation import PipelineStream
+from tidegate.spark.tasks.protocol import EpochSpec
 from tidegate.storage import local as disk
 from tidegate.storage import open_store
 
@@ -46,7 +46,7 @@ class NoSpark:
         pass
 
 
-class _Frame(tuple[Member, ...]):
+class _Frame(tuple[PipelineStream, ...]):
     """Members instead of a frame; it serves for any epoch."""
 
     once = False
@@ -56,46 +56,54 @@ class Looped(Pipeline):
     """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
     give other ones. Every operator writes one state file per epoch."""
 
-    job: Callable[[Looped, Order], None] = staticmethod(lambda pipeline, order: None)
+    job: Callable[[Looped, EpochSpec], None] = staticmethod(lambda pipeline, epoch_spec: None)
 
-    def _build(self, members: Sequence[Member], *rest: Any) -> Any:
+    def _build(self, members: Sequence[PipelineStream], *rest: Any) -> Any:
         return _Frame(members)
 
-    def _job(self, frame: Any, order: Order) -> list[bytes]:
-        assert self.place.read() == order, "it is written before the job"
-        self.job(self, order)
-        return [json.dumps(n).encode() for m in frame for n in self._run_member(m, order)]
+    def _job(self, frame: Any, epoch_spec: EpochSpec) -> list[bytes]:
+        assert self.place.read() == epoch_spec, "it is written before the job"
+        self.job(self, epoch_spec)
+        return [json.dumps(n).encode() for m in frame for n in self._run_member(m, epoch_spec)]
 
-    def _run_member(self, member: Member, order: Order) -> Iterator[dict[str, Any]]:
-        for task, share in enumerate(order.shares.get(f"{member.key}/s", [])):
-            if share:
-                yield from self._run_task(member, order, task, share)
+    def _run_member(
+        self, member: PipelineStream, epoch_spec: EpochSpec
+    ) -> Iterator[dict[str, Any]]:
+        for task, split in enumerate(epoch_spec.splits.get(f"{member.key}/s", [])):
+            if split:
+                yield from self._run_task(member, epoch_spec, task, split)
         for key, operator in self._manifest.operators.items():
             if operator.stream == member.key:
-                file = f"{order.stamp}-{uuid.uuid4().hex[:8]}"
+                file = f"{epoch_spec.stamp}-{uuid.uuid4().hex[:8]}"
                 self.context.store.child("state").put_new(file, b"state")
-                head, report = [file, 0, 5, 0], {"rows": 1}
-                found = {"operators": [key], "key_group": 0, "head": head, "files": [], "size": 5}
+                handle, report = [file, 0, 5, 0], {"rows": 1}
+                found = {
+                    "operators": [key],
+                    "key_group": 0,
+                    "handle": handle,
+                    "files": [],
+                    "size": 5,
+                }
                 yield {**found, "report": report}
 
     def _run_task(
-        self, member: Member, order: Order, task: int, share: Sequence[str]
+        self, member: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
         source = cast(memory.MemorySource, self.sources["s"])
         reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
-        stagers = {
-            name: sink.stager(SCHEMA).open(order.stamp, task)
+        writer_factories = {
+            name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
             for name, (owner, _, sink) in self.sinks.items()
             if owner.key == member.key
         }
-        for batch, count in (item for name in share for item in reader.read(name)):
+        for batch, count in (item for name in split for item in reader.read(name)):
             yield {"streams": [member.name], "rows": count, "out": count}
             ids = [uuid.uuid4().hex for _ in range(count)]
             rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
-            for stager in stagers.values():
-                stager.add(rows)
-        for name, stager in stagers.items():
-            yield {"sink": name, "tokens": stager.finish()}
+            for writer_factory in writer_factories.values():
+                writer_factory.add(rows)
+        for name, writer_factory in writer_factories.items():
+            yield {"sink": name, "committables": writer_factory.finish()}
 
 
 class House:
@@ -120,14 +128,14 @@ class House:
     def files(self, sink: str) -> Path:
         return self.folder / "out" / sink
 
-    def member(self, stream: Stream, operators: bool, on_change: str = "refuse") -> Member:
+    def member(self, stream: Stream, operators: bool, on_change: str = "reject") -> PipelineStream:
         sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
         key = stream.name.lower()
         known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
         plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(known), guarded=True)
         return cast(
-            Member,
+            PipelineStream,
             _Known(
                 stream.name,
                 cast(Any, None),
@@ -216,7 +224,7 @@ class House:
         return [int(name.stem.split("-")[1]) for name in names]
 
 
-class _Known(Member):
+class _Known(PipelineStream):
     """A member whose operators are given."""
 
     def __init__(self, *args: Any) -> None:
@@ -248,11 +256,11 @@ def check(house: House, *values: int) -> None:
         assert one == two == kept, "rows were computed again"
 
 
-def kill_at(monkeypatch: pytest.MonkeyPatch, step: Step, times: int) -> None:
+def kill_at(monkeypatch: pytest.MonkeyPatch, step: EpochStep, times: int) -> None:
     """Die when a step is reached for so many times."""
     left = [times]
 
-    def reached(here: Step) -> None:
+    def reached(here: EpochStep) -> None:
         if here is step:
             left[0] -= 1
             if left[0] == 0:

@@ -78,7 +78,7 @@ class _Parameter:
         return f"{', '.join(self.options)} {kind}"
 
     @property
-    def meaning(self) -> str:
+    def canonical_form(self) -> str:
         default = self.default
         says = f" [{default}]" if isinstance(default, str | int) and default is not False else ""
         return f"{self.help}{says}".replace("${NAME}", "`${NAME}`").replace("<", "&lt;")
@@ -87,7 +87,9 @@ class _Parameter:
 def _table(told: list[_Parameter]) -> list[str]:
     rows = ["| argument or option | |", "| --- | --- |"]
     # Bars between choices are no columns.
-    rows += ["| `{}` | {} |".format(each.label.replace("|", "\\|"), each.meaning) for each in told]
+    rows += [
+        "| `{}` | {} |".format(each.label.replace("|", "\\|"), each.canonical_form) for each in told
+    ]
     return [*rows, ""]
 
 
@@ -114,7 +116,7 @@ def functions_page() -> str:
         "| `SESSION(ts, gap)` | [windows that end with a pause](concepts/session_windows.md) |",
         "| `PROCTIME()` | the processing time of the epoch, for windows and joins of [processing time](concepts/time.md); in ORDER BY of OVER the order in which rows arrive |",
         "",
-        "Spark's own `window` and `session_window` are refused, with the call to write instead.",
+        "Spark's own `window` and `session_window` are rejectd, with the call to write instead.",
         "",
         "## Aggregates",
         "",
@@ -123,7 +125,7 @@ def functions_page() -> str:
         "",
         _names(aggregates),
         "",
-        "Other aggregates of Spark's are refused (TG-501).",
+        "Other aggregates of Spark's are rejectd (TG-501).",
         "",
         "## With OVER only",
         "",
@@ -136,7 +138,7 @@ def functions_page() -> str:
         "## Functions whose value changes",
         "",
         "They are evaluated once per epoch or per row, and an epoch that was decided is never computed again. Where their",
-        "value would reach state or a key they are refused (TG-414).",
+        "value would reach state or a key they are rejectd (TG-414).",
         "",
         _names(ex.VOLATILE_FUNCTIONS),
         "",

@@ -12,7 +12,13 @@ from tests.compiling import compile_text
 from tidegate.catalog.connector import Columns
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import Decided, EpochId, OpenSink, SinkContext, SourceContext
+from tidegate.connectors.base import (
+    CommittedState,
+    EpochId,
+    SinkConnector,
+    SinkContext,
+    SourceContext,
+)
 from tidegate.connectors.files.sink import FilesSink
 from tidegate.connectors.files.source import FilesSource
 from tidegate.connectors.memory import connector as memory
@@ -46,28 +52,28 @@ def files_source(path: Path, offsets: Path, options: str = "") -> FilesSource:
     return FilesSource(SourceContext(source, str(offsets), str(offsets), Settings()))
 
 
-def stage(sink: OpenSink, epoch: EpochId, rows: Sequence[int], tasks: int = 1) -> list[Any]:
+def stage(sink: SinkConnector, epoch: EpochId, rows: Sequence[int], tasks: int = 1) -> list[Any]:
     """What the tasks of an epoch stage: each a part of the rows."""
-    tokens: list[Any] = []
-    factory = sink.stager(pa.schema([("a", pa.int64())]))
+    committables: list[Any] = []
+    factory = sink.writer_factory(pa.schema([("a", pa.int64())]))
     for task in range(tasks):
-        stager = factory.open(epoch.stamp, task)
+        writer_factory = factory.open(epoch.stamp, task)
         part = rows[task::tasks]
         if part:
-            stager.add(pa.table({"a": pa.array(part, pa.int64())}))
-        tokens += stager.finish()
-    return tokens
+            writer_factory.add(pa.table({"a": pa.array(part, pa.int64())}))
+        committables += writer_factory.finish()
+    return committables
 
 
-def run(sink: OpenSink, *epochs: int, generation: int = 0, tasks: int = 1) -> list[Any]:
+def run(sink: SinkConnector, *epochs: int, generation: int = 0, tasks: int = 1) -> list[Any]:
     """Stage and commit epochs; the rows of each are its number. Returns the last tokens."""
-    tokens: list[Any] = []
+    committables: list[Any] = []
     for number in epochs:
         epoch = EpochId(generation, number)
-        tokens = stage(sink, epoch, [number] * tasks, tasks)
-        sink.commit(epoch, tokens)
-    return tokens
+        committables = stage(sink, epoch, [number] * tasks, tasks)
+        sink.publish(epoch, committables)
+    return committables
 
 
-def decided(epoch: int, tokens: Sequence[Any] = (), generation: int = 0) -> Decided:
-    return Decided(EpochId(generation, epoch), tokens)
+def committed(epoch: int, committables: Sequence[Any] = (), generation: int = 0) -> CommittedState:
+    return CommittedState(EpochId(generation, epoch), committables)

@@ -52,7 +52,7 @@ def evaluate(
         f"a0_{place}": pa.array(values, kind)
         for place, (values, kind) in enumerate(zip(columns, one.arguments, strict=True))
     }
-    result = groups.evaluate(groups.lift(rows_of(keys, arguments, weights)))
+    result = groups.evaluate(groups.pre_aggregate(rows_of(keys, arguments, weights)))
     assert result.column("r0").type == one.result
     return dict(zip(result["k0"].to_pylist(), result["r0"].to_pylist(), strict=True))
 
@@ -310,7 +310,7 @@ def test_an_overflow_names_the_call(function: str, kind: Any, result: Any, value
 
 
 ODD_MAP = pa.map_(STRUCT, L)
-REFUSED = [
+REJECTED = [
     call("count", [ODD_MAP], L, distinct=True),
     call("max", [STRUCT], STRUCT),
     call("max_by", [L, pa.list_(L)], L),
@@ -333,8 +333,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("one", REFUSED, ids=lambda one: f"{one.function}-{one.arguments}")
-def test_what_is_not_supported_is_refused_early(one: Call) -> None:
+@pytest.mark.parametrize("one", REJECTED, ids=lambda one: f"{one.function}-{one.arguments}")
+def test_what_is_not_supported_is_rejectd_early(one: Call) -> None:
     with pytest.raises(RunError, match=r"\(x\)") as caught:
         make(one)
     assert caught.value.code == "TG-501"

@@ -105,7 +105,7 @@ def lifted(groups: Groups, history: list[tuple[int, tuple[Any, ...], int]]) -> T
         for place, kind in enumerate(kinds)
     }
     weights = [weight for _, _, weight in history] if groups.spec.retracts else None
-    return groups.lift(rows_of([key for key, _, _ in history], columns, weights))
+    return groups.pre_aggregate(rows_of([key for key, _, _ in history], columns, weights))
 
 
 def results(groups: Groups, tables: Tables) -> dict[int, Any]:
@@ -163,7 +163,7 @@ def test_approx_count_distinct_is_close(kind: pa.DataType, deviation: float) -> 
     values = pa.array(np.concatenate([np.arange(size) for size in sizes])).cast(kind)
     one = call("approx_count_distinct", [kind], L, constants=(deviation,))
     groups = Groups(GroupSpec((L,), (one,)))
-    half = groups.lift(rows_of(keys, {"a0_0": values}))
+    half = groups.pre_aggregate(rows_of(keys, {"a0_0": values}))
     got = results(groups, groups.merge([half, half]))
     assert got[0] == 1 and got[1] == 10
     assert all(abs(got[i] - size) <= 3 * deviation * size for i, size in enumerate(sizes))
@@ -219,7 +219,7 @@ def test_as_duckdb_has_it() -> None:
     for place in range(FIRST_PAIR, len(DUCK)):
         arguments |= {f"a{place}_0": numbers, f"a{place}_1": values}
     rows = rows_of(keys, arguments)
-    parts = [groups.lift(rows.slice(start, 700)) for start in range(0, size, 700)]
+    parts = [groups.pre_aggregate(rows.slice(start, 700)) for start in range(0, size, 700)]
     got = groups.evaluate(groups.merge(parts))
     assert Counter(got["k0"].to_pylist()) == Counter(expected.keys())
     for row in got.to_pylist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compiling import accepted
-from tidegate.physical.aggregate import AggregatePlan, held_back_us, plan_aggregate
+from tidegate.physical.aggregate import AggregatePlan, output_watermark_delay_us, plan_aggregate
 from tidegate.physical.operator_kind import Unrunnable
 from tidegate.plan import nodes as n
 
@@ -40,7 +40,7 @@ def test_calls(call: str, function: str, arguments: int, constants: tuple[object
     )
 
 
-def test_what_must_be_constant_is_refused_otherwise() -> None:
+def test_what_must_be_constant_is_rejectd_otherwise() -> None:
     with pytest.raises(Unrunnable, match="is not a constant"):
         planned("SELECT approx_percentile(price, price / 10) AS x FROM bids EMIT CHANGES")
 
@@ -59,4 +59,4 @@ def test_a_session_that_ends_at_the_watermark_is_yet_to_come(
 ) -> None:
     query = f"SELECT window_end, count(*) AS n FROM bids GROUP BY {window} EMIT ON WINDOW CLOSE"
     (plan,) = planned(f"{query} {emit}")
-    assert held_back_us(plan.node) == behind_us
+    assert output_watermark_delay_us(plan.node) == behind_us

@@ -104,7 +104,7 @@ def test_keep_list_drop(data: Path) -> None:
         ),
     ],
 )
-def test_refusals_point_at_the_name_and_say_what_is_there(
+def test_rejections_point_at_the_name_and_say_what_is_there(
     data: Path, sql: str, code: str, caret: str, hint: str
 ) -> None:
     with tidegate.open(data) as session:
@@ -213,7 +213,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(data: Path) -> None:
         (["inspect", "DATA", "--pipeline", "mian"], "did you mean main?"),
     ],
 )
-def test_what_is_not_there_is_refused(data: Path, arguments: list[str], message: str) -> None:
+def test_what_is_not_there_is_rejectd(data: Path, arguments: list[str], message: str) -> None:
     given = [str(data) if item == "DATA" else item for item in arguments]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 2 and message in done.stderr

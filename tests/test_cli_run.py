@@ -254,7 +254,7 @@ class TestRun:
         assert kept.exists()
 
     @pytest.mark.parametrize("step", ["execute", "start True"])
-    def test_refusals(self, step: str, session: FakeSession) -> None:
+    def test_rejections(self, step: str, session: FakeSession) -> None:
         session.errors[step] = ScriptError([SqlError("TG-307", "one"), SqlError("TG-307", "two")])
         result = run("demo.sql", "--until-end")
         assert result.exit_code == 2
@@ -440,26 +440,26 @@ class TestFresh:
         session.statuses = [StreamStatus("dear", State.FINISHED)]
         assert run("demo.sql", "--fresh", "--data", "empty").exit_code == 0
 
-    def test_refuses_what_is_not(self, session: FakeSession) -> None:
+    def test_rejects_what_is_not(self, session: FakeSession) -> None:
         Path("home").mkdir()
         Path("home/letter").touch()
-        self._refused(run("demo.sql", "--fresh", "--data", "home"), "no file tidegate.lock")
+        self._rejectd(run("demo.sql", "--fresh", "--data", "home"), "no file tidegate.lock")
         assert Path("home/letter").exists()
 
-    def test_refuses_a_file(self, session: FakeSession) -> None:
-        self._refused(run("demo.sql", "--fresh", "--data", "demo.sql"), "not a directory")
+    def test_rejects_a_file(self, session: FakeSession) -> None:
+        self._rejectd(run("demo.sql", "--fresh", "--data", "demo.sql"), "not a directory")
 
-    def test_refuses_the_project(self, session: FakeSession) -> None:
+    def test_rejects_the_project(self, session: FakeSession) -> None:
         """`run --data .` leaves a lock in the directory of the user's own files."""
         Path("tidegate.lock").touch()
-        self._refused(run("demo.sql", "--fresh", "--data", "."), "current directory is in it")
+        self._rejectd(run("demo.sql", "--fresh", "--data", "."), "current directory is in it")
         other = Path("project")
         data_directory(other)
         Path("project/other.sql").write_text(SQL)
         result = run("project/other.sql", "--fresh", "--data", "project")
-        self._refused(result, "project/other.sql is in it")
+        self._rejectd(result, "project/other.sql is in it")
 
-    def test_refuses_what_is_in_use(self, session: FakeSession) -> None:
+    def test_rejects_what_is_in_use(self, session: FakeSession) -> None:
         kept = data_directory(Path(".tidegate/demo"))
         with Path(".tidegate/demo/tidegate.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -468,7 +468,7 @@ class TestFresh:
         assert result.stderr.startswith("error[TG-602]: ")
         assert kept.exists()
 
-    def _refused(self, result: Result, reason: str) -> None:
+    def _rejectd(self, result: Result, reason: str) -> None:
         assert result.exit_code == 2
         assert result.stderr.startswith("error[TG-601]: --fresh does not remove ")
         assert reason in result.stderr

@@ -20,12 +20,12 @@ from tidegate.cli.screen import PlainScreen
 from tidegate.cli.shell import SqlCompleter, command_in, is_complete
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import Place, RunError, ScriptError, TidegateError
+from tidegate.errors import Location, RunError, ScriptError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.queries.engine import QueryResult
 from tidegate.runtime.directory import DataDirectory
 from tidegate.session.results import Result as StatementResult
-from tidegate.session.saved_catalog import Remembered, remember, remembered
+from tidegate.session.saved_catalog import SavedDeclarations, load_declarations, save_declarations
 from tidegate.session.subscription import Batch
 
 SQL = """
@@ -50,7 +50,7 @@ class FakeSession:
     said: list[str] = field(default_factory=list)
     statuses: tuple[StreamStatus, ...] = ()
     broken: Exception | None = None
-    remembered: Remembered = field(default_factory=Remembered)
+    load_declarations: SavedDeclarations = field(default_factory=SavedDeclarations)
 
     def open(self, path: Path, **_: Any) -> FakeSession:
         self.said.append(f"open {path}")
@@ -71,14 +71,14 @@ class FakeSession:
         self.catalog = compiled.catalog
         return [StatementResult.of_text(f"did {s.text}") for s in compiled.statements]
 
-    def recall(self) -> Remembered:
-        return self.remembered
+    def recall(self) -> SavedDeclarations:
+        return self.load_declarations
 
     def query(self, sql: str, file: str | None = None) -> QueryResult:
         self.said.append(f"query {sql.strip()}")
         if "wrong" in sql:
             at = sql.index("wrong")
-            raise RunError("TG-801", "no column wrong", place=Place(sql, at, at + 5, file))
+            raise RunError("TG-801", "no column wrong", place=Location(sql, at, at + 5, file))
         return QueryResult(pa.table({"a": [1, 2], "b": ["x", None]}))
 
     def peek(self, stream: str, rows: int = 20) -> QueryResult:
@@ -297,7 +297,7 @@ def test_a_person_is_heard_in_the_middle_of_a_statement(word: str) -> None:
 
 
 def test_what_was_declared_here_is_there_again(session: FakeSession, capsys: Any) -> None:
-    session.remembered = Remembered(((None, SQL),), ("hidden",))
+    session.load_declarations = SavedDeclarations(((None, SQL),), ("hidden",))
     shell.Shell(session, PlainScreen(), interactive=True).recall()  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert said == (
@@ -308,7 +308,7 @@ def test_what_was_declared_here_is_there_again(session: FakeSession, capsys: Any
 
 def test_declarations_are_remembered_without_secrets(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "data")
-    assert remembered(directory) == Remembered()
+    assert load_declarations(directory) == SavedDeclarations()
     file = tmp_path / "a.sql"
     file.write_text("")
     hidden = (
@@ -317,8 +317,8 @@ def test_declarations_are_remembered_without_secrets(tmp_path: Path) -> None:
     )
     compiled = Compiler(CONNECTORS).compile(SQL + hidden, str(file))
     assert not compiled.errors, compiled.errors
-    remember(directory, compiled.catalog)
-    found = remembered(directory)
+    save_declarations(directory, compiled.catalog)
+    found = load_declarations(directory)
     assert found.secret == ("k", "over_k")
     ((origin, text),) = found.scripts
     assert origin == str(file) and "hunter2" not in text

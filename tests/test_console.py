@@ -1,4 +1,4 @@
-"""The console: its graph, what it sees, what it answers, and whom it turns away. No Spark."""
+"""The console: history, responses, access checks and data sources. Without Spark."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
 from tests.compiling import compile_text
-from tests.consoles import STATUS, Fake
 from tests.pipelines import House, Looped
-from tidegate.checkpoint.checkpoints import Checkpoints, Wanted
+from tests.support.console import STATUS, StubProvider
+from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
-from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, ticks
+from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, updates
+from tidegate.console.history import ConsoleHistory
 from tidegate.console.providers import RunningSession, StoredDirectory
-from tidegate.console.watch import Watch
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.server import Address
 from tidegate.observe.status import State
 from tidegate.observe.timeline import EpochTimes
 from tidegate.runtime.directory import DataDirectory
-from tidegate.session.saved_catalog import remember
+from tidegate.session.saved_catalog import save_declarations
 
 HERE = Address("127.0.0.1", 8571)
 TOKEN = "a-token"
 
 
 @pytest.fixture
-def fake() -> Fake:
-    return Fake()
+def provider() -> StubProvider:
+    return StubProvider()
 
 
 @pytest.fixture
-def watch(fake: Fake) -> Watch:
-    return Watch(fake, clock=lambda: 100.0)
+def history(provider: StubProvider) -> ConsoleHistory:
+    return ConsoleHistory(provider, clock=lambda: 100.0)
 
 
 @pytest.fixture
-def client(watch: Watch) -> TestClient:
-    return TestClient(build_app(watch, HERE, TOKEN), base_url="http://127.0.0.1:8571")
+def client(history: ConsoleHistory) -> TestClient:
+    return TestClient(build_app(history, HERE, TOKEN), base_url="http://127.0.0.1:8571")
 
 
 def allowed(client: TestClient, path: str, content: Any) -> Any:
@@ -57,24 +57,30 @@ def allowed(client: TestClient, path: str, content: Any) -> Any:
 
 
 class TestWatch:
-    def test_it_remembers_samples_and_epochs_once(self, fake: Fake, watch: Watch) -> None:
-        watch.tick()
-        fake.times.append(EpochTimes("main", 4, 51.0))
-        watch.tick()
-        seen = watch.since(-1)
+    def test_it_remembers_samples_and_epochs_once(
+        self, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
+        history.update()
+        provider.recent_epochs.append(EpochTimes("main", 4, 51.0))
+        history.update()
+        seen = history.since(-1)
         assert [epoch["epoch"] for epoch in seen["epochs"]] == [3, 4]
         assert seen["epochs"][0]["seconds"] == 1.5
         assert [sample["number"] for sample in seen["samples"]] == [1, 2]
         assert seen["samples"][0]["streams"]["bids"]["in"] == 5.0
-        assert [epoch["epoch"] for epoch in watch.since(1)["epochs"]] == [4]
+        assert [epoch["epoch"] for epoch in history.since(1)["epochs"]] == [4]
 
-    def test_the_lag_of_old_data_says_nothing(self, fake: Fake, watch: Watch) -> None:
+    def test_the_lag_of_old_data_says_nothing(
+        self, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
         for lag in (5.0, 300_000_000.0):
-            fake.now = (replace(STATUS, watermark_lag_seconds=lag),)
-            watch.tick()
-        assert [sample["streams"]["bids"]["lag"] for sample in watch.samples] == [5.0, None]
+            provider.current_statuses = (replace(STATUS, watermark_lag_seconds=lag),)
+            history.update()
+        assert [sample["streams"]["bids"]["lag"] for sample in history.samples] == [5.0, None]
 
-    def test_states_and_errors_are_events(self, fake: Fake, watch: Watch) -> None:
+    def test_states_and_errors_are_events(
+        self, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
         for state, error in [
             (State.RUNNING, None),
             (State.RUNNING, "the sink out: away"),
@@ -82,39 +88,41 @@ class TestWatch:
             (State.RUNNING, None),
             (State.FAILED, "division by zero"),
         ]:
-            fake.now = (replace(STATUS, state=state, error=error),)
-            watch.tick()
-        assert [(event["level"], event["text"]) for event in watch.events] == [
+            provider.current_statuses = (replace(STATUS, state=state, error=error),)
+            history.update()
+        assert [(event["level"], event["text"]) for event in history.events] == [
             ("info", "running"),
             ("error", "the sink out: away"),
             ("info", "goes on"),
             ("error", "division by zero"),
         ]
 
-    def test_what_cannot_be_read_is_said_once(self, fake: Fake, watch: Watch) -> None:
-        fake.error = RunError("TG-608", "the disk is away")
-        watch.tick()
-        watch.tick()
-        fake.error = None
-        watch.tick()
-        assert [event["text"] for event in watch.events] == ["the disk is away", "running"]
-        assert watch.since(0)["events"], "who follows is told"
+    def test_what_cannot_be_read_is_said_once(
+        self, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
+        provider.error = RunError("TG-608", "the disk is away")
+        history.update()
+        history.update()
+        provider.error = None
+        history.update()
+        assert [event["text"] for event in history.events] == ["the disk is away", "running"]
+        assert history.since(0)["events"], "who follows is told"
 
-    def test_it_is_bounded(self, fake: Fake, watch: Watch) -> None:
+    def test_it_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
         for number in range(700):
-            fake.times = [EpochTimes("main", number, 0.0)]
-            fake.now = (replace(STATUS, error=str(number)),)
-            watch.tick()
-        assert (len(watch.samples), len(watch.epochs), len(watch.events)) == (600, 512, 200)
+            provider.recent_epochs = [EpochTimes("main", number, 0.0)]
+            provider.current_statuses = (replace(STATUS, error=str(number)),)
+            history.update()
+        assert (len(history.samples), len(history.epochs), len(history.events)) == (600, 512, 200)
 
-    def test_news_are_sent_as_they_come(self, watch: Watch) -> None:
+    def test_news_are_sent_as_they_come(self, history: ConsoleHistory) -> None:
         async def follow() -> list[str]:
-            watch.tick()
-            stream = ticks(watch, -1)
+            history.update()
+            stream = updates(history, -1)
             found = [await anext(stream)]
-            watch.tick()
+            history.update()
             found.append(await anext(stream))
-            watch.close()
+            history.close()
             return found + [rest async for rest in stream]
 
         first, second = asyncio.run(follow())
@@ -134,16 +142,16 @@ class TestAnswers:
             assert "http://" not in links and "https://" not in links, "nothing from elsewhere"
         assert client.get("/static/../app.py").status_code == 404
 
-    def test_state(self, client: TestClient, watch: Watch) -> None:
-        watch.tick()
+    def test_state(self, client: TestClient, history: ConsoleHistory) -> None:
+        history.update()
         state = client.get("/api/state").json()
         assert (state["title"], state["live"], state["number"]) == ("shop.sql", True, 1)
         (stream,) = state["streams"]
         assert (stream["name"], stream["state"], stream["rows_in"]) == ("bids", "running", 10)
         assert stream["operators"][0]["bytes"] == 7
 
-    def test_graph(self, client: TestClient, fake: Fake) -> None:
-        fake.catalog = compile_text(
+    def test_graph(self, client: TestClient, provider: StubProvider) -> None:
+        provider.catalog = compile_text(
             "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory');"
             "CREATE STREAM t AS SELECT a FROM s;"
         ).catalog
@@ -156,52 +164,56 @@ class TestAnswers:
             {"source": "source:s", "target": "stream:t", "path": [[0, 0], [1, 0]]}
         ]
 
-    def test_an_object(self, client: TestClient, fake: Fake) -> None:
+    def test_an_object(self, client: TestClient, provider: StubProvider) -> None:
         assert client.get("/api/objects/bids").json()["plan"] == "the plan"
-        fake.error = RunError("TG-201", "nothing is named bidz", hint="did you mean bids?")
+        provider.error = RunError("TG-201", "nothing is named bidz", hint="did you mean bids?")
         answer = client.get("/api/objects/bidz")
         assert (answer.status_code, answer.json()) == (
             409,
             {"code": "TG-201", "error": "nothing is named bidz", "hint": "did you mean bids?"},
         )
 
-    def test_metrics_and_health(self, client: TestClient, fake: Fake) -> None:
+    def test_metrics_and_health(self, client: TestClient, provider: StubProvider) -> None:
         assert 'tidegate_rows_in_total{stream="bids"} 10' in client.get("/metrics").text
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
-        fake.now = (replace(STATUS, state=State.FAILED, error="gone"),)
+        provider.current_statuses = (replace(STATUS, state=State.FAILED, error="gone"),)
         assert client.get("/health").json() == {
             "status": "failing",
             "problems": ["bids is failed: gone"],
         }
 
     def test_a_directory_of_another_process_has_no_health(self) -> None:
-        app = build_app(Watch(Fake(live=False)), HERE, TOKEN)
+        app = build_app(ConsoleHistory(StubProvider(live=False)), HERE, TOKEN)
         client = TestClient(app, base_url="http://localhost")
         for path in ("/metrics", "/health", "/ready"):
             assert client.get(path).status_code == 404
 
-    def test_a_peek(self, client: TestClient, fake: Fake) -> None:
+    def test_a_peek(self, client: TestClient, provider: StubProvider) -> None:
         answer = allowed(client, "/api/peek", {"stream": "bids", "rows": 5})
         assert answer.json() == {"columns": ["a", "b"], "rows": [[1, "eA=="], [None, None]]}
-        assert fake.said == [("peek", "bids", 5)]
+        assert provider.calls == [("peek", "bids", 5)]
 
-    def test_a_checkpoint(self, client: TestClient, fake: Fake, watch: Watch) -> None:
+    def test_a_checkpoint(
+        self, client: TestClient, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
         assert allowed(client, "/api/checkpoints", {}).json() == {"name": "checkpoint-1"}
-        assert fake.said == [("keep", None)]
-        assert [event["text"] for event in watch.events] == ["checkpoint 'checkpoint-1' was made"]
+        assert provider.calls == [("create_checkpoint", None)]
+        assert [event["text"] for event in history.events] == ["checkpoint 'checkpoint-1' was made"]
 
-    def test_a_restore(self, client: TestClient, fake: Fake, watch: Watch) -> None:
+    def test_a_restore(
+        self, client: TestClient, provider: StubProvider, history: ConsoleHistory
+    ) -> None:
         content = {"checkpoint": 7, "pipeline": "main", "keep_sinks": True}
         answer = allowed(client, "/api/restore", content)
         assert answer.json() == {"warnings": ["rows are there twice"]}
-        assert fake.said == [("restore", Wanted(7, True, "main"))]
-        assert [event["level"] for event in watch.events] == ["info", "warning"]
+        assert provider.calls == [("restore", RestoreRequest(7, True, "main"))]
+        assert [event["level"] for event in history.events] == ["info", "warning"]
 
-    def test_a_restore_that_is_refused(self, client: TestClient, fake: Fake) -> None:
-        fake.error = RunError("TG-610", "sinks have rows", hint="keep them")
+    def test_a_restore_that_is_rejectd(self, client: TestClient, provider: StubProvider) -> None:
+        provider.error = RunError("TG-610", "sinks have rows", hint="keep them")
         answer = allowed(client, "/api/restore", {"checkpoint": "before"})
         assert (answer.status_code, answer.json()["code"]) == (409, "TG-610")
-        assert fake.said == [("restore", Wanted("before"))]
+        assert provider.calls == [("restore", RestoreRequest("before"))]
 
     @pytest.mark.parametrize(
         ("path", "content"),
@@ -218,13 +230,13 @@ class TestAnswers:
             ("/api/restore", {"checkpoint": 1, "pipeline": 2}),
         ],
     )
-    def test_nonsense_is_refused(
-        self, client: TestClient, fake: Fake, path: str, content: Any
+    def test_nonsense_is_rejectd(
+        self, client: TestClient, provider: StubProvider, path: str, content: Any
     ) -> None:
         assert allowed(client, path, content).status_code == 400
-        assert fake.said == []
+        assert provider.calls == []
 
-    def test_what_is_no_json_is_refused(self, client: TestClient) -> None:
+    def test_what_is_no_json_is_rejectd(self, client: TestClient) -> None:
         answer = client.post("/api/peek", content="{", headers={TOKEN_HEADER: TOKEN})
         assert (answer.status_code, answer.json()) == (400, {"error": "the request is no JSON"})
         assert client.get("/api/events?since=x").status_code == 400
@@ -237,21 +249,25 @@ class TestGuard:
     @pytest.mark.parametrize("path", CHANGES)
     @pytest.mark.parametrize("token", [None, "", "a-toke", "a-token2", "A-TOKEN", "é"])
     def test_what_changes_something_needs_the_token(
-        self, client: TestClient, fake: Fake, path: str, token: str | None
+        self, client: TestClient, provider: StubProvider, path: str, token: str | None
     ) -> None:
         headers = {} if token is None else {TOKEN_HEADER: token.encode()}
         answer = client.post(path, json={"stream": "bids", "checkpoint": 1}, headers=headers)
-        assert (answer.status_code, fake.said) == (403, [])
+        assert (answer.status_code, provider.calls) == (403, [])
 
     @pytest.mark.parametrize("path", CHANGES)
-    def test_nothing_is_changed_by_reading(self, client: TestClient, fake: Fake, path: str) -> None:
+    def test_nothing_is_changed_by_reading(
+        self, client: TestClient, provider: StubProvider, path: str
+    ) -> None:
         client.get(f"{path}?token={TOKEN}&stream=bids&checkpoint=1")
-        assert fake.said == []
+        assert provider.calls == []
 
-    def test_a_token_elsewhere_does_not_count(self, client: TestClient, fake: Fake) -> None:
+    def test_a_token_elsewhere_does_not_count(
+        self, client: TestClient, provider: StubProvider
+    ) -> None:
         client.cookies.set("token", TOKEN)
         answer = client.post(f"/api/restore?token={TOKEN}", json={"checkpoint": 1, "token": TOKEN})
-        assert (answer.status_code, fake.said) == (403, [])
+        assert (answer.status_code, provider.calls) == (403, [])
 
     @pytest.mark.parametrize("path", ["/", "/api/state", "/metrics", "/static/style.css"])
     def test_a_name_of_somebody_else_is_not_answered(self, client: TestClient, path: str) -> None:
@@ -262,16 +278,16 @@ class TestGuard:
         "origin", ["http://evil.example", "http://127.0.0.1:9999", "null", "https://localhost:8571"]
     )
     def test_a_page_of_somebody_else_is_not_answered(
-        self, client: TestClient, fake: Fake, origin: str
+        self, client: TestClient, provider: StubProvider, origin: str
     ) -> None:
         assert client.get("/api/state", headers={"Origin": origin}).status_code == 403
         headers = {"Origin": origin, TOKEN_HEADER: TOKEN}
         assert (
             client.post("/api/restore", json={"checkpoint": 1}, headers=headers).status_code == 403
         )
-        assert fake.said == []
+        assert provider.calls == []
 
-    def test_our_own_page_is(self, client: TestClient, fake: Fake) -> None:
+    def test_our_own_page_is(self, client: TestClient, provider: StubProvider) -> None:
         headers = {"Origin": "http://127.0.0.1:8571", TOKEN_HEADER: TOKEN}
         answer = client.post("/api/restore", json={"checkpoint": 1}, headers=headers)
         assert answer.status_code == 200
@@ -300,7 +316,7 @@ class TestGuard:
 
 class TestServer:
     def test_it_serves_and_follows_until_it_is_closed(self) -> None:
-        server = ConsoleServer(Fake(), Address("127.0.0.1", 0))
+        server = ConsoleServer(StubProvider(), Address("127.0.0.1", 0))
         try:
             assert server.url == f"http://127.0.0.1:{server.address.port}/#token={server.token}"
             connection = http.client.HTTPConnection("127.0.0.1", server.address.port, timeout=30)
@@ -310,13 +326,13 @@ class TestServer:
             line = answer.readline().decode()
             assert json.loads(line.removeprefix("data: "))["streams"][0]["name"] == "bids"
             with pytest.raises(RunError, match="TG-511"):
-                ConsoleServer(Fake(), server.address)
+                ConsoleServer(StubProvider(), server.address)
         finally:
             server.close()
         assert not server._thread.is_alive()
 
     def test_tokens_are_not_guessed(self) -> None:
-        first, second = (ConsoleServer(Fake(), Address("127.0.0.1", 0)) for _ in range(2))
+        first, second = (ConsoleServer(StubProvider(), Address("127.0.0.1", 0)) for _ in range(2))
         first.close()
         second.close()
         assert first.token != second.token and len(first.token) == 32
@@ -338,7 +354,7 @@ class Playing:
         return self._checkpoints.keep(name)["main"].name
 
     def restore(self, checkpoint: str | int, sinks: str | None, pipeline: str | None) -> None:
-        done = self._checkpoints.restore(Wanted(checkpoint, sinks == "keep", pipeline))
+        done = self._checkpoints.restore(RestoreRequest(checkpoint, sinks == "keep", pipeline))
         self.warnings = [warning for item in done for warning in item.warnings]
 
 
@@ -348,10 +364,10 @@ class TestARunningSession:
         house = House(tmp_path)
         house.insert(1, 2, 3)
         session = Playing(house, house.run())
-        shown = RunningSession(cast(Any, session), "house.sql")
-        watch = Watch(shown)
-        watch.tick()
-        return TestClient(build_app(watch, HERE, TOKEN), base_url="http://localhost:8571")
+        source = RunningSession(cast(Any, session), "house.sql")
+        history = ConsoleHistory(source)
+        history.update()
+        return TestClient(build_app(history, HERE, TOKEN), base_url="http://localhost:8571")
 
     def test_it_is_shown(self, client: TestClient) -> None:
         state = client.get("/api/state").json()
@@ -369,8 +385,8 @@ class TestARunningSession:
         assert allowed(client, "/api/checkpoints", {"name": "good"}).status_code == 200
         listed = client.get("/api/checkpoints").json()
         assert [(c["name"], c["epoch"]) for c in listed] == [("good", 2), (None, 1), (None, 0)]
-        refused = allowed(client, "/api/restore", {"checkpoint": 1, "pipeline": "main"})
-        assert (refused.status_code, refused.json()["code"]) == (409, "TG-610")
+        rejectd = allowed(client, "/api/restore", {"checkpoint": 1, "pipeline": "main"})
+        assert (rejectd.status_code, rejectd.json()["code"]) == (409, "TG-610")
         content = {"checkpoint": 1, "pipeline": "main", "keep_sinks": True}
         done = allowed(client, "/api/restore", content)
         assert done.status_code == 200 and "twice" in done.json()["warnings"][0]
@@ -391,12 +407,12 @@ class TestAStoredDirectory:
         house.store = directory.pipeline("main")
         house.insert(1, 2)
         house.run()
-        remember(directory, house.catalog)
+        save_declarations(directory, house.catalog)
         directory.close()
         return house
 
     @pytest.fixture
-    def shown(self, house: House) -> StoredDirectory:
+    def source(self, house: House) -> StoredDirectory:
         return StoredDirectory(str(house.folder / "data"))
 
     @pytest.fixture
@@ -407,11 +423,11 @@ class TestAStoredDirectory:
         directory.close()
 
     def test_it_is_shown_while_another_holds_it(
-        self, shown: StoredDirectory, held: DataDirectory
+        self, source: StoredDirectory, held: DataDirectory
     ) -> None:
-        watch = Watch(shown)
-        watch.tick()
-        client = TestClient(build_app(watch, HERE, TOKEN), base_url="http://localhost")
+        history = ConsoleHistory(source)
+        history.update()
+        client = TestClient(build_app(history, HERE, TOKEN), base_url="http://localhost")
         state = client.get("/api/state").json()
         assert state["live"] is False
         assert [(s["name"], s["rows_in"], s["epoch"]) for s in state["streams"]] == [
@@ -425,46 +441,46 @@ class TestAStoredDirectory:
         assert described["plan"].startswith("stream t0")
         assert [c["epoch"] for c in client.get("/api/checkpoints").json()] == [1, 0]
 
-    def test_what_comes_is_seen(self, house: House, shown: StoredDirectory) -> None:
-        shown.statuses()
+    def test_what_comes_is_seen(self, house: House, source: StoredDirectory) -> None:
+        source.statuses()
         house.insert(3)
         house.run(until_end=True)
-        (status, _) = shown.statuses()
+        (status, _) = source.statuses()
         assert (status.rows_in, status.epoch) == (6, 2)
-        assert [(epoch.epoch, epoch.rows_in) for epoch in shown.epochs()] == [(1, 0), (2, 4)]
+        assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
 
     def test_late_rows_are_since_the_first_epoch_like_the_others(
-        self, shown: StoredDirectory
+        self, source: StoredDirectory
     ) -> None:
         window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
         manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
-        status = shown._status(manifest, "t0")
+        status = source._status(manifest, "t0")
         assert (status.rows_in, status.late_rows) == (9, 3)
 
     def test_nothing_is_changed_while_another_holds_it(
-        self, shown: StoredDirectory, held: DataDirectory
+        self, source: StoredDirectory, held: DataDirectory
     ) -> None:
         with pytest.raises(DataDirectoryError, match="TG-602"):
-            shown.restore(Wanted(0, keep=True))
+            source.restore(RestoreRequest(0, keep=True))
         with pytest.raises(DataDirectoryError, match="TG-602"):
-            shown.keep("x")
+            source.create_checkpoint("x")
 
-    def test_it_goes_back(self, house: House, shown: StoredDirectory) -> None:
-        assert shown.keep("good") == "good"
-        warnings = shown.restore(Wanted(0, keep=True))
+    def test_it_goes_back(self, house: House, source: StoredDirectory) -> None:
+        assert source.create_checkpoint("good") == "good"
+        warnings = source.restore(RestoreRequest(0, keep=True))
         assert "twice" in warnings[0]
-        assert shown.checkpoints()[0].generation == 1
-        assert [status.rows_in for status in shown.statuses()] == [2, 2]
+        assert source.checkpoints()[0].generation == 1
+        assert [status.rows_in for status in source.statuses()] == [2, 2]
 
-    def test_declarations_that_are_not_known(self, house: House, shown: StoredDirectory) -> None:
+    def test_declarations_that_are_not_known(self, house: House, source: StoredDirectory) -> None:
         (house.folder / "data" / "_declared.json").unlink()
-        assert "operator:t0:0" in shown.graph().nodes, "epochs tell it"
+        assert "operator:t0:0" in source.graph().nodes, "epochs tell it"
         with pytest.raises(RunError, match="TG-201"):
-            shown.described("t0")
+            source.describe("t0")
 
-    def test_only_rows_that_are_kept_can_be_seen(self, shown: StoredDirectory) -> None:
+    def test_only_rows_that_are_kept_can_be_seen(self, source: StoredDirectory) -> None:
         with pytest.raises(RunError, match="TG-802"):
-            shown.peek("t0", 5)
+            source.peek("t0", 5)
 
 
 def test_secrets_are_not_shown() -> None:
@@ -474,7 +490,7 @@ def test_secrets_are_not_shown() -> None:
         "CREATE STREAM t AS SELECT a FROM s;"
     ).catalog
     session = SimpleNamespace(catalog=catalog, explain=lambda name: "plan")
-    shown = RunningSession(cast(Any, session), "x")
-    client = TestClient(build_app(Watch(shown), HERE, TOKEN), base_url="http://localhost")
+    source = RunningSession(cast(Any, session), "x")
+    client = TestClient(build_app(ConsoleHistory(source), HERE, TOKEN), base_url="http://localhost")
     text = client.get("/api/objects/s").text + client.get("/api/graph").text
     assert "hunter2" not in text and "***" in text

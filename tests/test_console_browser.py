@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.consoles import Shop
-from tidegate.checkpoint.checkpoints import Wanted
+from tidegate.checkpoint.checkpoints import RestoreRequest
 from tidegate.errors import RunError
 from tidegate.observe.server import Address
 from tidegate.observe.status import State, StreamStatus
@@ -55,7 +55,7 @@ def page(browser: Any, server: Any) -> Iterator[Any]:
     opened.wait_for_selector(".node")
     yield opened
     opened.close()
-    # A request that is refused is said by the browser itself.
+    # A request that is rejectd is said by the browser itself.
     assert [text for text in problems if "409 (Conflict)" not in text] == []
 
 
@@ -102,13 +102,13 @@ def test_a_checkpoint_is_made_and_restored(page: Any, shop: Shop) -> None:
     page.locator("#checkpoints button").nth(1).click()
     page.click("dialog .main")
     page.wait_for_selector("text=went back to 'before-change'")
-    assert ("restore", Wanted("before-change", pipeline="main")) in shop.said
+    assert ("restore", RestoreRequest("before-change", pipeline="main")) in shop.said
 
 
 def test_a_restore_that_leaves_rows_asks_first(
     page: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def restore(wanted: Wanted) -> list[str]:
+    def restore(wanted: RestoreRequest) -> list[str]:
         shop.said.append(("restore", wanted))
         if not wanted.keep:
             raise RunError("TG-610", "sinks have rows from after it")

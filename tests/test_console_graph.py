@@ -12,7 +12,14 @@ from tidegate.checkpoint.manifest import (
     SourceState,
     StreamState,
 )
-from tidegate.console.graph import Edge, Graph, Node, graph_of, graph_of_manifests, layout
+from tidegate.console.graph import (
+    GraphEdge,
+    GraphNode,
+    StreamGraph,
+    graph_of,
+    graph_of_manifests,
+    layout,
+)
 
 
 class TestGraph:
@@ -61,11 +68,11 @@ class TestGraph:
         assert "hunter2" not in repr(graph)
 
 
-def a_graph(*edges: str) -> Graph:
-    graph = Graph()
+def a_graph(*edges: str) -> StreamGraph:
+    graph = StreamGraph()
     for edge in edges:
         for name in edge:
-            graph.add(Node(name, "stream", name))
+            graph.add(GraphNode(name, "stream", name))
         graph.connect(edge[0], edge[1])
     return graph
 
@@ -85,7 +92,7 @@ class TestLayout:
         bends = [point for path in placed.paths.values() for point in path[1:-1]]
         places = [*placed.positions.values(), *bends]
         assert len(places) == len(set(places))
-        assert [layer for layer, _ in placed.paths[Edge("a", "d")]] == [0, 1, 2, 3]
+        assert [layer for layer, _ in placed.paths[GraphEdge("a", "d")]] == [0, 1, 2, 3]
 
     def test_edges_do_not_cross_where_they_need_not(self) -> None:
         placed = layout(a_graph("ad", "be", "cf", "dg", "eh", "fi", "ag"))
@@ -100,4 +107,4 @@ class TestLayout:
     def test_an_edge_to_nowhere_has_no_place(self) -> None:
         graph = a_graph("ab")
         graph.connect("b", "gone")
-        assert list(layout(graph).paths) == [Edge("a", "b")]
+        assert list(layout(graph).paths) == [GraphEdge("a", "b")]

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
-from tidegate.connectors.base import Cut
+from tidegate.connectors.base import InputRange
 from tidegate.observe.status import Rate, State
 from tidegate.operators.watermark import END_US
-from tidegate.runtime.epoch import Notes, StreamNotes
+from tidegate.runtime.epoch import EpochReport, StreamReport
 from tidegate.runtime.status import Counters, at_work, moment
 
 SECOND = 1_000_000
 
 
-def of(*notes: dict[str, Any]) -> Notes:
-    return Notes.of(json.dumps(note).encode() for note in notes)
+def of(*reports: dict[str, Any]) -> EpochReport:
+    return EpochReport.of(json.dumps(report).encode() for report in reports)
 
 
 def manifest(
@@ -29,12 +29,12 @@ def manifest(
 
 
 def step(key_group: int, **report: Any) -> dict[str, Any]:
-    head = [f"file{key_group}", 0, 1, 2]
+    handle = [f"file{key_group}", 0, 1, 2]
     files = ["old"] if key_group else []
     return {
         "operators": ["s.1"],
         "key_group": key_group,
-        "head": head,
+        "handle": handle,
         "files": files,
         "size": 100,
         "report": report,
@@ -42,27 +42,27 @@ def step(key_group: int, **report: Any) -> dict[str, Any]:
 
 
 def test_the_notes_of_all_tasks_add_up() -> None:
-    notes = of(
+    reports = of(
         {"streams": ["S"], "source": "x", "rows": 5},
         {"streams": ["s"], "out": 3, "bad": 1, "marks": {"0": 7}},
         {"streams": ["s"], "out": 1, "marks": {"0": 5, "1": 9}},
         {"streams": ["other"], "rows": 100},
-        {"sink": "out", "tokens": ["a"]},
-        {"sink": "out", "tokens": []},
-        {"sink": "out", "tokens": ["b"]},
+        {"sink": "out", "committables": ["a"]},
+        {"sink": "out", "committables": []},
+        {"sink": "out", "committables": ["b"]},
     )
-    assert notes.stream("s") == StreamNotes(5, 4, 1, marks={"0": 7, "1": 9})
-    assert notes.tokens == {"out": ["a", "b"]}
+    assert reports.stream("s") == StreamReport(5, 4, 1, marks={"0": 7, "1": 9})
+    assert reports.committables == {"out": ["a", "b"]}
 
 
 def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
     before = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
-    notes = of(
+    reports = of(
         step(0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, wake_us=None),
         step(1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, wake_us=900),
     )
-    after = notes.operator("s.1", before)
-    assert after.heads == {"0": ["file0", 0, 1, 2], "1": ["file1", 0, 1, 2]}
+    after = reports.operator("s.1", before)
+    assert after.state_handles == {"0": ["file0", 0, 1, 2], "1": ["file1", 0, 1, 2]}
     assert after.files == {"file0": 100, "file1": 100, "old": 7}
     assert after.report == {
         "late_rows": 3,
@@ -72,13 +72,13 @@ def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
         "watermark_us": 50,
         "wake_us": 900,
     }
-    assert notes.operator("another", before) is before
+    assert reports.operator("another", before) is before
 
 
 def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
     counters = Counters("S", state=State.RUNNING)
-    counters.add(manifest(0), StreamNotes(5, 4, 1), 0.5)
-    counters.add(manifest(1), StreamNotes(7, 7, 0), 0.25)
+    counters.add(manifest(0), StreamReport(5, 4, 1), 0.5)
+    counters.add(manifest(1), StreamReport(7, 7, 0), 0.25)
     status = counters.status()
     assert (status.epoch, status.rows_in, status.rows_out, status.dead_letters) == (1, 12, 11, 1)
     assert status.epoch_seconds == 0.25
@@ -95,14 +95,14 @@ def test_streams_say_how_long_their_epoch_has_been_running() -> None:
 
 def test_the_source_that_is_least_far_says_how_much_is_read() -> None:
     counters = Counters("S", state=State.RUNNING)
-    counters.add(manifest(0), StreamNotes(), 1, {"a": Cut({}, []), "b": Cut({}, [])})
+    counters.add(manifest(0), StreamReport(), 1, {"a": InputRange({}, []), "b": InputRange({}, [])})
     assert counters.status().progress is None, "nobody can tell"
-    cuts = {"a": Cut({}, [], progress=(10, 30)), "b": Cut({}, [], progress=(5, 5))}
-    counters.add(manifest(1), StreamNotes(), 1, cuts)
+    ranges = {"a": InputRange({}, [], progress=(10, 30)), "b": InputRange({}, [], progress=(5, 5))}
+    counters.add(manifest(1), StreamReport(), 1, ranges)
     assert counters.status().progress == 0.25
-    counters.add(manifest(2), StreamNotes(), 1, {"a": Cut({}, [], progress=(30, 0))})
+    counters.add(manifest(2), StreamReport(), 1, {"a": InputRange({}, [], progress=(30, 0))})
     assert counters.status().progress == 0.5
-    counters.add(manifest(3), StreamNotes(), 1, {"b": Cut({}, [], progress=(5, 0))})
+    counters.add(manifest(3), StreamReport(), 1, {"b": InputRange({}, [], progress=(5, 0))})
     assert counters.status().progress == 1
 
 
@@ -127,7 +127,7 @@ def test_state_and_late_rows_are_those_of_the_operators_of_the_stream() -> None:
     other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
     counters = Counters("s")
     assert counters.status().state_bytes == 0
-    counters.add(manifest(3, own, other), StreamNotes(), 1)
+    counters.add(manifest(3, own, other), StreamReport(), 1)
     status = counters.status()
     assert (status.state_bytes, status.late_rows, status.operators[0].groups) == (300, 2, 4)
 
@@ -139,19 +139,19 @@ def test_late_rows_are_counted_since_the_start_like_all_others() -> None:
     counters = Counters("s")
     counters.restore(manifest(3, reported(7, 2)))
     assert counters.status().late_rows == 0, "those of an earlier run"
-    counters.add(manifest(4, reported(9, 3), reported(5)), StreamNotes(), 1)
+    counters.add(manifest(4, reported(9, 3), reported(5)), StreamReport(), 1)
     status = counters.status()
     assert [item.late_rows for item in status.operators] == [2, 5]
     assert (status.late_rows, status.operators[0].discarded) == (7, 1)
-    counters.add(manifest(5, reported(1), reported(5)), StreamNotes(), 1)
+    counters.add(manifest(5, reported(1), reported(5)), StreamReport(), 1)
     assert counters.status().late_rows == 6, "the first one began with an empty state"
 
 
 def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:
     stateless = Counters("s", {"0": 2 * SECOND, "1": 0})
-    stateless.add(manifest(0, marks={"0": 10 * SECOND}), StreamNotes(), 1)
+    stateless.add(manifest(0, marks={"0": 10 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark is None
-    stateless.add(manifest(1, marks={"0": 10 * SECOND, "1": 9 * SECOND}), StreamNotes(), 1)
+    stateless.add(manifest(1, marks={"0": 10 * SECOND, "1": 9 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
     fast, slow = (
         OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)

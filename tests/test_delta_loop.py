@@ -20,7 +20,7 @@ from tidegate.connectors.delta import table_sink as delta_sink
 from tidegate.connectors.delta.table_sink import DeltaSink
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 from tidegate.types import ChangelogKind
 
 COLUMNS = (("a", "BIGINT"), ("id", "STRING"))
@@ -74,7 +74,7 @@ class DeltaHouse(House):
         assert [p for p in left if stream in str(p)] == []
 
 
-def killed_in(step: Step | str, patch: pytest.MonkeyPatch, times: int) -> None:
+def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> None:
     """Die when a step is reached for the Nth time, or in the middle of a commit."""
     left = [times]
 
@@ -105,9 +105,9 @@ def killed_in(step: Step | str, patch: pytest.MonkeyPatch, times: int) -> None:
     patch.setattr(delta_sink, "merge_changes", merging)
 
 
-@pytest.mark.parametrize("step", [*Step, "files moved", "before the merge", "logged"])
+@pytest.mark.parametrize("step", [*EpochStep, "files moved", "before the merge", "logged"])
 def test_killed_at_every_step_each_row_is_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step | str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: EpochStep | str
 ) -> None:
     house = DeltaHouse(tmp_path)
     values: list[int] = []

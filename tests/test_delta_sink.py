@@ -1,4 +1,4 @@
-"""A sink of Delta Lake: an epoch is one version, once; what does not fit is refused."""
+"""A sink of Delta Lake: an epoch is one version, once; what does not fit is rejectd."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.delta import E0, E1, E2, KEYED, ROWS, opened, row, schema_of, sink_of, staged, there
-from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors.base import Decided, EpochId, StreamRows
+from tidegate.checkpoint.manifest import EpochRange
+from tidegate.connectors.base import CommittedState, EpochId, StreamRows
 from tidegate.errors import TidegateError
 from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
@@ -32,16 +32,16 @@ def version(path: Path) -> int:
 
 def test_an_epoch_is_one_version_and_there_once_however_often_it_is_committed(path: Path) -> None:
     sink = opened(path)
-    tokens = staged(sink, E0, [row(1, "a")], [row(2, "b"), row(3, None)], [])
+    committables = staged(sink, E0, [row(1, "a")], [row(2, "b"), row(3, None)], [])
     assert there(path) == [], "nothing is seen before the commit"
     before = version(path)
     for again in (sink, sink, sink_of(path)):
         if again is not sink:
-            again.recover(Decided(E0, tokens))
-        again.commit(E0, tokens)
+            again.recover(CommittedState(E0, committables))
+        again.publish(E0, committables)
         assert there(path) == [(1, "a"), (2, "b"), (3, None)]
         assert version(path) == before + 1
-    sink.commit(E1, [])
+    sink.publish(E1, [])
     assert version(path) == before + 1, "no rows, no version"
 
 
@@ -50,10 +50,10 @@ def test_what_was_decided_is_finished_and_what_was_only_staged_is_swept(path: Pa
     staged(sink, E0, [row(1)])
     committed = staged(sink, E0, [row(2, "x")])
     following = staged(sink, E1, [row(3, "y")])
-    sink_of(path).recover(Decided(E0, committed, E0))
+    sink_of(path).recover(CommittedState(E0, committed, E0))
     left = [f.name for f in (path / "_tidegate").rglob("*.parquet")]
     assert left == [following[0]["staged"]], "a process that should be dead may decide it yet"
-    sink.commit(E1, following)
+    sink.publish(E1, following)
     assert there(path) == [(2, "x"), (3, "y")]
 
 
@@ -62,9 +62,9 @@ def test_of_two_who_commit_one_epoch_from_the_same_version_one_does(
     path: Path, monkeypatch: pytest.MonkeyPatch, rows: StreamRows, op: str | None
 ) -> None:
     sink = opened(path, rows)
-    tokens = staged(sink, E0, [row(1, "a", op)])
+    committables = staged(sink, E0, [row(1, "a", op)])
     other = sink_of(path, rows)
-    other.recover(Decided(None))
+    other.recover(CommittedState(None))
     plain = other.table.look_again
     calls = [0]
 
@@ -73,54 +73,54 @@ def test_of_two_who_commit_one_epoch_from_the_same_version_one_does(
         plain()
         calls[0] += 1
         if calls[0] == 1:
-            sink.commit(E0, tokens)
+            sink.publish(E0, committables)
 
     monkeypatch.setattr(other.table, "look_again", raced)
-    other.commit(E0, tokens)
+    other.publish(E0, committables)
     assert calls[0] > 1 and there(path) == [(1, "a")]
 
 
 def test_others_may_write_to_the_table_at_the_same_time(path: Path) -> None:
     sink = opened(path, KEYED)
-    sink.commit(E0, staged(sink, E0, [row(1, "a", "+I")]))
+    sink.publish(E0, staged(sink, E0, [row(1, "a", "+I")]))
     write_deltalake(
         str(path), pa.table({"id": [7], "name": ["other"]}, schema_of(ROWS)), mode="append"
     )
-    sink.commit(E1, staged(sink, E1, [row(1, "a", "-U"), row(1, "b", "+U"), row(7, None, "-D")]))
-    tokens = staged(sink, E2, [row(2, "c", "+I")])
+    sink.publish(E1, staged(sink, E1, [row(1, "a", "-U"), row(1, "b", "+U"), row(7, None, "-D")]))
+    committables = staged(sink, E2, [row(2, "c", "+I")])
     DeltaTable(str(path)).optimize.compact()
     DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    sink.commit(E2, tokens)
+    sink.publish(E2, committables)
     assert there(path) == [(1, "b"), (2, "c")]
 
 
 def test_a_pipeline_of_an_older_generation_cannot_commit(path: Path) -> None:
     zombie = opened(path)
-    zombie.commit(E0, staged(zombie, E0, [row(1, "a")]))
+    zombie.publish(E0, staged(zombie, E0, [row(1, "a")]))
     late = staged(zombie, E1, [row(2, "zombie")])
-    line = [Stretch(0, -1, 0), Stretch(1, 2, 3)]
+    line = [EpochRange(0, -1, 0), EpochRange(1, 2, 3)]
     newer = sink_of(path)
-    newer.recover(Decided(EpochId(1, 3), (), E0, line))
+    newer.recover(CommittedState(EpochId(1, 3), (), E0, line))
     opened_at = version(path)
-    newer.recover(Decided(EpochId(1, 3), (), E0, line))
+    newer.recover(CommittedState(EpochId(1, 3), (), E0, line))
     assert version(path) == opened_at
     with pytest.raises(TidegateError, match="generation 1 of its pipeline"):
-        zombie.commit(E1, late)
-    newer.commit(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
+        zombie.publish(E1, late)
+    newer.publish(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
     assert there(path) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_refused(path: Path) -> None:
+def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejectd(path: Path) -> None:
     sink = opened(path)
-    tokens = staged(sink, E1, [row(1, "a")])
-    sink.commit(E1, tokens)
+    committables = staged(sink, E1, [row(1, "a")])
+    sink.publish(E1, committables)
     with pytest.raises(TidegateError, match="has epoch 1 of generation 0 of the sink out"):
-        sink_of(path).recover(Decided(E0, (), E0))
+        sink_of(path).recover(CommittedState(E0, (), E0))
     with pytest.raises(TidegateError, match="holds rows that an earlier pipeline wrote"):
-        sink_of(path, stream="5678").recover(Decided(None))
-    sink_of(path, stream="5678", existing="append").recover(Decided(None))
+        sink_of(path, stream="5678").recover(CommittedState(None))
+    sink_of(path, stream="5678", existing="append").recover(CommittedState(None))
     with pytest.raises(TidegateError, match="no longer knows the sink out"):
-        sink_of(path, stream="9999").recover(Decided(E2, tokens, E2))
+        sink_of(path, stream="9999").recover(CommittedState(E2, committables, E2))
 
 
 class Noting(disk.Disk):
@@ -144,18 +144,18 @@ def test_what_deltalake_wrote_is_synced_before_the_staged_copy_goes(
     path: Path, rows: StreamRows, op: str | None
 ) -> None:
     sink = opened(path, rows)
-    tokens = staged(sink, E0, [row(1, "a", op)])
+    committables = staged(sink, E0, [row(1, "a", op)])
     noting = Noting()
     before = disk.use(noting)
     try:
-        sink.commit(E0, tokens)
+        sink.publish(E0, committables)
     finally:
         disk.use(before)
     log = f"{version(path):020d}.json"
     assert ("sync", log) in noting.done
     if op is not None:
         files = {("sync", Path(uri).name) for uri in DeltaTable(str(path)).file_uris()}
-        assert files <= {*noting.done[: noting.done.index(("unlink", tokens[0]["staged"]))]}
+        assert files <= {*noting.done[: noting.done.index(("unlink", committables[0]["staged"]))]}
 
 
 changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None])), max_size=8)
@@ -186,24 +186,24 @@ def test_a_changelog_in_any_order_leaves_what_stands(
         chance.shuffle(rows)
         half = len(rows) // 2
         epoch = EpochId(0, number)
-        tokens = staged(sink, epoch, rows[:half], rows[half:])
-        sink.commit(epoch, tokens)
+        committables = staged(sink, epoch, rows[:half], rows[half:])
+        sink.publish(epoch, committables)
         # What was staged is gone, and the epoch is known all the same.
-        sink_of(path, KEYED).recover(Decided(epoch, tokens, epoch))
-        sink.commit(epoch, tokens)
+        sink_of(path, KEYED).recover(CommittedState(epoch, committables, epoch))
+        sink.publish(epoch, committables)
         assert there(path) == sorted(standing.items())
 
 
 def test_keys_that_are_null_and_upserts_without_deletes(path: Path) -> None:
     rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(path / "a", rows)
-    sink.commit(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))
-    sink.commit(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))
+    sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))
+    sink.publish(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))
     assert there(path / "a") == [(None, "y")]
     plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
     other = opened(path / "b", plain)
-    other.commit(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
-    other.commit(E1, staged(other, E1, [row(1, "c")]))
+    other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
+    other.publish(E1, staged(other, E1, [row(1, "c")]))
     assert there(path / "b") == [(1, "c"), (2, "b")]
 
 
@@ -238,9 +238,9 @@ def test_every_type_comes_back_as_it_was(path: Path, by_key: bool) -> None:
         [pa.array(values, schema.field(place).type) for place, (_, values) in enumerate(TYPES)],
         schema=schema,
     )
-    stager = sink.stager(schema).open(E0.stamp, 0)
-    stager.add(table)
-    sink.commit(E0, stager.finish())
+    writer_factory = sink.writer_factory(schema).open(E0.stamp, 0)
+    writer_factory.add(table)
+    sink.publish(E0, writer_factory.finish())
     found = pa.table(DeltaTable(str(path)).to_pyarrow_table()).sort_by("c4")
     for place, (name, values) in enumerate(TYPES):
         assert found.column(f"c{place}").to_pylist() == values, name
@@ -257,7 +257,7 @@ def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) ->
     given_rows = [
         {"id": n, "Name": name, "day": day if n else None} for n, name in enumerate(names)
     ]
-    sink.commit(E0, staged(sink, E0, given_rows))
+    sink.publish(E0, staged(sink, E0, given_rows))
     assert DeltaTable(str(path)).metadata().partition_columns == ["Name", "day"]
     found = (
         pa.table(DeltaTable(str(path)).to_pyarrow_table())
@@ -270,9 +270,9 @@ def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) ->
     assert caught.value.code == "TG-504" and caught.value.hint
 
 
-def refused(path: Path, rows: StreamRows = ROWS, **options: str) -> str:
+def rejectd(path: Path, rows: StreamRows = ROWS, **options: str) -> str:
     with pytest.raises(TidegateError) as caught:
-        sink_of(path, rows, **options).recover(Decided(None))
+        sink_of(path, rows, **options).recover(CommittedState(None))
     assert caught.value.code == "TG-504" and caught.value.hint
     return caught.value.message
 
@@ -283,24 +283,24 @@ def created(path: Path, *fields: Any, **more: Any) -> None:
     DeltaTable.create(str(path), Schema.from_arrow(pa.schema(fields)), mode="overwrite", **more)
 
 
-def test_what_does_not_fit_is_refused_when_it_is_opened(path: Path) -> None:
-    assert "which does not exist" in refused(path, create_table="false")
+def test_what_does_not_fit_is_rejectd_when_it_is_opened(path: Path) -> None:
+    assert "which does not exist" in rejectd(path, create_table="false")
     id_field, name = pa.field("id", pa.int64()), pa.field("NAME", pa.string())
     created(path, pa.field("id", pa.int32()), name)
-    assert "the column id of the table is int32, and id is BIGINT" in refused(path)
+    assert "the column id of the table is int32, and id is BIGINT" in rejectd(path)
     created(path, id_field)
-    assert "the table has no column name" in refused(path)
+    assert "the table has no column name" in rejectd(path)
     created(path, id_field, name, pa.field("more", pa.int32(), nullable=False))
-    assert "the column more of the table must not be NULL" in refused(path)
+    assert "the column more of the table must not be NULL" in rejectd(path)
     created(path, id_field, name, partition_by=["NAME"])
-    assert "partitioned by NAME, and not by id" in refused(path, partition_by="id")
+    assert "partitioned by NAME, and not by id" in rejectd(path, partition_by="id")
     created(path, id_field, name, configuration={"delta.appendOnly": "true"})
-    assert "rows are only ever added to it" in refused(path, KEYED)
+    assert "rows are only ever added to it" in rejectd(path, KEYED)
     created(path, id_field, name)
     DeltaTable(str(path)).alter.add_constraint({"positive": "id > 0"})
-    assert "delta.constraints.positive" in refused(path)
+    assert "delta.constraints.positive" in rejectd(path)
     odd = StreamRows((("id", "DOUBLE"), ("name", "STRING")), ChangelogKind.UPSERT, ("id",))
-    assert "not safe to compare" in refused(path / "other", odd)
+    assert "not safe to compare" in rejectd(path / "other", odd)
 
 
 def test_a_row_without_a_value_that_the_table_needs_shows_before_the_epoch_is_decided(
@@ -316,7 +316,7 @@ def test_a_table_that_is_gone_is_told(path: Path) -> None:
     import shutil
 
     sink = opened(path)
-    tokens = staged(sink, E0, [row(1, "a")])
+    committables = staged(sink, E0, [row(1, "a")])
     shutil.rmtree(path)
     with pytest.raises(TidegateError):
-        sink.commit(E0, tokens)
+        sink.publish(E0, committables)

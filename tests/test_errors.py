@@ -9,7 +9,7 @@ import pytest
 from tests.compiling import TESTS
 from tidegate.errors import (
     TITLES,
-    Place,
+    Location,
     ScriptError,
     SqlError,
     TidegateError,
@@ -46,38 +46,38 @@ def test_an_unregistered_code_is_a_mistake_of_ours() -> None:
 
 def test_place_knows_line_and_column() -> None:
     text = "SELECT a,\n\tb\nFROM t"
-    place = Place(text, text.index("b"), text.index("b") + 1)
+    place = Location(text, text.index("b"), text.index("b") + 1)
     assert (place.line, place.column) == (2, 2)
-    first = Place(text, 0, 6)
+    first = Location(text, 0, 6)
     assert (first.line, first.column) == (1, 1)
 
 
 def test_place_renders_the_line_with_a_caret() -> None:
     text = "SELECT a,\n\tbb\nFROM t"
-    place = Place(text, text.index("bb"), text.index("bb") + 2, "q.sql")
+    place = Location(text, text.index("bb"), text.index("bb") + 2, "q.sql")
     assert place.render() == "  --> q.sql:2:2\n   |\n 2 |  bb\n   |  ^^"
 
 
 def test_place_widens_its_gutter_with_the_line_number() -> None:
     text = "\n" * 11 + "oops"
-    assert Place(text, 11, 15).render() == "   --> sql:12:1\n    |\n 12 | oops\n    | ^^^^"
+    assert Location(text, 11, 15).render() == "   --> sql:12:1\n    |\n 12 | oops\n    | ^^^^"
 
 
 def test_place_over_several_lines_marks_the_first() -> None:
     text = "SELECT a\nFROM t"
-    assert Place(text, 0, len(text)).render().splitlines()[-1] == "   | ^^^^^^^^"
+    assert Location(text, 0, len(text)).render().splitlines()[-1] == "   | ^^^^^^^^"
 
 
 def test_place_at_the_end_of_the_text_still_has_a_caret() -> None:
-    assert Place("ab", 2, 2).render().splitlines()[-1] == "   |   ^"
-    assert Place("", 0, 0).render().splitlines()[-1] == "   | ^"
+    assert Location("ab", 2, 2).render().splitlines()[-1] == "   |   ^"
+    assert Location("", 0, 0).render().splitlines()[-1] == "   | ^"
 
 
 def test_an_error_shows_code_message_place_plan_and_hint() -> None:
     error = SqlError(
         "TG-301",
         "there is no column x",
-        place=Place("x", 0, 1),
+        place=Location("x", 0, 1),
         hint="y?",
         path="Filter → Source(t)",
     )

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.sinks import decided, files_sink, files_source, run, stage
+from tests.sinks import committed, files_sink, files_source, run, stage
 from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
-from tidegate.connectors.base import Decided, EpochId
+from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.connectors.files import compaction as files_compaction
 from tidegate.connectors.files.listing import MergedFiles
 from tidegate.connectors.files.sink import FilesSink
@@ -24,7 +24,7 @@ from tidegate.storage import StorageError, open_store
 from tidegate.storage import local as disk
 from tidegate.storage.local import LocalStore
 
-FRESH = Decided(None)
+FRESH = CommittedState(None)
 
 
 def names(path: Path) -> list[str]:
@@ -46,7 +46,7 @@ def believed(path: Path) -> Counter[int]:
 
 def opened(path: Path, options: str = ", compact_after = 3", last: int | None = None) -> FilesSink:
     sink = files_sink(path, options=options)
-    sink.recover(FRESH if last is None else decided(last))
+    sink.recover(FRESH if last is None else committed(last))
     return sink
 
 
@@ -71,7 +71,7 @@ def test_rows_keep_their_order(tmp_path: Path) -> None:
     sink = opened(tmp_path, ", compact_after = 6")
     for epoch in range(3):
         place = EpochId(0, epoch)
-        sink.commit(place, stage(sink, place, [epoch * 10 + n for n in range(4)], tasks=2))
+        sink.publish(place, stage(sink, place, [epoch * 10 + n for n in range(4)], tasks=2))
     table = pq.read_table(tmp_path / names(tmp_path)[0])
     assert table.column("a").to_pylist() == [0, 2, 1, 3, 10, 12, 11, 13, 20, 22, 21, 23]
 
@@ -89,11 +89,11 @@ def test_what_was_there_at_the_start_is_merged_too(tmp_path: Path) -> None:
 
 def test_every_folder_is_merged_for_itself(tmp_path: Path) -> None:
     sink = opened(tmp_path, ", compact_after = 2, partition_by = 'a'")
-    factory = sink.stager(pa.schema([("b", pa.int64()), ("a", pa.string())]))
+    factory = sink.writer_factory(pa.schema([("b", pa.int64()), ("a", pa.string())]))
     for epoch, keys in enumerate(["xy", "x", "yz", "x"]):
-        stager = factory.open(EpochId(0, epoch).stamp, 0)
-        stager.add(pa.table({"b": [epoch] * len(keys), "a": list(keys)}))
-        sink.commit(EpochId(0, epoch), stager.finish())
+        writer_factory = factory.open(EpochId(0, epoch).stamp, 0)
+        writer_factory.add(pa.table({"b": [epoch] * len(keys), "a": list(keys)}))
+        sink.publish(EpochId(0, epoch), writer_factory.finish())
     assert names(tmp_path) == [
         "a=x/1234-out-000-000000000000-to-000000000003.parquet",
         "a=y/1234-out-000-000000000000-to-000000000002.parquet",
@@ -109,16 +109,16 @@ def test_every_folder_is_merged_for_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["json", "csv", "csv', header = 'false"])
 def test_lines_are_merged_and_a_header_stays_one(tmp_path: Path, kind: str) -> None:
     sink = opened(tmp_path, f", compact_after = 2, max_file_rows = 100, format = '{kind}'")
-    factory = sink.stager(pa.schema([("a", pa.int64())]))
+    factory = sink.writer_factory(pa.schema([("a", pa.int64())]))
     texts = ['{"a":"\\"\\n"}', '{"a":2}'] if kind == "json" else ['"x ""\ny"', "2"]
     for epoch, text in enumerate(texts):
-        stager = factory.open(EpochId(0, epoch).stamp, 0)
-        stager.add(pa.table({"line": [text]}))
-        sink.commit(EpochId(0, epoch), stager.finish())
+        writer_factory = factory.open(EpochId(0, epoch).stamp, 0)
+        writer_factory.add(pa.table({"line": [text]}))
+        sink.publish(EpochId(0, epoch), writer_factory.finish())
     head = "a\n" if kind == "csv" else ""
     assert (tmp_path / names(tmp_path)[0]).read_text() == head + "".join(f"{t}\n" for t in texts)
     again = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
-    again.stager(pa.schema([("a", pa.int64())]))
+    again.writer_factory(pa.schema([("a", pa.int64())]))
     assert again.content.count(again.store, names(tmp_path)[0]) == 2
 
 
@@ -149,7 +149,7 @@ def test_a_large_file_waits_for_others(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(files_compaction.Compaction, "_merge", counted)
     for number in range(64):
         place = EpochId(0, number)
-        sink.commit(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
+        sink.publish(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
     assert sum(rows(tmp_path).values()) == 64 * 2000
     kept = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
     assert len(kept) <= 8 and sum(written) <= 8 * sum(kept)
@@ -164,7 +164,7 @@ def test_epochs_of_two_generations_stay_apart(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3 and rows(tmp_path) == Counter(range(5))
 
 
-def test_a_merged_file_beyond_the_manifest_is_refused(tmp_path: Path) -> None:
+def test_a_merged_file_beyond_the_manifest_is_rejectd(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     with pytest.raises(RunError, match="ahead of the pipeline"):
         opened(tmp_path, last=1)
@@ -202,10 +202,10 @@ def test_a_marker_that_was_put_back_does_not_bring_rows_again(tmp_path: Path) ->
     marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
     run(sink, 0, 1)
     before = marker.read_bytes()
-    tokens = run(sink, 2)
+    committables = run(sink, 2)
     marker.write_bytes(before)
     again = files_sink(tmp_path)
-    again.recover(decided(2, tokens))
+    again.recover(committed(2, committables))
     assert rows(tmp_path) == Counter(range(3)) and again.last == EpochId(0, 2)
 
 
@@ -255,7 +255,7 @@ def test_readers_see_every_row_and_twice_only_between_a_rename_and_the_deletes(
     watched = Watched(tmp_path, Counter(range(4)))
     before = disk.use(watched)
     try:
-        sink.commit(EpochId(0, 3), [])
+        sink.publish(EpochId(0, 3), [])
     finally:
         disk.use(before)
     assert len(names(tmp_path)) == 1
@@ -267,10 +267,10 @@ def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) ->
     path, journal = tmp_path / "out", tmp_path / "journal"
     sink = opened(path, ", compact_after = 4")
     run(sink, *range(3))
-    tokens = stage(sink, EpochId(0, 3), [3])
+    committables = stage(sink, EpochId(0, 3), [3])
     before = disk.use(LossyDisk(journal, steps))
     try:
-        sink.commit(EpochId(0, 3), tokens)
+        sink.publish(EpochId(0, 3), committables)
         ended = False
     except PowerLost:
         ended = True
@@ -283,9 +283,9 @@ def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) ->
     # Whoever comes next may not merge, and must finish it all the same.
     for options in ("", ", compact_after = 4"):
         again = files_sink(path, options=options)
-        again.recover(decided(3, tokens))
+        again.recover(committed(3, committables))
         assert rows(path) == Counter(range(4)), f"after {steps} steps"
-    again.commit(EpochId(0, 3), tokens)
+    again.publish(EpochId(0, 3), committables)
     assert rows(path) == Counter(range(4)) and len(names(path)) == 1
     assert aside(path, "merged") == [] and aside(path, "staging") == []
     return ended
@@ -315,23 +315,23 @@ def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int)
     dice = random.Random(seed)
     path, journal = tmp_path / "out", tmp_path / "journal"
     before = disk.current()
-    epoch, tokens = -1, []
+    epoch, committables = -1, []
     deaths = 0
     for _ in range(60):
         disk.use(LossyDisk(journal, dice.randint(0, 90)))
         try:
             sink = files_sink(path, options=f", compact_after = {dice.randint(2, 4)}")
-            sink.recover(decided(epoch, tokens) if epoch >= 0 else FRESH)
+            sink.recover(committed(epoch, committables) if epoch >= 0 else FRESH)
             for _ in range(3):
                 staged = stage(sink, EpochId(0, epoch + 1), [epoch + 1])
-                epoch, tokens = epoch + 1, staged
-                sink.commit(EpochId(0, epoch), tokens)
+                epoch, committables = epoch + 1, staged
+                sink.publish(EpochId(0, epoch), committables)
         except PowerLost:
             deaths += 1
         finally:
             disk.use(before)
         lose_power(journal, dice)
-    files_sink(path).recover(decided(epoch, tokens))
+    files_sink(path).recover(committed(epoch, committables))
     assert rows(path) == Counter(range(epoch + 1)) and deaths > 10 and epoch > 20
 
 
@@ -347,7 +347,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
         path = tmp_path / str(skipped)
         sink = opened(path, ", compact_after = 4")
         run(sink, *range(3))
-        tokens = stage(sink, EpochId(0, 3), [3])
+        committables = stage(sink, EpochId(0, 3), [3])
         calls = [0]
 
         def flaky(self: LocalStore, *args: Any, at: int = skipped, calls: Any = calls) -> Any:
@@ -361,13 +361,13 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
         monkeypatch.setattr(LocalStore, operation, flaky)
         for _ in range(3):
             try:
-                sink.commit(EpochId(0, 3), tokens)
+                sink.publish(EpochId(0, 3), committables)
                 break
             except StorageError:
                 failures += 1
         monkeypatch.undo()
         assert rows(path) == Counter(range(4)), (operation, skipped)
-        files_sink(path).recover(decided(3, tokens))
+        files_sink(path).recover(committed(3, committables))
         assert rows(path) == Counter(range(4)) and len(names(path)) == 1
     assert failures
 
@@ -400,8 +400,8 @@ def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
     def late(self: Any, merge: Any) -> bool:
         monkeypatch.undo()
         successor = files_sink(tmp_path, options=", compact_after = 2")
-        successor.recover(decided(2))
-        successor.commit(EpochId(0, 2), [])
+        successor.recover(committed(2))
+        successor.publish(EpochId(0, 2), [])
         if merges == 2:
             run(successor, 3)
         return decide(self, merge)
@@ -423,7 +423,7 @@ def test_a_zombie_whose_file_was_swept_replaces_nothing(
 
     def late(self: Any, merge: Any) -> bool:
         monkeypatch.undo()
-        files_sink(tmp_path).recover(decided(2))
+        files_sink(tmp_path).recover(committed(2))
         return decide(self, merge)
 
     monkeypatch.setattr(files_compaction.Compaction, "_decide", late)
@@ -456,11 +456,11 @@ def test_a_source_reads_what_was_merged_once(tmp_path: Path) -> None:
     for name, data in kept.items():
         (path / name).write_bytes(data)
     source = files_source(path, tmp_path / "offsets")
-    cut = source.cut(None, 1)
-    assert cut is not None
-    assert cut.offset["files"] == ["1234-out-000-000000000000-to-000000000003.parquet"]
-    source.committed(cut.offset)
-    assert source.cut(cut.offset, 1) is None
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
+    assert input_range.offset["files"] == ["1234-out-000-000000000000-to-000000000003.parquet"]
+    source.committed(input_range.offset)
+    assert source.plan_range(input_range.offset, 1) is None
 
 
 def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) -> None:
@@ -468,11 +468,11 @@ def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) ->
     sink = opened(path, ", compact_after = 3")
     run(sink, 0, 1)
     source = files_source(path, tmp_path / "offsets")
-    cut = source.cut(None, 1)
-    assert cut is not None
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
     run(sink, 2)
     with pytest.raises(RunError, match="merged into") as caught:
-        source.cut(cut.offset, 1)
+        source.plan_range(input_range.offset, 1)
     assert caught.value.code == "TG-504" and "compact_after" in str(caught.value.hint)
 
 

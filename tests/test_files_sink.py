@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.compiling import compile_text
-from tests.sinks import decided, files_sink, run, stage
+from tests.sinks import committed, files_sink, run, stage
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import Decided, EpochId, SourceContext
+from tidegate.connectors.base import CommittedState, EpochId, SourceContext
 from tidegate.connectors.files.source import FilesSource
 from tidegate.errors import RunError
 from tidegate.storage import uri
 from tidegate.storage.local import LocalStore
 
-FRESH = Decided(None)
+FRESH = CommittedState(None)
 
 
 def names(path: Path) -> list[str]:
@@ -43,9 +43,9 @@ def staged(path: Path) -> list[Path]:
 def test_staged_rows_are_seen_by_nobody_before_the_commit(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
-    tokens = stage(sink, EpochId(0, 0), [1, 2, 3], tasks=2)
+    committables = stage(sink, EpochId(0, 0), [1, 2, 3], tasks=2)
     assert names(tmp_path) == [] and len(staged(tmp_path)) == 2
-    sink.commit(EpochId(0, 0), tokens)
+    sink.publish(EpochId(0, 0), committables)
     assert rows(tmp_path) == [1, 2, 3] and staged(tmp_path) == []
     assert json.loads(marker(tmp_path).read_text()) == {
         "generation": 0,
@@ -81,13 +81,15 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, batches: list[int]) 
     """However the rows come, and a file is never begun for nothing."""
     sink = files_sink(tmp_path, options=", max_file_rows = 4")
     sink.recover(FRESH)
-    stager = sink.stager(pa.schema([("a", pa.int64())])).open(EpochId(0, 0).stamp, 7)
+    writer_factory = sink.writer_factory(pa.schema([("a", pa.int64())])).open(
+        EpochId(0, 0).stamp, 7
+    )
     values = iter(range(10))
     for count in batches:
-        stager.add(pa.table({"a": [next(values) for _ in range(count)]}))
-    tokens = stager.finish()
-    sink.commit(EpochId(0, 0), tokens)
-    assert [token["rows"] for token in tokens] == [4, 4, 2]
+        writer_factory.add(pa.table({"a": [next(values) for _ in range(count)]}))
+    committables = writer_factory.finish()
+    sink.publish(EpochId(0, 0), committables)
+    assert [committable["rows"] for committable in committables] == [4, 4, 2]
     assert names(tmp_path) == [f"1234-out-000-000000000000-00007-00{n}.parquet" for n in range(3)]
     assert rows(tmp_path) == list(range(10))
 
@@ -95,10 +97,14 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, batches: list[int]) 
 def test_every_folder_has_full_files_of_its_own(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, options=", max_file_rows = 2, partition_by = 'a'")
     sink.recover(FRESH)
-    stager = sink.stager(pa.schema([("b", pa.int64()), ("a", pa.string())])).open("000", 0)
+    writer_factory = sink.writer_factory(pa.schema([("b", pa.int64()), ("a", pa.string())])).open(
+        "000", 0
+    )
     for _ in range(3):
-        stager.add(pa.table({"b": [1, 2, 3], "a": ["x", "y", "x"]}))
-    found = [(token["folder"], token["rows"]) for token in stager.finish()]
+        writer_factory.add(pa.table({"b": [1, 2, 3], "a": ["x", "y", "x"]}))
+    found = [
+        (committable["folder"], committable["rows"]) for committable in writer_factory.finish()
+    ]
     assert sorted(found) == [(["a=x"], 2)] * 3 + [(["a=y"], 1), (["a=y"], 2)]
 
 
@@ -106,15 +112,17 @@ def test_every_folder_has_full_files_of_its_own(tmp_path: Path) -> None:
 def test_a_file_with_enough_bytes_is_full_too(tmp_path: Path, kind: str) -> None:
     sink = files_sink(tmp_path, options=f", max_file_bytes = 20000, format = '{kind}'")
     sink.recover(FRESH)
-    stager = sink.stager(pa.schema([("a", pa.string())])).open(EpochId(0, 0).stamp, 0)
+    writer_factory = sink.writer_factory(pa.schema([("a", pa.string())])).open(
+        EpochId(0, 0).stamp, 0
+    )
     for part in range(6):
-        stager.add(pa.table({"a": [f"{part} {hash((part, n))}" for n in range(500)]}))
-    tokens = stager.finish()
-    sink.commit(EpochId(0, 0), tokens)
+        writer_factory.add(pa.table({"a": [f"{part} {hash((part, n))}" for n in range(500)]}))
+    committables = writer_factory.finish()
+    sink.publish(EpochId(0, 0), committables)
     sizes = [item.stat().st_size for item in sorted(tmp_path.glob("*0-*"))]
-    assert sizes == [token["bytes"] for token in tokens]
+    assert sizes == [committable["bytes"] for committable in committables]
     assert len(sizes) > 2 and all(size >= 20000 for size in sizes[:-1])
-    assert sum(token["rows"] for token in tokens) == 3000
+    assert sum(committable["rows"] for committable in committables) == 3000
 
 
 def test_a_commit_can_be_repeated_at_any_point(
@@ -123,7 +131,7 @@ def test_a_commit_can_be_repeated_at_any_point(
     """Killed after each of its moves, and before its marker."""
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
-    tokens = stage(sink, EpochId(0, 0), list(range(9)), tasks=3)
+    committables = stage(sink, EpochId(0, 0), list(range(9)), tasks=3)
     move, left = LocalStore.move_new, [0]
 
     def dies(self: LocalStore, source: str, goal: str) -> None:
@@ -136,10 +144,10 @@ def test_a_commit_can_be_repeated_at_any_point(
     for moves in range(3):
         left[0] = moves
         with pytest.raises(KeyboardInterrupt):
-            files_sink(tmp_path).recover(decided(0, tokens))
+            files_sink(tmp_path).recover(committed(0, committables))
     monkeypatch.undo()
     for _ in range(2):
-        files_sink(tmp_path).recover(decided(0, tokens))
+        files_sink(tmp_path).recover(committed(0, committables))
         assert rows(tmp_path) == list(range(9)) and len(names(tmp_path)) == 3
 
 
@@ -149,7 +157,7 @@ def test_what_was_only_staged_is_removed_once_its_epoch_is_decided(tmp_path: Pat
     stage(sink, EpochId(0, 0), [666])
     run(sink, 0)
     assert len(staged(tmp_path)) == 1
-    files_sink(tmp_path).recover(decided(0))
+    files_sink(tmp_path).recover(committed(0))
     assert staged(tmp_path) == [] and rows(tmp_path) == [0]
 
 
@@ -159,16 +167,16 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
 ) -> None:
     """It may still decide that epoch, and then its rows must be there."""
     zombie = files_sink(tmp_path)
-    zombie.recover(Decided(None))
+    zombie.recover(CommittedState(None))
     run(zombie, *range(epoch))
-    tokens = stage(zombie, EpochId(0, epoch), [77])
-    files_sink(tmp_path).recover(decided(0) if epoch else Decided(None))
-    zombie.commit(EpochId(0, epoch), tokens)
+    committables = stage(zombie, EpochId(0, epoch), [77])
+    files_sink(tmp_path).recover(committed(0) if epoch else CommittedState(None))
+    zombie.publish(EpochId(0, epoch), committables)
     assert rows(tmp_path) == [*range(epoch), 77]
 
 
-def refused(path: Path, *args: Any) -> str:
-    """The refusal of a recovery, which leaves everything as it is."""
+def rejectd(path: Path, *args: Any) -> str:
+    """The rejection of a recovery, which leaves everything as it is."""
     before = {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
     with pytest.raises(RunError) as caught:
         files_sink(path).recover(*args)
@@ -182,8 +190,8 @@ def test_a_lost_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> Non
     sink.recover(FRESH)
     run(sink, 0, 1)
     marker(tmp_path).unlink()
-    assert "is gone" in refused(tmp_path, decided(1))
-    assert "is gone" in refused(tmp_path, FRESH)
+    assert "is gone" in rejectd(tmp_path, committed(1))
+    assert "is gone" in rejectd(tmp_path, FRESH)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"epoch": "x"}', '{"epoch": null}', "5"])
@@ -192,50 +200,50 @@ def test_a_damaged_marker_is_an_error(tmp_path: Path, text: str) -> None:
     sink.recover(FRESH)
     run(sink, 0)
     marker(tmp_path).write_text(text)
-    assert "is damaged" in refused(tmp_path, decided(0))
+    assert "is damaged" in rejectd(tmp_path, committed(0))
 
 
-def test_a_marker_that_is_ahead_is_refused(tmp_path: Path) -> None:
+def test_a_marker_that_is_ahead_is_rejectd(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
-    assert "at epoch 1" in refused(tmp_path, decided(1))
-    assert "ahead of the pipeline" in refused(tmp_path, FRESH)
+    assert "at epoch 1" in rejectd(tmp_path, committed(1))
+    assert "ahead of the pipeline" in rejectd(tmp_path, FRESH)
 
 
-def test_a_marker_of_another_generation_is_refused(tmp_path: Path) -> None:
+def test_a_marker_of_another_generation_is_rejectd(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 5, generation=1)
-    assert "generation 1" in refused(tmp_path, decided(5))
-    assert "generation 1" in refused(tmp_path, decided(9, generation=2))
+    assert "generation 1" in rejectd(tmp_path, committed(5))
+    assert "generation 1" in rejectd(tmp_path, committed(9, generation=2))
 
 
 def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
-    tokens = stage(sink, EpochId(0, 1), [11])
+    committables = stage(sink, EpochId(0, 1), [11])
     again = files_sink(tmp_path)
-    again.recover(decided(1, tokens))
+    again.recover(committed(1, committables))
     assert rows(tmp_path) == [0, 11] and again.last == EpochId(0, 1)
 
 
-def test_files_beyond_the_marker_are_refused(tmp_path: Path) -> None:
+def test_files_beyond_the_marker_are_rejectd(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
     marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
-    assert "holds epochs up to 2" in refused(tmp_path, decided(0))
+    assert "holds epochs up to 2" in rejectd(tmp_path, committed(0))
 
 
 def test_tokens_whose_files_are_gone_are_an_error(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
-    tokens = stage(sink, EpochId(0, 0), [1])
+    committables = stage(sink, EpochId(0, 0), [1])
     staged(tmp_path)[0].unlink()
     with pytest.raises(RunError) as caught:
-        files_sink(tmp_path).recover(decided(0, tokens))
+        files_sink(tmp_path).recover(committed(0, committables))
     assert caught.value.code == "TG-504" and "is not there" in caught.value.message
 
 
@@ -267,8 +275,8 @@ def files(path: Path) -> dict[Path, bytes]:
     return {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
 
 
-def changed(path: Path, given: Decided, **other: Any) -> str:
-    """The refusal of a sink that writes something else now; nothing is touched."""
+def changed(path: Path, given: CommittedState, **other: Any) -> str:
+    """The rejection of a sink that writes something else now; nothing is touched."""
     before = files(path)
     with pytest.raises(RunError) as caught:
         files_sink(path, **other).recover(given)
@@ -277,7 +285,7 @@ def changed(path: Path, given: Decided, **other: Any) -> str:
     return caught.value.message.partition("add: ")[2]
 
 
-def test_other_columns_than_those_of_the_files_are_refused(tmp_path: Path) -> None:
+def test_other_columns_than_those_of_the_files_are_rejectd(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, columns=(("a", "BIGINT"), ("b", "STRING")))
     sink.recover(FRESH)
     run(sink, 0)
@@ -287,9 +295,9 @@ def test_other_columns_than_those_of_the_files_are_refused(tmp_path: Path) -> No
         ([("a", "BIGINT"), ("b", "STRING"), ("c", "INT")], "the column c INT is new"),
         ([("a", "BIGINT"), ("B", "STRING")], "the column b STRING is gone; the column B STRING is"),
     ]:
-        assert said in changed(tmp_path, decided(0), columns=tuple(columns))
+        assert said in changed(tmp_path, committed(0), columns=tuple(columns))
     # In another order they are the same.
-    files_sink(tmp_path, columns=(("b", "string"), ("a", "bigint"))).recover(decided(0))
+    files_sink(tmp_path, columns=(("b", "string"), ("a", "bigint"))).recover(committed(0))
 
 
 @pytest.mark.parametrize(
@@ -301,19 +309,21 @@ def test_other_columns_than_those_of_the_files_are_refused(tmp_path: Path) -> No
         (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter was , and is ; now"),
     ],
 )
-def test_files_that_are_written_in_another_way_are_refused(
+def test_files_that_are_written_in_another_way_are_rejectd(
     tmp_path: Path, before: str, now: str, said: str
 ) -> None:
     columns = (("a", "STRING"), ("b", "STRING"))
     sink = files_sink(tmp_path, options=before, columns=columns)
     sink.recover(FRESH)
-    stager = sink.stager(pa.schema([("a", pa.string())])).open(EpochId(0, 0).stamp, 0)
-    stager.add(pa.table({"a": ["x"]}))
-    sink.commit(EpochId(0, 0), stager.finish())
-    assert said in changed(tmp_path, decided(0), options=now, columns=columns)
+    writer_factory = sink.writer_factory(pa.schema([("a", pa.string())])).open(
+        EpochId(0, 0).stamp, 0
+    )
+    writer_factory.add(pa.table({"a": ["x"]}))
+    sink.publish(EpochId(0, 0), writer_factory.finish())
+    assert said in changed(tmp_path, committed(0), options=now, columns=columns)
     if "csv" in before:
         said = "the columns were a, b and are b, a now"
-        assert said in changed(tmp_path, decided(0), options=before, columns=columns[::-1])
+        assert said in changed(tmp_path, committed(0), options=before, columns=columns[::-1])
 
 
 def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
@@ -323,10 +333,10 @@ def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
-    assert changed(tmp_path, decided(0), columns=other)
+    assert changed(tmp_path, committed(0), columns=other)
     for name in names(tmp_path):
         (tmp_path / name).rename(tmp_path.parent / name)
-    files_sink(tmp_path, columns=other).recover(decided(0))
+    files_sink(tmp_path, columns=other).recover(committed(0))
     stored = json.loads(marker(tmp_path).read_text())
     assert stored["epoch"] == 0 and stored["shape"]["columns"] == [["z", "STRING"]]
 
@@ -334,9 +344,9 @@ def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
 def test_rows_that_were_decided_and_not_shown_yet_have_columns_too(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
-    tokens = stage(sink, EpochId(0, 0), [1])
-    assert changed(tmp_path, decided(0, tokens), columns=(("z", "STRING"),))
-    files_sink(tmp_path).recover(decided(0, tokens))
+    committables = stage(sink, EpochId(0, 0), [1])
+    assert changed(tmp_path, committed(0, committables), columns=(("z", "STRING"),))
+    files_sink(tmp_path).recover(committed(0, committables))
     assert rows(tmp_path) == [1]
 
 
@@ -355,8 +365,8 @@ def test_a_marker_without_columns_gets_them(tmp_path: Path) -> None:
     sink.recover(FRESH)
     run(sink, 0)
     marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
-    files_sink(tmp_path).recover(decided(0))
-    assert changed(tmp_path, decided(0), columns=(("z", "STRING"),))
+    files_sink(tmp_path).recover(committed(0))
+    assert changed(tmp_path, committed(0), columns=(("z", "STRING"),))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": null}', '{"epoch": 1, "shape": 5}'])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, cast
 
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.base import Cut
+from tidegate.connectors.base import InputRange
 from tidegate.runtime.epoch import Epoch
 from tidegate.runtime.frames import Frames, Job
 from tidegate.spark.frame import PipelineFrame
-from tidegate.spark.tasks.protocol import Order
+from tidegate.spark.tasks.protocol import EpochSpec
 
 
-def job(cut: Cut) -> Job:
-    epoch = Epoch({("t", "s"): cut}, False, False)
-    return Job({}, {}, {}, epoch, Order(0, 1, 0), Manifest(0, 0, 8, 0), 2)
+def job(input_range: InputRange) -> Job:
+    epoch = Epoch({("t", "s"): input_range}, False, False)
+    return Job({}, {}, {}, epoch, EpochSpec(0, 1, 0), Manifest(0, 0, 8, 0), 2)
 
 
 def test_what_only_spark_can_read_is_not_left_to_a_frame_whose_tasks_read() -> None:
@@ -25,8 +25,8 @@ def test_what_only_spark_can_read_is_not_left_to_a_frame_whose_tasks_read() -> N
         made.append(PipelineFrame(cast(Any, object()), (), once))
         return made[-1]
 
-    both = job(Cut({}, [["part"]], 5, native=["a.parquet"]))
-    spark_only = job(Cut({}, [], 5, native=["b.parquet"]))
+    both = job(InputRange({}, [["part"]], 5, native=["a.parquet"]))
+    spark_only = job(InputRange({}, [], 5, native=["b.parquet"]))
     kept = frames.kept(both, lambda: build(once=False))
     assert frames.kept(both, lambda: build(once=False)) is kept
     other = frames.kept(spark_only, lambda: build(once=True))

@@ -22,7 +22,7 @@ from tidegate.plan import nodes as n
 from tidegate.runtime.directory import DataDirectory
 from tidegate.session.functions import python_declaration
 from tidegate.session.results import listing
-from tidegate.session.saved_catalog import remember, remembered
+from tidegate.session.saved_catalog import load_declarations, save_declarations
 from tidegate.spark.python_call import checked, of_rows_only
 from tidegate.sql import statements as st
 from tidegate.sql.dialect import to_sql
@@ -94,7 +94,7 @@ def test_a_column_of_the_name_of_a_lambda_is_kept_apart() -> None:
     assert "`x_` -> `x_` + CAST(`x` AS BIGINT)" in made
 
 
-def meaning(
+def canonical_form(
     functions: str, query: str = "SELECT sum(fee(price, 2)) AS s FROM bids EMIT CHANGES"
 ) -> str:
     return canonical(
@@ -103,16 +103,16 @@ def meaning(
 
 
 def test_another_function_is_another_query_and_another_name_is_not() -> None:
-    same = meaning(FEE)
-    assert meaning(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
-    assert meaning(FEE.replace("x * rate", "x + rate")) != same
-    assert meaning(FEE.replace("x DOUBLE", "x FLOAT")) != same
+    same = canonical_form(FEE)
+    assert canonical_form(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
+    assert canonical_form(FEE.replace("x * rate", "x + rate")) != same
+    assert canonical_form(FEE.replace("x DOUBLE", "x FLOAT")) != same
     renamed = FEE.replace("fee", "cost")
     query = "SELECT sum(cost(price, 2)) AS s FROM bids EMIT CHANGES"
-    assert meaning(renamed, query) == same, "what it is called means nothing"
+    assert canonical_form(renamed, query) == same, "what it is called means nothing"
 
 
-def test_what_is_random_in_a_function_is_refused_like_anything_random() -> None:
+def test_what_is_random_in_a_function_is_rejectd_like_anything_random() -> None:
     compiled = compile_with_sources(
         "CREATE FUNCTION noise(x BIGINT) RETURNS DOUBLE RETURN x * rand();"
         "CREATE STREAM s AS SELECT noise(price) AS k, count(*) AS n FROM bids GROUP BY 1 EMIT CHANGES;"
@@ -405,8 +405,8 @@ def test_functions_are_remembered_unless_they_are_python(tmp_path: Path) -> None
     )
     directory = DataDirectory(tmp_path)
     directory.open()
-    remember(directory, compiled.catalog)
-    found = remembered(directory)
+    save_declarations(directory, compiled.catalog)
+    found = load_declarations(directory)
     directory.close()
     assert set(found.secret) == {"py", "p", "q"}
     ((_, text),) = found.scripts

@@ -38,13 +38,15 @@ def keyed(kind: pa.DataType, keys: list[Any]) -> pa.Table:
 def changes(groups: Groups, rows: list[tuple[int | None, int]]) -> Any:
     """Lifted rows of one group: values and weights."""
     column = pa.array([value for value, _ in rows], L)
-    return groups.lift(rows_of([0] * len(rows), {"a0_0": column}, [weight for _, weight in rows]))
+    return groups.pre_aggregate(
+        rows_of([0] * len(rows), {"a0_0": column}, [weight for _, weight in rows])
+    )
 
 
 def test_keys_that_are_equal_are_one_group() -> None:
     groups = Groups(GroupSpec((D,), (COUNT,)))
     table = keyed(D, [0.0, -0.0, NAN, -NAN, None, None, 1.0])
-    result = groups.evaluate(groups.lift(table))
+    result = groups.evaluate(groups.pre_aggregate(table))
     counts = dict(zip(map(repr, result["k0"].to_pylist()), result["r0"].to_pylist(), strict=True))
     assert counts == {"0.0": 2, "nan": 2, "None": 2, "1.0": 1}
 
@@ -78,10 +80,10 @@ def test_nested_keys_are_groups(
         rows = keyed(kind, [key, key])
         rows = rows.append_column("a1_0", pa.array([place, place]))
         rows = rows.append_column("a2_0", pa.array([place, place]))
-        parts.append(groups.lift(rows.append_column(WEIGHT, pa.array([1, 1], L))))
+        parts.append(groups.pre_aggregate(rows.append_column(WEIGHT, pa.array([1, 1], L))))
         if retracts:
             back = rows.slice(1).append_column(WEIGHT, pa.array([-1], L))
-            parts.append(groups.lift(back))
+            parts.append(groups.pre_aggregate(back))
     result = groups.evaluate(groups.merge(parts))
     shown = list(map(repr, result["k0"].to_pylist()))
     each = 1 if retracts else 2
@@ -92,7 +94,7 @@ def test_nested_keys_are_groups(
     assert sorted(result["r2"].to_pylist())[0] == 0
 
 
-def test_a_key_that_cannot_be_compared_is_refused() -> None:
+def test_a_key_that_cannot_be_compared_is_rejectd() -> None:
     with pytest.raises(RunError, match="GROUP BY is not supported over map"):
         GroupSpec((pa.map_(pa.struct([("a", L)]), L),), (COUNT,))
 
@@ -100,7 +102,7 @@ def test_a_key_that_cannot_be_compared_is_refused() -> None:
 def test_panes_are_groups_of_their_own() -> None:
     groups = Groups(GroupSpec((), (COUNT, call("count", [S], L, distinct=True))))
     rows = pa.table({PANE: [10, 10, 20], HASH: [0, 0, 0], "a1_0": ["a", "b", "a"]})
-    tables = groups.lift(rows)
+    tables = groups.pre_aggregate(rows)
     assert groups.evaluate(tables).sort_by(PANE).to_pylist() == [
         {PANE: 10, HASH: 0, "r0": 2, "r1": 2},
         {PANE: 20, HASH: 0, "r0": 1, "r1": 1},
@@ -141,7 +143,7 @@ def test_lifting_no_rows_gives_no_groups() -> None:
     )
     groups = Groups(GroupSpec((L,), calls))
     columns = {f"a{i}_0": pa.array([], one.arguments[0]) for i, one in enumerate(calls)}
-    tables = groups.lift(rows_of([], columns))
+    tables = groups.pre_aggregate(rows_of([], columns))
     assert [table.num_rows for table in tables] == [0] * len(tables)
     assert tuple(table.schema for table in tables) == groups.schemas
     assert groups.merge([]) == groups.empty()
@@ -195,5 +197,7 @@ def test_places_and_ids() -> None:
 
 def test_weights_are_needed_only_where_rows_are_taken_back() -> None:
     rows = keyed(L, [1, 1]).append_column(WEIGHT, pa.array([1, -1], L))
-    assert Groups(GroupSpec((L,), (COUNT,), retracts=True)).lift(rows)[0][ROWS].to_pylist() == [0]
-    assert Groups(GroupSpec((L,), (COUNT,))).lift(rows)[0][ROWS].to_pylist() == [2]
+    assert Groups(GroupSpec((L,), (COUNT,), retracts=True)).pre_aggregate(rows)[0][
+        ROWS
+    ].to_pylist() == [0]
+    assert Groups(GroupSpec((L,), (COUNT,))).pre_aggregate(rows)[0][ROWS].to_pylist() == [2]

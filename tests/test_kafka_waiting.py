@@ -16,7 +16,7 @@ from tidegate.connectors.base import EpochId
 from tidegate.connectors.kafka import client as kafka_topics
 from tidegate.connectors.kafka import reader as kafka_tasks
 from tidegate.connectors.kafka import transactions as kafka_transactions
-from tidegate.connectors.kafka.client import Complaints, Connection, Topics
+from tidegate.connectors.kafka.client import ClientErrors, Connection, Topics
 from tidegate.connectors.kafka.reader import KafkaReader
 from tidegate.connectors.kafka.transactions import Marker, Transactions
 from tidegate.errors import RunError, SystemAway
@@ -188,7 +188,7 @@ def test_an_answer_that_never_comes_is_a_broker_that_is_away(
 ) -> None:
     monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 0.01)
     topics = Topics.__new__(Topics)
-    topics.connection, topics.complaints = CONNECTION, Complaints(CONNECTION)
+    topics.connection, topics.complaints = CONNECTION, ClientErrors(CONNECTION)
     topics.admin = Producer()  # type: ignore[assignment]
     with pytest.raises(SystemAway, match="cannot reach the brokers b:9092"):
         topics._result(Future())
@@ -208,7 +208,7 @@ def test_a_transaction_may_be_as_short_as_its_option_allows(
 
 
 def test_the_reason_counts_even_if_the_client_tells_it_late() -> None:
-    """A row that is refused spoils the transaction; calls fail before the row is told."""
+    """A row that is rejectd spoils the transaction; calls fail before the row is told."""
 
     class Late(Producer):
         def send_offsets_to_transaction(self, *_: Any) -> None:

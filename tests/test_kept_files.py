@@ -40,7 +40,7 @@ def opened(path: Path, last: Manifest = EMPTY, retained: int = 2) -> StateFiles:
 
 def decide(files: StateFiles, manifest: Manifest) -> None:
     files.manifests.create(manifest)
-    files.decided(manifest)
+    files.committed(manifest)
 
 
 def there(store: Store, folder: str) -> list[str]:
@@ -108,15 +108,17 @@ def test_a_source_that_reads_for_long_keeps_few_files_of_names(
     offset: Any = None
     for number in range(300):
         (given / f"{number:03d}.json").write_text("{}")
-        cut = source.cut(offset, 1)
-        assert cut is not None
-        offset = cut.offset
+        input_range = source.plan_range(offset, 1)
+        assert input_range is not None
+        offset = input_range.offset
         stream = StreamState("x", offsets={"s": offset})
         decide(files, replace(EMPTY, epoch=number, streams={"t": stream}))
-        source.committed(offset)
+        source.on_commit(offset)
     kept = there(files.store, "offsets")
     assert set(offset["older"]) <= set(kept) and len(kept) < 2 * 8 + 3
-    assert files_source(given, tmp_path / "pipeline" / "offsets" / "s").cut(offset, 1) is None
+    assert (
+        files_source(given, tmp_path / "pipeline" / "offsets" / "s").plan_range(offset, 1) is None
+    )
 
 
 def test_no_folder_of_manifests_is_listed_in_an_epoch(

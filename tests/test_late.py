@@ -7,7 +7,7 @@ import pytest
 
 from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.catalog.objects import SideStream, Stream
-from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.operator import NO_LIMITS
 from tidegate.physical.operator_kind import Unrunnable
 from tidegate.physical.planner import plan_physical, runner_of, typed_side
@@ -89,7 +89,7 @@ def test_a_stream_below_judges_its_own_rows() -> None:
 def test_the_operators_hand_out_the_columns_of_the_stream() -> None:
     plan = plan_physical("s", typed(accepted(JOIN)), NO_LIMITS, keeps_late=True)
     (join,) = (item.operator for item in plan.operators)
-    assert isinstance(join, TimedJoin) and join.late_rows is not None
+    assert isinstance(join, IntervalJoin) and join.late_rows is not None
     assert plan.late is not None and plan.late == join.late
     assert plan.late.types[:4] == [pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int64()]
     assert [side.sources for side in join.late_rows] == [(0, 1, 2, None), (0, 2, 3, 1)]
@@ -111,7 +111,7 @@ def test_two_operators_hand_out_the_same_columns() -> None:
     assert [item.operator.late for item in nobody.operators] == [None, None]
 
 
-def test_types_that_turn_out_to_differ_are_refused() -> None:
+def test_types_that_turn_out_to_differ_are_rejectd() -> None:
     query = (
         f"SELECT count(*) AS n FROM (SELECT price + 1 AS x, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"
@@ -151,7 +151,7 @@ def test_a_late_stream_has_the_types_of_computed_columns_and_means_its_operators
     query = f"SELECT count(*) AS n FROM (SELECT price + 1 AS p, ts FROM bids) {WINDOW} {LATE}"
     side = side_of(query)
     assert [(c.name, c.type) for c in side.columns[:2]] == [("p", "BIGINT"), ("ts", "TIMESTAMP")]
-    assert side_of(query.replace("AS n", "AS number")).meaning == side.meaning
-    assert side_of(query.replace("+ 1", "+ 2")).meaning != side.meaning
+    assert side_of(query.replace("AS n", "AS number")).canonical_form == side.canonical_form
+    assert side_of(query.replace("+ 1", "+ 2")).canonical_form != side.canonical_form
     lateness = "CLOSE ALLOW LATENESS INTERVAL '1' MINUTE"
-    assert side_of(query.replace("CLOSE", lateness)).meaning != side.meaning
+    assert side_of(query.replace("CLOSE", lateness)).canonical_form != side.canonical_form

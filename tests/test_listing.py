@@ -52,18 +52,20 @@ def put(folder: Path, name: str, second: int) -> None:
     os.utime(path, (second, second))
 
 
-def chosen(cut: Any) -> list[str]:
-    return list(cut.offset["files"])
+def chosen(input_range: Any) -> list[str]:
+    return list(input_range.offset["files"])
 
 
 def cut_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
     """Everything there is, epoch by epoch, and where that leads."""
     found: list[str] = []
-    while (cut := source.cut(since, 2)) is not None:
-        assert cut.more == (len(chosen(cut)) > 0 and _more(source, cut.offset))
-        found += chosen(cut)
-        source.committed(cut.offset)
-        since = cut.offset
+    while (input_range := source.plan_range(since, 2)) is not None:
+        assert input_range.more == (
+            len(chosen(input_range)) > 0 and _more(source, input_range.offset)
+        )
+        found += chosen(input_range)
+        source.on_commit(input_range.offset)
+        since = input_range.offset
     return found, since
 
 
@@ -126,14 +128,14 @@ def test_an_epoch_that_was_cut_and_never_decided_changes_nothing(
     source = files_source(given, offsets, ", files_per_epoch = 1")
     since, found = None, []
     for number in range(20):
-        lost = [chosen(source.cut(since, 2)) for _ in range(2)]
+        lost = [chosen(source.plan_range(since, 2)) for _ in range(2)]
         put(given, f"{number:02d}a.json", 100 - number)
         source = files_source(given, offsets, ", files_per_epoch = 1")
-        cut = source.cut(since, 2)
-        assert cut is not None and lost[0] == lost[1]
-        found += chosen(cut)
-        since = cut.offset
-        source.committed(since)
+        input_range = source.plan_range(since, 2)
+        assert input_range is not None and lost[0] == lost[1]
+        found += chosen(input_range)
+        since = input_range.offset
+        source.on_commit(since)
     rest, _ = cut_all(source, since)
     assert sorted(found + rest) == sorted(path.name for path in given.iterdir())
 
@@ -161,12 +163,12 @@ def test_streams_that_are_not_equally_far_each_read_every_file_once(
         if data.draw(st.booleans()):
             source = files_source(given, offsets, ", files_per_epoch = 2")
         running = data.draw(st.sampled_from([["a"], ["b"], ["a", "b"]]))
-        cuts = {stream: source.cut(since[stream], 2) for stream in running}
-        for stream, cut in cuts.items():
-            if cut is not None:
-                read[stream] += chosen(cut)
-                since[stream] = cut.offset
-                source.committed(cut.offset)
+        ranges = {stream: source.plan_range(since[stream], 2) for stream in running}
+        for stream, input_range in ranges.items():
+            if input_range is not None:
+                read[stream] += chosen(input_range)
+                since[stream] = input_range.offset
+                source.on_commit(input_range.offset)
     for stream in ("a", "b"):
         read[stream] += cut_all(source, since[stream])[0]
         assert sorted(read[stream]) == sorted(path.name for path in given.iterdir())
@@ -194,9 +196,9 @@ def test_the_parts_of_large_files_are_spread_over_tasks(
     (tmp_path / "in" / "big.json").write_bytes(b"{}\n" * 1_000)
     (tmp_path / "in" / "big.json.gz").write_bytes(b"x" * 1_000)
     (tmp_path / "in" / "small.json").write_bytes(b"{}\n")
-    cut = files_source(tmp_path / "in", tmp_path / "offsets").cut(None, 4)
-    assert cut is not None and len(cut.shares) == 4
-    parts = sorted(part for share in cut.shares for part in share)
+    input_range = files_source(tmp_path / "in", tmp_path / "offsets").plan_range(None, 4)
+    assert input_range is not None and len(input_range.splits) == 4
+    parts = sorted(part for split in input_range.splits for part in split)
     big = [(start, end) for name, _, start, end in parts if name == "big.json"]
     assert big == [(0, 750), (750, 1_500), (1_500, 2_250), (2_250, None)]
     whole = [(start, end) for name, _, start, end in parts if name != "big.json"]

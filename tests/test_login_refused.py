@@ -14,14 +14,14 @@ from confluent_kafka import KafkaError
 
 from tests.delta import opened
 from tests.pipelines import House, Looped
-from tidegate.connectors.kafka.client import Complaints, Connection
+from tidegate.connectors.kafka.client import ClientErrors, Connection
 from tidegate.connectors.postgres import client as postgres_client
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.runtime import pipeline as module
 from tidegate.spark.errors import JobFailed
 
 CONNECTION = Connection("the source s", "b:9092", {})
-REFUSED = KafkaError(
+REJECTED = KafkaError(
     KafkaError._AUTHENTICATION, "sasl://b:9092: SASL authentication error: Invalid credentials."
 )
 # What the client says of a broker that is killed while it is asked how to log in.
@@ -33,7 +33,7 @@ CUT_OFF = KafkaError(
 
 
 def complained(error: KafkaError) -> TidegateError:
-    complaints = Complaints(CONNECTION)
+    complaints = ClientErrors(CONNECTION)
     complaints(error)
     return complaints.error("they are silent")
 
@@ -45,7 +45,7 @@ def of_database(reason: str) -> TidegateError:
 @pytest.mark.parametrize(
     "found",
     [
-        lambda: complained(REFUSED),
+        lambda: complained(REJECTED),
         lambda: of_database('FATAL:  password authentication failed for user "u"'),
         lambda: of_database('FATAL:  LDAP authentication failed for user "u"'),
         lambda: of_database('FATAL:  role "u" is not permitted to log in'),
@@ -99,7 +99,7 @@ class _Forbidden(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("create", ["true", "false"])
-def test_a_store_that_refuses_the_keys_of_a_delta_table_is_not_away(
+def test_a_store_that_rejects_the_keys_of_a_delta_table_is_not_away(
     monkeypatch: pytest.MonkeyPatch, create: str
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
@@ -108,7 +108,7 @@ def test_a_store_that_refuses_the_keys_of_a_delta_table_is_not_away(
         given |= {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "zz-key", "SECRET_ACCESS_KEY": "zz-secret"}
         for name, value in given.items():
             monkeypatch.setenv(f"AWS_{name}", value)
-        with pytest.raises(RunError, match="InvalidAccessKeyId") as refused:
+        with pytest.raises(RunError, match="InvalidAccessKeyId") as rejectd:
             opened("s3://bucket/table", create_table=create)
         server.shutdown()
-    assert refused.value.code == "TG-512" and "zz-" not in str(refused.value)
+    assert rejectd.value.code == "TG-512" and "zz-" not in str(rejectd.value)

@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is refused."""
+"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is rejectd."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 from sqlglot import exp
 
-from tests.compiling import TESTS, accepted, compile_text, refused
+from tests.compiling import TESTS, accepted, compile_text, rejectd
 from tests.test_fingerprint import meanings
 from tests.test_runnable import check_runnable, pointed_at, stream_of
 from tidegate.catalog.objects import Stream
@@ -104,8 +104,8 @@ def test_what_a_node_knows_about_itself() -> None:
     node = matches(QUERY)
     # B is never the first row, so one row before the match is seen by PREV(B.price, 2).
     assert (node.rows_back, node.most_rows, node.within_us) == (1, None, 3_600_000_000)
-    assert node.judges_lateness and node.needs_watermark and not node.reads_clock
-    assert matches(QUERY, "state_ttl = '1 day'").reads_clock
+    assert node.drops_late_rows and node.needs_watermark and not node.needs_processing_time
+    assert matches(QUERY, "state_ttl = '1 day'").needs_processing_time
     assert [item.role for item in node.fields] == [n.Role.PLAIN, n.Role.PLAIN, n.Role.TIME]
 
 
@@ -115,7 +115,7 @@ def test_matches_have_an_event_time_where_it_is_known_when_they_come() -> None:
     fixed = QUERY.replace("WITHIN INTERVAL '1' HOUR", "").replace("B+", "B")
     accepted(windows.format(fixed))
     for late in (fixed.replace("(A B)", "(A B{1,2})"), QUERY.replace("MATCH_ROWTIME()", "B.ts")):
-        assert [error.code for error in refused(windows.format(late))] == ["TG-406"]
+        assert [error.code for error in rejectd(windows.format(late))] == ["TG-406"]
 
 
 def test_a_copy_has_columns_of_its_own() -> None:
@@ -169,7 +169,7 @@ def test_names_and_what_is_computed_of_measures_do_not_matter() -> None:
         ("A.channel > B.ts", "A.channel > B.ts"),
     ],
 )
-def test_what_only_spark_could_compute_is_refused(condition: str, place: str) -> None:
+def test_what_only_spark_could_compute_is_rejectd(condition: str, place: str) -> None:
     query = QUERY.replace("B.price > PREV(B.price, 2)", condition)
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(query))
@@ -191,7 +191,7 @@ def test_what_only_spark_could_compute_is_refused(condition: str, place: str) ->
         (("BIGINT", "BIGINT"), "p0"),
     ],
 )
-def test_types_for_which_it_would_be_another_value_are_refused(
+def test_types_for_which_it_would_be_another_value_are_rejectd(
     kinds: tuple[str, ...], text: str
 ) -> None:
     tree = DIALECT.parse(f"SELECT {text}")[0]

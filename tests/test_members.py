@@ -9,7 +9,12 @@ import pytest
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState
 from tidegate.errors import DataDirectoryError
-from tidegate.runtime.reconciliation import Member, alone, late_offsets, opened
+from tidegate.runtime.reconciliation import (
+    PipelineStream,
+    late_offsets,
+    reconcile,
+    with_dependencies,
+)
 
 EMPTY = Manifest(0, -1, 16, 0)
 BIDS = SourceState("files", {"path": "/in/bids", "format": "json"})
@@ -17,7 +22,7 @@ ASKS = SourceState("memory", {})
 
 
 @dataclass(frozen=True)
-class Declared(Member):
+class Declared(PipelineStream):
     """A stream with operators that are given by name and fingerprint."""
 
     given: tuple[tuple[str, str], ...] = ()
@@ -32,7 +37,7 @@ class Declared(Member):
 def member(
     *operators: tuple[str, str],
     name: str = "S",
-    on_change: str = "refuse",
+    on_change: str = "reject",
     sources: dict[str, SourceState] | None = None,
 ) -> Declared:
     given = {"bids": BIDS} if sources is None else sources
@@ -43,7 +48,7 @@ def member(
 def ran(manifest: Manifest, **offsets: Any) -> Manifest:
     """The manifest of an epoch in which every operator has kept something."""
     operators = {
-        key: replace(o, heads={"0": [key, 0, 1, 2]}, files=[key])
+        key: replace(o, state_handles={"0": [key, 0, 1, 2]}, files=[key])
         for key, o in manifest.operators.items()
     }
     streams = {
@@ -53,9 +58,9 @@ def ran(manifest: Manifest, **offsets: Any) -> Manifest:
     return replace(manifest, epoch=manifest.epoch + 1, operators=operators, streams=streams)
 
 
-def refused(before: Manifest, *members: Declared) -> DataDirectoryError:
+def rejectd(before: Manifest, *members: Declared) -> DataDirectoryError:
     with pytest.raises(DataDirectoryError) as caught:
-        opened(before, members)
+        reconcile(before, members)
     assert caught.value.code == "TG-603"
     hint = caught.value.hint or ""
     assert all(way in hint for way in ("query of before", "another name", "restart", "continue"))
@@ -63,9 +68,9 @@ def refused(before: Manifest, *members: Declared) -> DataDirectoryError:
 
 
 def test_a_new_stream_begins_at_the_beginning_and_has_a_name_of_its_own() -> None:
-    found = opened(EMPTY, [member(("w", "1")), member(name="T")])
+    found = reconcile(EMPTY, [member(("w", "1")), member(name="T")])
     assert found.warnings == []
-    assert {o.heads == {} for o in found.manifest.operators.values()} == {True}
+    assert {o.state_handles == {} for o in found.manifest.operators.values()} == {True}
     one, two = (found.manifest.streams[name] for name in ("s", "t"))
     assert one.id != two.id
     assert not any(one.offsets.values())
@@ -73,14 +78,14 @@ def test_a_new_stream_begins_at_the_beginning_and_has_a_name_of_its_own() -> Non
 
 
 def test_the_same_query_goes_on_where_it_was() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    found = opened(before, [member(("w", "1"), ("j", "2"))])
+    before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
+    found = reconcile(before, [member(("w", "1"), ("j", "2"))])
     assert found.manifest == before and found.warnings == []
 
 
 def test_operators_are_found_by_what_they_are_not_by_their_place() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    found = opened(before, [member(("j", "2"), ("w", "1"))])
+    before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
+    found = reconcile(before, [member(("j", "2"), ("w", "1"))])
     assert found.manifest.operators == before.operators and found.warnings == []
 
 
@@ -92,56 +97,58 @@ def test_operators_are_found_by_what_they_are_not_by_their_place() -> None:
         ([("w", "9"), ("j", "2")], "in or below w: what is stored belongs to the query of before"),
     ],
 )
-def test_a_changed_query_is_refused(now: list[tuple[str, str]], said: str) -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    assert said in refused(before, member(*now)).message
+def test_a_changed_query_is_rejectd(now: list[tuple[str, str]], said: str) -> None:
+    before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
+    assert said in rejectd(before, member(*now)).message
 
 
 def test_a_stream_that_continues_keeps_what_fits_and_says_what_does_not() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    found = opened(before, [member(("w", "9"), ("j", "2"), ("t", "3"), on_change="continue")])
+    before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
+    found = reconcile(before, [member(("w", "9"), ("j", "2"), ("t", "3"), on_change="continue")])
     operators = found.manifest.operators
     assert found.manifest.streams == before.streams
     assert operators.keys() == {"s.9", "s.2", "s.3"}
     assert operators["s.2"] == before.operators["s.2"]
     # Time must not go back: the operator itself forgets the rest of what it finds there.
-    assert operators["s.9"].heads == before.operators["s.1"].heads
+    assert operators["s.9"].state_handles == before.operators["s.1"].state_handles
     assert operators["s.9"].files == before.operators["s.1"].files
-    assert operators["s.3"].heads == {}
+    assert operators["s.3"].state_handles == {}
     assert [warning.code for warning in found.warnings] == ["TG-606"] * 2
     assert "operator w of the stream S" in found.warnings[0].message
 
 
 def test_a_stream_that_restarts_begins_anew_under_another_name() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    found = opened(before, [member(("w", "9"), ("j", "2"), on_change="restart")])
+    before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
+    found = reconcile(before, [member(("w", "9"), ("j", "2"), on_change="restart")])
     stream = found.manifest.streams["s"]
     assert stream.id != before.streams["s"].id and not any(stream.offsets.values())
-    assert {o.heads == {} for o in found.manifest.operators.values()} == {True}
+    assert {o.state_handles == {} for o in found.manifest.operators.values()} == {True}
 
 
 @pytest.mark.parametrize("on_change", ["restart", "continue"])
 def test_a_stream_that_did_not_change_goes_on_whatever_it_says(on_change: str) -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"))]).manifest, bids=7)
-    found = opened(before, [member(("w", "1"), on_change=on_change)])
+    before = ran(reconcile(EMPTY, [member(("w", "1"))]).manifest, bids=7)
+    found = reconcile(before, [member(("w", "1"), on_change=on_change)])
     assert found.manifest == before and found.warnings == []
 
 
 def test_other_streams_are_left_as_they_are() -> None:
     both = [member(("w", "1")), member(("w", "1"), name="t")]
-    before = ran(opened(EMPTY, both).manifest, bids=7)
-    found = opened(before, [member(("w", "9"), on_change="restart"), both[1]])
+    before = ran(reconcile(EMPTY, both).manifest, bids=7)
+    found = reconcile(before, [member(("w", "9"), on_change="restart"), both[1]])
     assert found.manifest.streams["t"] == before.streams["t"]
     assert found.manifest.operators["t.1"] == before.operators["t.1"]
     # A stream that is not declared now may come back.
-    without = opened(before, [both[1]])
+    without = reconcile(before, [both[1]])
     assert without.manifest == before
 
 
 def test_a_stream_that_was_run_to_its_end_is_told_so() -> None:
-    manifest = opened(EMPTY, [member(("w", "1")), member(name="plain")]).manifest
+    manifest = reconcile(EMPTY, [member(("w", "1")), member(name="plain")]).manifest
     streams = {key: replace(stream, ended=True) for key, stream in manifest.streams.items()}
-    found = opened(replace(manifest, streams=streams), [member(("w", "1")), member(name="plain")])
+    found = reconcile(
+        replace(manifest, streams=streams), [member(("w", "1")), member(name="plain")]
+    )
     assert [warning.code for warning in found.warnings] == ["TG-607"]
     assert "DROP STREAM S" in (found.warnings[0].hint or "")
 
@@ -149,64 +156,67 @@ def test_a_stream_that_was_run_to_its_end_is_told_so() -> None:
 # Sources
 
 
-def test_a_source_that_is_another_now_is_refused() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"))]).manifest, bids=7)
+def test_a_source_that_is_another_now_is_rejectd() -> None:
+    before = ran(reconcile(EMPTY, [member(("w", "1"))]).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
-    for on_change in ("refuse", "continue"):
-        error = refused(before, member(("w", "1"), sources=moved, on_change=on_change))
+    for on_change in ("reject", "continue"):
+        error = rejectd(before, member(("w", "1"), sources=moved, on_change=on_change))
         assert "path=/in/bids" in error.message and "path=/elsewhere" in error.message
-        refused(ran(opened(EMPTY, [member()]).manifest, bids=7), member(sources=moved))
+        rejectd(ran(reconcile(EMPTY, [member()]).manifest, bids=7), member(sources=moved))
 
 
 @pytest.mark.parametrize("operators", [(), (("w", "1"),)])
 def test_a_stream_that_restarts_reads_a_source_that_is_another_now_from_its_beginning(
     operators: tuple[tuple[str, str], ...],
 ) -> None:
-    before = ran(opened(EMPTY, [member(*operators)]).manifest, bids=7)
+    before = ran(reconcile(EMPTY, [member(*operators)]).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
-    found = opened(before, [member(*operators, sources=moved, on_change="restart")])
+    found = reconcile(before, [member(*operators, sources=moved, on_change="restart")])
     stream = found.manifest.streams["s"]
     assert not any(stream.offsets.values()) and stream.id != before.streams["s"].id
     assert stream.sources == moved
-    assert {o.heads == {} for o in found.manifest.operators.values()} <= {True}
+    assert {o.state_handles == {} for o in found.manifest.operators.values()} <= {True}
 
 
 def test_that_one_stream_restarts_does_not_let_another_read_on_in_a_source_that_is_another() -> (
     None
 ):
     both = [member(), member(name="t")]
-    before = ran(opened(EMPTY, both).manifest, bids=7)
+    before = ran(reconcile(EMPTY, both).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
     first, second = member(sources=moved, on_change="restart"), member(name="t", sources=moved)
-    assert "the stream t" in refused(before, first, second).message
+    assert "the stream t" in rejectd(before, first, second).message
 
 
 def test_a_stream_that_was_away_does_not_read_on_in_a_source_that_is_another() -> None:
     both = [member(), member(name="t")]
-    before = ran(opened(EMPTY, both).manifest, bids=7)
+    before = ran(reconcile(EMPTY, both).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
-    alone = opened(before, [member(sources=moved, on_change="restart")]).manifest
-    assert "the stream t" in refused(ran(alone, bids=3), member(name="t", sources=moved)).message
+    with_dependencies = reconcile(before, [member(sources=moved, on_change="restart")]).manifest
+    assert (
+        "the stream t"
+        in rejectd(ran(with_dependencies, bids=3), member(name="t", sources=moved)).message
+    )
 
 
-def test_a_stream_over_other_sources_is_refused_or_goes_on_without_them() -> None:
-    before = ran(opened(EMPTY, [member(("w", "1"))]).manifest, bids=7)
+def test_a_stream_over_other_sources_is_rejectd_or_goes_on_without_them() -> None:
+    before = ran(reconcile(EMPTY, [member(("w", "1"))]).manifest, bids=7)
     both = {"bids": BIDS, "asks": ASKS}
-    error = refused(before, member(("w", "1"), sources=both))
+    error = rejectd(before, member(("w", "1"), sources=both))
     assert "it read bids" in error.message and "asks (memory)" in error.message
-    found = opened(before, [member(("w", "1"), sources=both, on_change="continue")])
+    found = reconcile(before, [member(("w", "1"), sources=both, on_change="continue")])
     assert found.manifest.streams["s"].offsets["bids"] == 7
     assert found.manifest.streams["s"].sources == both
-    fewer = opened(ran(found.manifest, asks=2), [member(("w", "1"), on_change="continue")])
+    fewer = reconcile(ran(found.manifest, asks=2), [member(("w", "1"), on_change="continue")])
     assert fewer.manifest.streams["s"].offsets == {"bids": 7}
     # From here on it is the stream it is now.
-    assert opened(ran(fewer.manifest), [member(("w", "1"))]).warnings == []
+    assert reconcile(ran(fewer.manifest), [member(("w", "1"))]).warnings == []
 
 
 def test_a_source_that_had_no_rows_yet_is_no_other_source() -> None:
     both = {"bids": BIDS, "asks": ASKS}
-    before = ran(opened(EMPTY, [member(("j", "1"), sources=both)]).manifest, bids=7)
-    found = opened(before, [member(("j", "1"), sources=both)])
+    before = ran(reconcile(EMPTY, [member(("j", "1"), sources=both)]).manifest, bids=7)
+    found = reconcile(before, [member(("j", "1"), sources=both)])
     assert found.manifest.streams["s"].offsets["bids"] == 7
     assert found.manifest.streams["s"].offsets.get("asks") is None
 
@@ -214,7 +224,7 @@ def test_a_source_that_had_no_rows_yet_is_no_other_source() -> None:
 # Late rows that other streams read
 
 
-def reader(on_change: str = "refuse") -> Declared:
+def reader(on_change: str = "reject") -> Declared:
     found = member(("g", "5"), name="Late sums", on_change=on_change, sources={})
     return replace(found, late_inputs={"late": "s"})
 
@@ -234,40 +244,40 @@ def with_late_rows(manifest: Manifest, rows: int, *members: Declared) -> Manifes
 
 def test_a_reader_of_late_rows_goes_on_if_it_was_always_there() -> None:
     both = [member(("w", "1")), reader()]
-    before = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
+    before = with_late_rows(reconcile(EMPTY, both).manifest, 3, both[1])
     assert before.streams["late sums"].offsets == {"late": {"rows": 3}}
-    found = opened(before, both)
+    found = reconcile(before, both)
     assert found.manifest == before and found.warnings == []
 
 
 def test_a_reader_is_told_of_late_rows_that_it_does_not_have() -> None:
-    alone_before = with_late_rows(opened(EMPTY, [member(("w", "1"))]).manifest, 3)
-    (warning,) = opened(alone_before, [member(("w", "1")), reader()]).warnings
+    alone_before = with_late_rows(reconcile(EMPTY, [member(("w", "1"))]).manifest, 3)
+    (warning,) = reconcile(alone_before, [member(("w", "1")), reader()]).warnings
     assert (warning.code, "does not have 3 rows of late" in warning.message) == ("TG-612", True)
     both = [member(("w", "1")), reader()]
-    parked = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
-    (warning,) = opened(with_late_rows(parked, 5), both).warnings
+    parked = with_late_rows(reconcile(EMPTY, both).manifest, 3, both[1])
+    (warning,) = reconcile(with_late_rows(parked, 5), both).warnings
     assert "does not have 2 rows of late" in warning.message
 
 
 def test_late_rows_of_a_stream_that_starts_over_come_again() -> None:
     both = [member(("w", "1")), reader()]
-    before = with_late_rows(opened(EMPTY, both).manifest, 3, both[1])
+    before = with_late_rows(reconcile(EMPTY, both).manifest, 3, both[1])
     over = member(("w", "9"), on_change="restart")
-    error = refused(before, over, reader())
+    error = rejectd(before, over, reader())
     assert "S starts over" not in error.message and "s starts over" in error.message
-    found = opened(before, [over, reader("restart")])
+    found = reconcile(before, [over, reader("restart")])
     assert found.warnings == []
     ids = {key: stream.id for key, stream in before.streams.items()}
     assert all(stream.id != ids[key] for key, stream in found.manifest.streams.items())
     # It may have started over while the reader was not in the script.
-    meanwhile = opened(before, [over]).manifest
-    assert "come again" in refused(meanwhile, over, reader()).message
+    meanwhile = reconcile(before, [over]).manifest
+    assert "come again" in rejectd(meanwhile, over, reader()).message
 
 
 def test_a_reader_runs_alone_with_those_whose_late_rows_it_needs() -> None:
     others = [member(name="T"), member(("w", "1"))]
     second = replace(member(name="U", sources={}), late_inputs={"later": "late sums"})
     everyone = [*others, reader(), second]
-    assert [item.name for item in alone(second, everyone)] == ["S", "Late sums", "U"]
-    assert alone(others[0], everyone) == [others[0]]
+    assert [item.name for item in with_dependencies(second, everyone)] == ["S", "Late sums", "U"]
+    assert with_dependencies(others[0], everyone) == [others[0]]

@@ -17,12 +17,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.pipelines import House
 from tidegate.cli import report
 from tidegate.cli.screen import JsonLog
-from tidegate.errors import Place, RunError, SqlError
+from tidegate.errors import Location, RunError, SqlError
 from tidegate.observe import timeline as spans
 from tidegate.observe.prometheus import StatusCollector, exposition
-from tidegate.observe.server import Address, MetricsServer, Told, health, readiness, same_origin
+from tidegate.observe.server import (
+    Address,
+    MetricsServer,
+    StatusSource,
+    health,
+    readiness,
+    same_origin,
+)
 from tidegate.observe.status import OperatorStatus, State, StreamStatus
-from tidegate.observe.timeline import BUCKETS, KEPT, EpochSums, EpochTimes, Timeline
+from tidegate.observe.timeline import BUCKETS, RETAINED_EPOCHS, EpochSums, EpochTimes, Timeline
 
 ROOT = Path(__file__).parents[1]
 STATUS = StreamStatus(
@@ -85,14 +92,14 @@ class TestTimeline:
     def test_it_forgets_old_epochs_and_goes_on_adding_up(self) -> None:
         clock = Ticking()
         timeline = Timeline("main", clock=clock)
-        for number in range(KEPT + 10):
+        for number in range(RETAINED_EPOCHS + 10):
             an_epoch(timeline, clock, number)
-        assert [e.epoch for e in timeline.epochs()] == list(range(10, KEPT + 10))
+        assert [e.epoch for e in timeline.epochs()] == list(range(10, RETAINED_EPOCHS + 10))
         sums = timeline.sums()
-        assert (sums.epochs, sums.seconds) == (KEPT + 10, KEPT + 10)
+        assert (sums.epochs, sums.seconds) == (RETAINED_EPOCHS + 10, RETAINED_EPOCHS + 10)
         below = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound < 1]
         above = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound >= 1]
-        assert set(below) == {0} and set(above) == {KEPT + 10}
+        assert set(below) == {0} and set(above) == {RETAINED_EPOCHS + 10}
 
     def test_a_listener_that_fails_stops_nothing(self) -> None:
         def fails(times: EpochTimes) -> None:
@@ -208,15 +215,15 @@ class TestHealth:
     )
     def test_states(self, state: State, error: str | None, well: bool, ready: bool) -> None:
         statuses = [STATUS, StreamStatus("t", state, error=error)]
-        assert (health(statuses).well, readiness(statuses).well) == (well, ready)
+        assert (health(statuses).ok, readiness(statuses).ok) == (well, ready)
         problems = readiness(statuses).problems
         assert problems == (
             () if ready else (f"t is {state.value}{f': {error}' if error else ''}",)
         )
 
     def test_nothing_started_is_healthy_and_not_ready(self) -> None:
-        assert health([]).code == 200
-        assert readiness([]).code == 503
+        assert health([]).status_code == 200
+        assert readiness([]).status_code == 503
 
 
 class TestAddresses:
@@ -242,20 +249,20 @@ class TestAddresses:
         "host", ["127.0.0.1", "localhost:9", "LOCALHOST", "[::1]:80", "127.1.2.3"]
     )
     def test_this_machine_may_be_called_so(self, host: str) -> None:
-        assert Address("127.0.0.1", 80).answers_to(host)
+        assert Address("127.0.0.1", 80).accepts_host(host)
 
     @pytest.mark.parametrize(
         "host",
         ["", "evil.example", "evil.example:80", "localhost.evil.example", "10.0.0.1", "[", "a@b"],
     )
     def test_and_not_so(self, host: str) -> None:
-        assert not Address("127.0.0.1", 80).answers_to(host)
+        assert not Address("127.0.0.1", 80).accepts_host(host)
 
-    def test_a_server_for_others_answers_to_addresses_and_its_own_name(self) -> None:
+    def test_a_server_for_others_accepts_host_addresses_and_its_own_name(self) -> None:
         anywhere = Address("0.0.0.0", 80)
-        assert anywhere.answers_to("10.0.0.1:80") and anywhere.answers_to("localhost")
-        assert not anywhere.answers_to("evil.example")
-        assert Address("stats.example", 80).answers_to("stats.example:80")
+        assert anywhere.accepts_host("10.0.0.1:80") and anywhere.accepts_host("localhost")
+        assert not anywhere.accepts_host("evil.example")
+        assert Address("stats.example", 80).accepts_host("stats.example:80")
 
     def test_origins(self) -> None:
         assert same_origin("http://localhost:80", "localhost:80")
@@ -266,7 +273,7 @@ class TestAddresses:
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
     served = MetricsServer(
-        Address("127.0.0.1", 0), Told(lambda: (STATUS,), lambda: [TestMetrics.SUMS], "1")
+        Address("127.0.0.1", 0), StatusSource(lambda: (STATUS,), lambda: [TestMetrics.SUMS], "1")
     )
     yield served
     served.close()
@@ -294,7 +301,7 @@ class TestServer:
 
     def test_a_port_that_is_taken_is_an_error(self, server: MetricsServer) -> None:
         with pytest.raises(RunError, match="TG-511"):
-            MetricsServer(server.address, Told(lambda: (), lambda: [], "1"))
+            MetricsServer(server.address, StatusSource(lambda: (), lambda: [], "1"))
 
 
 class TestJsonLog:
@@ -342,7 +349,7 @@ class TestJsonLog:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(report.STYLE, "json", True)
-        place = Place("SELECT\n x", 8, 9, "a.sql")
+        place = Location("SELECT\n x", 8, 9, "a.sql")
         report.show([SqlError("TG-301", "no x", place=place, hint="try y")], "warning")
         report.show_error(report.InputProblem("no file"))
         first, second = map(json.loads, capsys.readouterr().err.splitlines())
@@ -360,7 +367,7 @@ def test_epochs_are_spans() -> None:
     provider = trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     times = EpochTimes("main", 5, 1000.0, (("cut", 1.0), ("run", 2.0)), 10, 4)
-    spans.emit(times, provider)
+    spans.export_spans(times, provider)
     cut, run, epoch = exporter.get_finished_spans()
     assert (cut.name, run.name, epoch.name) == ("cut", "run", "epoch")
     assert cut.parent.span_id == run.parent.span_id == epoch.context.span_id

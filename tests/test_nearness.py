@@ -100,7 +100,7 @@ def join_of(plan: n.Node) -> n.Join:
 def test_a_match_condition_says_where_to_look_and_how_far(
     clause: str, direction: str, lower: Any, upper: Any, opened: str
 ) -> None:
-    near = join_of(plan_of(f"SELECT l.v FROM l ASOF JOIN r {clause}")).nearness
+    near = join_of(plan_of(f"SELECT l.v FROM l ASOF JOIN r {clause}")).asof_condition
     assert near is not None
     assert (near.direction, near.lower, near.upper) == (direction, lower, upper)
     assert (near.lower_open, near.upper_open) == ("(" in opened, ")" in opened)
@@ -118,7 +118,7 @@ def test_the_nearest_row_may_be_bounded_on_both_sides(distance: str) -> None:
         plan_of(
             f"SELECT l.v FROM l ASOF NEAREST LEFT JOIN r MATCH_CONDITION (l.ts = r.ts) {distance}"
         )
-    ).nearness
+    ).asof_condition
     assert near is not None
     assert (near.direction, near.lower, near.upper) == ("nearest", -5 * SECOND, 5 * SECOND)
 
@@ -132,7 +132,7 @@ def test_a_row_that_may_wait_for_ever_has_no_event_time() -> None:
     assert not codes_of(windowed.format(waits.format("TOLERANCE INTERVAL '5' SECOND")))
 
 
-def test_what_no_watermark_makes_final_gives_changes_or_is_refused() -> None:
+def test_what_no_watermark_makes_final_gives_changes_or_is_rejectd() -> None:
     by_number = "SELECT l.v, r.v AS w FROM l ASOF JOIN r ON l.k = r.k AND l.v >= r.v"
     of_changes = "SELECT l.v, u.v AS w FROM l ASOF JOIN u ON l.k = u.k AND l.ts >= u.ts"
     for query in (by_number, of_changes):
@@ -143,7 +143,7 @@ def test_what_no_watermark_makes_final_gives_changes_or_is_refused() -> None:
     assert codes_of(f"{by_number} EMIT CHANGES", off) == ["TG-501"]
 
 
-def test_other_conditions_on_both_sides_are_refused() -> None:
+def test_other_conditions_on_both_sides_are_rejectd() -> None:
     query = (
         "SELECT l.v FROM l ASOF JOIN r MATCH_CONDITION (l.ts >= r.ts) ON l.k = r.k AND l.v < r.v"
     )
@@ -211,4 +211,4 @@ def test_a_condition_on_the_version_is_asked_after_it_is_found() -> None:
 )
 def test_whoever_reads_the_rows_waits_as_long_as_they_do(match: str, behind: int) -> None:
     join = join_of(plan_of(f"SELECT l.v, l.ts FROM l ASOF JOIN r {match} ON l.k = r.k"))
-    assert kind_of(join).held_back_us(join) == behind
+    assert kind_of(join).output_watermark_delay_us(join) == behind

@@ -9,20 +9,20 @@ import pyarrow as pa
 import pytest
 
 from tests.pipelines import House
-from tidegate.connectors.base import Pace
+from tidegate.connectors.base import EpochSizer
 
 
 @pytest.mark.parametrize(
     ("sizes", "taken"), [([], 0), ([500], 1), ([40, 60], 2), ([40, 61], 1), ([1] * 300, 100)]
 )
 def test_as_many_as_fit_and_one_at_least(sizes: list[int], taken: int) -> None:
-    pace = Pace()
+    pace = EpochSizer()
     pace.bytes = 100
     assert pace.fitting(sizes) == taken
 
 
 def test_epochs_come_to_take_the_time_they_should() -> None:
-    pace = Pace(target_seconds=2.0)
+    pace = EpochSizer(target_seconds=2.0)
     for _ in range(20):
         pace.learn(pace.bytes, seconds=0.5 + pace.bytes / 50e6)
     assert 0.5 + pace.bytes / 50e6 == pytest.approx(2.0, rel=0.05)
@@ -33,7 +33,7 @@ def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth
     noise: float,
 ) -> None:
     """Smaller epochs would take as long, and get nowhere."""
-    pace, dice = Pace(target_seconds=1.0), random.Random(1)
+    pace, dice = EpochSizer(target_seconds=1.0), random.Random(1)
     sizes = []
     for _ in range(60):
         sizes.append(pace.bytes)
@@ -45,14 +45,14 @@ def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth
 
 
 def test_an_epoch_that_was_slow_by_chance_is_made_up_for() -> None:
-    pace = Pace()
+    pace = EpochSizer()
     for number in range(40):
         pace.learn(pace.bytes, seconds=5.0 if number == 20 else 0.2 + pace.bytes / 50e6)
     assert pace.bytes == pytest.approx(40e6, rel=0.1)
 
 
 def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
-    pace = Pace()
+    pace = EpochSizer()
     pace.learn(100 << 20, seconds=1_000)
     assert pace.bytes == 25 << 20
     for _ in range(50):

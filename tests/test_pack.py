@@ -11,54 +11,62 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, PARTITION_SHIFT, SIDE
+from tidegate.columns import (
+    CONTROL,
+    EVENT_TIME,
+    INVALID_TIME,
+    OP,
+    ORIGIN,
+    PARTITION_SHIFT,
+    SELECTED,
+)
 from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.aggregate.groups import PANE, GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate
-from tidegate.operators.hold import Hold, spread_by
+from tidegate.operators.hold import HoldOperator, spread_by
 from tidegate.operators.operator import Operator
-from tidegate.operators.watermark import END_US, Tick, decode_ticks, encode_ticks
+from tidegate.operators.watermark import END_US, WatermarkUpdate, decode_updates, encode_updates
 from tidegate.spark.tasks import shuffle as pack
-from tidegate.spark.tasks.protocol import Order, late_bytes, note_bytes, tick_bytes
-from tidegate.spark.tasks.shuffle import PASSING, Packer, PackSpec
+from tidegate.spark.tasks.protocol import EpochSpec, late_bytes, report_bytes, watermark_bytes
+from tidegate.spark.tasks.shuffle import PASSING, ShuffleSpec, ShuffleWriter
 from tidegate.state.codec import tables_from_bytes
 
 L = pa.int64()
 KEY_GROUPS = 4
-HOLD = Hold(pa.schema([("c0", L), ("c1", L)]))
-ORDER = Order(0, 7, 1_000)
+HOLD = HoldOperator(pa.schema([("c0", L), ("c1", L)]))
+ORDER = EpochSpec(0, 7, 1_000)
 
 
-def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]) -> PackSpec:
+def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...]) -> ShuffleSpec:
     named = tuple((name, name) for name in columns)
     delays, local = ((0, 0),), ((0, 0), (1000, 1))
-    return PackSpec(("s",), operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
+    return ShuffleSpec(("s",), operator, 0, named, delays, (0,), local, KEY_GROUPS, hashed=hashed)
 
 
-def hold_spec() -> PackSpec:
+def hold_spec() -> ShuffleSpec:
     return spec_of(HOLD, (PANE, "c0", "c1"), spread_by(HOLD.output))
 
 
 def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
     numbers = np.arange(first, first + count)
     times = numbers * 10
-    columns = {MARK: times, LIVE: [True] * count, PANE: np.full(count, 60), "c0": numbers}
-    columns[SIDE] = pa.nulls(count, pa.binary())
+    columns = {EVENT_TIME: times, SELECTED: [True] * count, PANE: np.full(count, 60), "c0": numbers}
+    columns[CONTROL] = pa.nulls(count, pa.binary())
     return pa.record_batch({**columns, "c1": times, **more})
 
 
 def sent(
-    spec: PackSpec, batches: list[pa.RecordBatch], order: Order = ORDER, task: int = 3
+    spec: ShuffleSpec, batches: list[pa.RecordBatch], epoch_spec: EpochSpec = ORDER, task: int = 3
 ) -> list[list[dict[str, Any]]]:
     """The rows of each batch that a task sends."""
-    work = Packer(spec, task, order)
+    work = ShuffleWriter(spec, task, epoch_spec)
     parts = [part for item in batches for part in work.add(item)]
     return [part.to_pylist() for part in (*parts, *work.finish())]
 
 
 def values(operator: Operator, rows: list[dict[str, Any]]) -> list[int]:
     blobs = [row["data"] for row in rows if row["data"] is not None and row["port"] == 0]
-    tables = [tables_from_bytes(blob, operator.packed[0])[0] for blob in blobs]
+    tables = [tables_from_bytes(blob, operator.shuffle_schemas[0])[0] for blob in blobs]
     return [value for table in tables for value in table.column("c0").to_pylist()]
 
 
@@ -85,19 +93,24 @@ def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPat
     *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
     assert {row["ticks"] for rows in early for row in rows} == {b""}
     assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
-    assert {tick.mark_us for row in last for tick in decode_ticks(row["ticks"])} == {9_990}
+    assert {update.mark_us for row in last for update in decode_updates(row["ticks"])} == {9_990}
 
 
 def test_every_partition_tells_its_own_time() -> None:
     origins = [0, 1 << PARTITION_SHIFT] * 5
     (rows,) = sent(hold_spec(), [batch(0, 10, **{ORIGIN: pa.array(origins, L)})])
-    assert decode_ticks(rows[0]["ticks"]) == [Tick(0, 0, 80), Tick(0, 1, 90)]
+    assert decode_updates(rows[0]["ticks"]) == [
+        WatermarkUpdate(0, 0, 80),
+        WatermarkUpdate(0, 1, 90),
+    ]
 
 
 def test_the_end_of_input_is_a_time_beyond_all_others() -> None:
-    (rows,) = sent(hold_spec(), [], Order(0, 7, 1_000, ends=True))
+    (rows,) = sent(hold_spec(), [], EpochSpec(0, 7, 1_000, ends=True))
     assert [row["kg"] for row in rows] == list(range(KEY_GROUPS))
-    assert {tick for row in rows for tick in decode_ticks(row["ticks"])} == {Tick(0, 0, END_US)}
+    assert {update for row in rows for update in decode_updates(row["ticks"])} == {
+        WatermarkUpdate(0, 0, END_US)
+    }
 
 
 def test_one_task_speaks_to_every_key_group_even_if_it_read_nothing() -> None:
@@ -109,28 +122,32 @@ def test_one_task_speaks_to_every_key_group_even_if_it_read_nothing() -> None:
 
 
 def test_the_tick_of_an_operator_below_goes_on_by_its_place_in_the_port() -> None:
-    told = pa.array([tick_bytes(Tick(1000, 0, 55))] + [None] * 9, pa.binary())
-    dead = {LIVE: [False] * 10, MARK: pa.nulls(10, L)}
-    (rows,) = sent(hold_spec(), [batch(0, 10, **{SIDE: told, **dead})])
-    assert {tick for row in rows for tick in decode_ticks(row["ticks"])} == {Tick(1, 0, 55)}
+    told = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))] + [None] * 9, pa.binary())
+    dead = {SELECTED: [False] * 10, EVENT_TIME: pa.nulls(10, L)}
+    (rows,) = sent(hold_spec(), [batch(0, 10, **{CONTROL: told, **dead})])
+    assert {update for row in rows for update in decode_updates(row["ticks"])} == {
+        WatermarkUpdate(1, 0, 55)
+    }
     assert not any(row["data"] for row in rows)
 
 
 def test_the_tick_of_a_shared_operator_reaches_every_place_that_it_has_in_the_port() -> None:
     spec = replace(hold_spec(), local=((1000, 0), (0, 1), (1000, 2)))
-    told = pa.array([tick_bytes(Tick(1000, 0, 55))], pa.binary())
-    dead = {LIVE: [False], MARK: pa.nulls(1, L)}
-    (rows,) = sent(spec, [batch(0, 1, **{SIDE: told, **dead})])
-    assert {row["ticks"] for row in rows} == {encode_ticks([Tick(0, 0, 55), Tick(2, 0, 55)])}
+    told = pa.array([watermark_bytes(WatermarkUpdate(1000, 0, 55))], pa.binary())
+    dead = {SELECTED: [False], EVENT_TIME: pa.nulls(1, L)}
+    (rows,) = sent(spec, [batch(0, 1, **{CONTROL: told, **dead})])
+    assert {row["ticks"] for row in rows} == {
+        encode_updates([WatermarkUpdate(0, 0, 55), WatermarkUpdate(2, 0, 55)])
+    }
 
 
 def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
-    marks = pa.array([BAD_MARK, 5, BAD_MARK, 7], L)
+    marks = pa.array([INVALID_TIME, 5, INVALID_TIME, 7], L)
     live = [False, True, False, True]
-    (rows,) = sent(hold_spec(), [batch(0, 4, **{MARK: marks, LIVE: live})])
-    (note,) = [row["data"] for row in rows if row["port"] == PASSING]
-    assert json.loads(note[1:]) == {"streams": ["s"], "bad": 2}
-    assert {tick.mark_us for row in rows for tick in decode_ticks(row["ticks"])} == {7}
+    (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
+    (report,) = [row["data"] for row in rows if row["port"] == PASSING]
+    assert json.loads(report[1:]) == {"streams": ["s"], "bad": 2}
+    assert {update.mark_us for row in rows for update in decode_updates(row["ticks"])} == {7}
     assert sorted(values(HOLD, rows)) == [1, 3]
 
 
@@ -143,17 +160,19 @@ def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyP
     spec = spec_of(operator, (PANE, "k0"), ("k0",))
     batches = [batch(0, 500, k0=pa.array(np.arange(500) % 5)) for _ in range(50)]
     (rows,) = sent(spec, batches)
-    tables = [tables_from_bytes(r["data"], operator.packed[0])[0] for r in rows if r["data"]]
+    tables = [
+        tables_from_bytes(r["data"], operator.shuffle_schemas[0])[0] for r in rows if r["data"]
+    ]
     assert sum(sum(table.column("_rows").to_pylist()) for table in tables) == 25_000
 
 
-@pytest.mark.parametrize("aside", [late_bytes(b"x" * 2_000), note_bytes({"x": "y" * 2_000})])
+@pytest.mark.parametrize("aside", [late_bytes(b"x" * 2_000), report_bytes({"x": "y" * 2_000})])
 def test_what_passes_is_sent_early_too_and_as_it_came(
     monkeypatch: pytest.MonkeyPatch, aside: bytes
 ) -> None:
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
-    sides = pa.array([aside] * 10, pa.binary())
-    parts = sent(hold_spec(), [batch(0, 10, **{SIDE: sides}) for _ in range(5)])
+    control = pa.array([aside] * 10, pa.binary())
+    parts = sent(hold_spec(), [batch(0, 10, **{CONTROL: control}) for _ in range(5)])
     assert len(parts) == 6
     passing = [row["data"] for rows in parts for row in rows if row["port"] == PASSING]
     assert passing == [aside] * 50

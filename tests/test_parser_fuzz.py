@@ -12,7 +12,7 @@ from tests.compiling import TESTS, compile_text
 from tidegate.sql.parser import parse_script
 
 SCRIPTS = [path.read_text("utf-8") for path in sorted(TESTS.glob("plans/*.sql"))]
-SCRIPTS += [path.read_text("utf-8") for path in sorted(TESTS.glob("refusals/*.sql"))]
+SCRIPTS += [path.read_text("utf-8") for path in sorted(TESTS.glob("rejections/*.sql"))]
 SCRIPTS += [nexmark.query(name) for name in nexmark.names()]
 PIECES = [re.findall(r"\s+|\w+|'[^']*'|.", script) for script in SCRIPTS]
 WORDS = sorted({piece for pieces in PIECES for piece in pieces if not piece.isspace()})

@@ -86,7 +86,7 @@ def test_tasks_that_do_not_reach_a_store_are_run_again_until_they_do(
     told = "the server does not answer"
     text = f"thrown from the Python worker\nStorageError: error[TG-613]: s3://b/x: {told}\n"
 
-    def away(loop: Any, order: Any) -> None:
+    def away(loop: Any, epoch_spec: Any) -> None:
         if len(said) < 7:
             said.append(loop.status()[0].error)
             raise JobFailed(RuntimeError(text))
@@ -125,7 +125,7 @@ def test_workers_that_leave_in_mid_epoch_take_no_share_with_them(
     build = Looped._build
 
     def built(self: Looped, members: Any, job: Any) -> Any:
-        unread.extend(len(shares) - job.tasks for shares in job.order.shares.values())
+        unread.extend(len(splits) - job.tasks for splits in job.epoch_spec.splits.values())
         return build(self, members, job)
 
     monkeypatch.setattr(Looped, "_build", built)
@@ -138,7 +138,7 @@ def test_workers_that_leave_in_mid_epoch_take_no_share_with_them(
 def failing(times: int) -> Any:
     left = [times]
 
-    def job(loop: Any, order: Any) -> None:
+    def job(loop: Any, epoch_spec: Any) -> None:
         loop._frames.forget()
         if left[0]:
             left[0] -= 1

@@ -18,10 +18,10 @@ def progress(script: str, folder: Path, **settings: Any) -> list[tuple[int, int]
     places = (str(folder / "data"), str(folder / "offsets"))
     opened = SOURCES[source.connector](SourceContext(source, *places, Settings.of(settings)))
     found: list[tuple[int, int] | None] = []
-    cut = opened.cut(None, 2)
-    while cut is not None and len(found) < 4:
-        found.append(cut.progress)
-        cut = opened.cut(cut.offset, 2)
+    input_range = opened.plan_range(None, 2)
+    while input_range is not None and len(found) < 4:
+        found.append(input_range.progress)
+        input_range = opened.plan_range(input_range.offset, 2)
     return found
 
 

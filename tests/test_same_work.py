@@ -10,7 +10,7 @@ from tests.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.operators.operator import NO_LIMITS, Limits
 from tidegate.physical.planner import OperatorPlan, plan_physical
 from tidegate.plan.rewrite.optimizer import optimise
-from tidegate.runtime.frames import below, do_the_same, is_shareable
+from tidegate.runtime.frames import below, is_equivalent, is_shareable
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = f"SELECT auction, count(*) AS n FROM bids GROUP BY auction, TUMBLE(ts, {MINUTE})"
@@ -53,7 +53,7 @@ def _declared(query: str) -> str:
 def test_the_rest_of_a_query_does_not_matter(one: str, other: str) -> None:
     first, second = lowest(one, other)
     assert is_shareable(first) and is_shareable(second)
-    assert do_the_same(first, second) and do_the_same(second, first)
+    assert is_equivalent(first, second) and is_equivalent(second, first)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_the_rest_of_a_query_does_not_matter(one: str, other: str) -> None:
     ],
 )
 def test_what_differs_in_or_below_an_operator_does(other: str) -> None:
-    assert not do_the_same(*lowest(COUNT, other))
+    assert not is_equivalent(*lowest(COUNT, other))
 
 
 def test_what_the_meaning_of_state_leaves_out_counts_too() -> None:
     day, days = (f"WITH (state_ttl = '{ttl}') AS {KEYED}" for ttl in ("1 day", "2 days"))
     one, same, other = lowest(day, day, days)
-    assert do_the_same(one, same)
-    assert one.meaning == other.meaning and not do_the_same(one, other)
+    assert is_equivalent(one, same)
+    assert one.canonical_form == other.canonical_form and not is_equivalent(one, other)
     free, bounded = lowest(KEYED, KEYED, limits=(NO_LIMITS, Limits(5, 10)))
-    assert free.meaning == bounded.meaning and not do_the_same(free, bounded)
+    assert free.canonical_form == bounded.canonical_form and not is_equivalent(free, bounded)
 
 
 def test_late_rows_and_what_lookups_find_stay_with_their_stream() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate.columns import OP
 from tidegate.connectors.changelog import folded, standing
 from tidegate.errors import RunError
-from tidegate.testing.compare import Output
+from tidegate.testing.compare import StreamOutput
 from tidegate.types import ChangelogKind
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), (OP, pa.string())])
@@ -27,7 +27,7 @@ def table(rows: list[tuple[Any, ...]]) -> pa.Table:
 
 
 def model(rows: pa.Table, kind: ChangelogKind) -> list[str]:
-    output = Output(kind, KEY if kind is ChangelogKind.UPSERT else ())
+    output = StreamOutput(kind, KEY if kind is ChangelogKind.UPSERT else ())
     output.add(rows)
     return sorted(map(repr, output.all_rows()))
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from tidegate.errors import DataDirectoryError
 from tidegate.state import state_file as files
-from tidegate.state.state_file import FileBackend, Head, StateFile, files_of
+from tidegate.state.state_file import FileBackend, StateFile, StateHandle, files_of
 
 WHAT = "the state of the stream s, operator w"
 
@@ -56,18 +56,18 @@ class Folder:
     def read(self, name: str) -> memoryview:
         return memoryview(self.files[name])
 
-    def open(self, head: Head | None) -> FileBackend:
-        return FileBackend(head, self.read, WHAT)
+    def open(self, handle: StateHandle | None) -> FileBackend:
+        return FileBackend(handle, self.read, WHAT)
 
-    def save(self, backend: FileBackend) -> Head:
+    def save(self, backend: FileBackend) -> StateHandle:
         file = self.new()
-        head = backend.save(file)
+        handle = backend.save(file)
         file.close()
-        return Head.of(head.as_json())
+        return StateHandle.of(handle.as_json())
 
-    def keep(self, *heads: Head) -> None:
+    def keep(self, *state_handles: StateHandle) -> None:
         """Remove what these heads do not need."""
-        needed = {name for head in heads for name in files_of(head, self.read, WHAT)}
+        needed = {name for handle in state_handles for name in files_of(handle, self.read, WHAT)}
         self.files = {name: data for name, data in self.files.items() if name in needed}
 
 
@@ -98,12 +98,12 @@ class Model(RuleBasedStateMachine):
         # Small states are written anew each time; here the others are tested too.
         files._FEW_BYTES = few
         self.folder = Folder()
-        self.heads: list[Head | None] = [None, None]
+        self.state_handles: list[StateHandle | None] = [None, None]
         self.stored: list[dict[tuple[str, bytes], bytes]] = [{}, {}]
         self.reopen()
 
     def reopen(self) -> None:
-        self.backends = [self.folder.open(head) for head in self.heads]
+        self.backends = [self.folder.open(handle) for handle in self.state_handles]
         self.model = [dict(stored) for stored in self.stored]
 
     @rule(group=st.integers(0, 1), name=names, key=keys, value=st.binary(max_size=300))
@@ -126,10 +126,10 @@ class Model(RuleBasedStateMachine):
         """An epoch: one file for the key groups that were touched; the others keep their heads."""
         file = self.folder.new()
         for group in sorted(touched):
-            self.heads[group] = self.backends[group].save(file)
+            self.state_handles[group] = self.backends[group].save(file)
             self.stored[group] = self.model[group]
         file.close()
-        self.folder.keep(*(head for head in self.heads if head is not None))
+        self.folder.keep(*(handle for handle in self.state_handles if handle is not None))
         self.reopen()
 
     @rule()
@@ -169,8 +169,10 @@ def test_it_is_a_dictionary_over_any_saves_and_restarts(monkeypatch: pytest.Monk
     )
 
 
-def filled(folder: Folder, entries: dict[bytes, bytes], head: Head | None = None) -> Head:
-    backend = folder.open(head)
+def filled(
+    folder: Folder, entries: dict[bytes, bytes], handle: StateHandle | None = None
+) -> StateHandle:
+    backend = folder.open(handle)
     for key, value in entries.items():
         backend.put("e", key, value)
     return folder.save(backend)
@@ -178,8 +180,8 @@ def filled(folder: Folder, entries: dict[bytes, bytes], head: Head | None = None
 
 def test_entries_lie_where_tables_can_be_read_without_a_copy() -> None:
     folder = Folder()
-    head = filled(folder, {b"k": b"x" * 100, b"l": b"y"})
-    backend = folder.open(head)
+    handle = filled(folder, {b"k": b"x" * 100, b"l": b"y"})
+    backend = folder.open(handle)
     places = list(backend._index.entries.values())
     assert [offset % 64 for _, offset, _, _ in places] == [0, 0]
     assert isinstance(backend.get("e", b"k"), memoryview)
@@ -192,11 +194,11 @@ def test_a_flipped_byte_is_an_error_or_a_byte_that_nobody_reads(
     """Every byte of every file, over a state that lies in three of them."""
     monkeypatch.setattr(files, "_FEW_BYTES", 0)
     folder = Folder()
-    head = filled(folder, {bytes([n]): bytes([n]) * 90 for n in range(3)})
-    head = filled(folder, {bytes([n]): bytes([n]) * 90 for n in range(3, 6)}, head)
-    head = filled(folder, {b"last": b"z" * 10}, head)
-    expected = scanned(folder.open(head), "e")
-    whole, refused, read = dict(folder.files), 0, 0
+    handle = filled(folder, {bytes([n]): bytes([n]) * 90 for n in range(3)})
+    handle = filled(folder, {bytes([n]): bytes([n]) * 90 for n in range(3, 6)}, handle)
+    handle = filled(folder, {b"last": b"z" * 10}, handle)
+    expected = scanned(folder.open(handle), "e")
+    whole, rejectd, read = dict(folder.files), 0, 0
     for name, data in whole.items():
         for place in range(len(data)):
             damaged = bytearray(data)
@@ -204,25 +206,25 @@ def test_a_flipped_byte_is_an_error_or_a_byte_that_nobody_reads(
             folder.files = {**whole, name: bytes(damaged)}
             files._whole.clear()
             try:
-                assert scanned(folder.open(head), "e") == expected
+                assert scanned(folder.open(handle), "e") == expected
                 read += 1
             except DataDirectoryError as error:
-                refused += 1
+                rejectd += 1
                 assert error.code == "TG-605" and error.message.startswith(WHAT)
     # All entries and the newest index are covered; old indexes and the gaps are not read.
-    assert refused == sum(map(len, expected.values())) + head.length
+    assert rejectd == sum(map(len, expected.values())) + handle.length
     assert read > 0
 
 
 def test_files_that_are_cut_short_are_an_error_at_every_length() -> None:
     folder = Folder()
-    head = filled(folder, {b"k": b"x" * 100, b"l": b"y" * 70})
-    whole = folder.files[head.file]
-    for length in range(head.offset + head.length):
-        folder.files[head.file] = whole[:length]
+    handle = filled(folder, {b"k": b"x" * 100, b"l": b"y" * 70})
+    whole = folder.files[handle.file]
+    for length in range(handle.offset + handle.length):
+        folder.files[handle.file] = whole[:length]
         files._whole.clear()
         with pytest.raises(DataDirectoryError) as caught:
-            scanned(folder.open(head), "e")
+            scanned(folder.open(handle), "e")
         assert caught.value.code == "TG-605"
 
 
@@ -230,10 +232,10 @@ def test_another_format_is_named() -> None:
     folder = Folder()
     file = folder.new()
     data = b"[99,[],[],{}]"
-    head = Head(file.name, file.append(data), len(data), files.zlib.crc32(data))
+    handle = StateHandle(file.name, file.append(data), len(data), files.zlib.crc32(data))
     file.close()
     with pytest.raises(DataDirectoryError, match="its format is 99"):
-        folder.open(head)
+        folder.open(handle)
 
 
 def kept_bytes(folder: Folder) -> int:
@@ -243,9 +245,9 @@ def kept_bytes(folder: Folder) -> int:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_kept_is_at_most_about_twice_what_is_needed(seed: int) -> None:
     dice = random.Random(seed)
-    folder, head, model = Folder(), None, dict[bytes, bytes]()
+    folder, handle, model = Folder(), None, dict[bytes, bytes]()
     for _ in range(150):
-        backend = folder.open(head)
+        backend = folder.open(handle)
         for _ in range(dice.randrange(12)):
             key, value = dice.randbytes(1), dice.randbytes(dice.choice([500, 4_000]))
             backend.put("e", key, value)
@@ -253,9 +255,9 @@ def test_what_is_kept_is_at_most_about_twice_what_is_needed(seed: int) -> None:
         for key in dice.sample(sorted(model), min(len(model), dice.randrange(8))):
             backend.delete("e", key)
             del model[key]
-        head = folder.save(backend)
-        folder.keep(head)
-        assert scanned(folder.open(head), "e") == model
+        handle = folder.save(backend)
+        folder.keep(handle)
+        assert scanned(folder.open(handle), "e") == model
         needed = sum(-(-len(value) // 64) * 64 for value in model.values())
         # Each file also ends in the index it was written with, of under 100 bytes an entry.
         indexes = len(folder.files) * (len(model) + 12) * 100
@@ -266,29 +268,29 @@ def test_a_small_change_writes_little() -> None:
     """One per cent of the entries of a state of 40 MB."""
     folder = Folder()
     value = bytes(20_000)
-    head = filled(folder, {n.to_bytes(8): value for n in range(2_000)})
+    handle = filled(folder, {n.to_bytes(8): value for n in range(2_000)})
     before = kept_bytes(folder)
     changed = {n.to_bytes(8): value for n in random.Random(1).sample(range(2_000), 20)}
-    head = filled(folder, changed, head)
+    handle = filled(folder, changed, handle)
     assert kept_bytes(folder) - before < 0.02 * before
-    assert len(scanned(folder.open(head), "e")) == 2_000
+    assert len(scanned(folder.open(handle), "e")) == 2_000
 
 
 def test_a_key_group_that_changes_nothing_writes_its_index_alone() -> None:
     folder = Folder()
-    head = filled(folder, {n.to_bytes(8): bytes(10_000) for n in range(50)})
-    again = folder.save(folder.open(head))
+    handle = filled(folder, {n.to_bytes(8): bytes(10_000) for n in range(50)})
+    again = folder.save(folder.open(handle))
     assert len(folder.files[again.file]) < 10_000
-    assert files_of(again, folder.read, WHAT) == {head.file, again.file}
+    assert files_of(again, folder.read, WHAT) == {handle.file, again.file}
 
 
 def test_what_is_remembered_as_whole_does_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files, "_MOST_KNOWN", 50)
-    folder, head = Folder(), None
+    folder, handle = Folder(), None
     for n in range(200):
-        head = filled(folder, {bytes([n]): b"x"}, head)
-        folder.keep(head)
+        handle = filled(folder, {bytes([n]): b"x"}, handle)
+        folder.keep(handle)
     assert len(files._whole) <= 50
-    assert len(scanned(folder.open(head), "e")) == 200
+    assert len(scanned(folder.open(handle), "e")) == 200

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, SIDE
+from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, SELECTED
 from tidegate.errors import DataDirectoryError
 from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.aggregate.groups import HASH, PANE, GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import Origin, Tick, decode_ticks
-from tidegate.runtime.epoch import Notes
-from tidegate.spark.tasks.protocol import Order, OrderPlace, late_bytes, note_bytes
-from tidegate.spark.tasks.shuffle import PackSpec, packer
+from tidegate.operators.watermark import Origin, WatermarkUpdate, decode_updates
+from tidegate.runtime.epoch import EpochReport
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore, late_bytes, report_bytes
+from tidegate.spark.tasks.shuffle import ShuffleSpec, shuffle_writer
 from tidegate.spark.tasks.sink_write import StagedSink, StagingSpec, staging
 from tidegate.spark.tasks.step import StepSpec, stepper
 from tidegate.state import state_file as files
@@ -49,7 +49,7 @@ class Epoch:
 
     rows: list[tuple[Any, ...]]
     mark: int | None
-    notes: Notes
+    reports: EpochReport
     passing: list[bytes]
 
 
@@ -60,42 +60,42 @@ class Tasks:
         self.folder = folder
         self.running = running
         self.delay = delay
-        self.place = OrderPlace(str(folder / "orders"), "order.json")
-        self.order = Order(0, 0, 0)
+        self.place = EpochSpecStore(str(folder / "orders"), "order.json")
+        self.epoch_spec = EpochSpec(0, 0, 0)
 
     def restarted(self, running: WindowAggregate) -> Tasks:
         """Another process with the same heads."""
         files._whole.clear()
         again = Tasks(self.folder, running, self.delay)
-        again.order = self.order
+        again.epoch_spec = self.epoch_spec
         return again
 
     def packed(self, rows: Iterable[Row], ends: bool = False) -> list[pa.RecordBatch]:
         """(key, seconds, value) as a task sends them; a dead row (key -1) tells time."""
         listed = list(rows)
-        self.order = replace(self.order, ends=ends)
-        self.place.write(self.order)
+        self.epoch_spec = replace(self.epoch_spec, ends=ends)
+        self.place.write(self.epoch_spec)
         names = [PANE, HASH, "k0", *(f"a{i}_0" for i, _ in enumerate(self.running.spec.calls))]
         given = {PANE: "x0", HASH: "x1", "k0": "x2"}
         columns = tuple((name, given.get(name, "x3")) for name in names)
         delays, local = ((0, self.delay),), ((0, 0),)
-        spec = PackSpec(("sales",), self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
+        spec = ShuffleSpec(("sales",), self.running, 0, columns, delays, (0,), local, KEY_GROUPS)
         batch = pa.record_batch(
             {
                 ORIGIN: pa.array([0] * len(listed), pa.int32()),
-                MARK: pa.array([at * SECOND for _, at, _ in listed], L),
-                LIVE: [key >= 0 for key, _, _ in listed],
-                SIDE: pa.nulls(len(listed), pa.binary()),
+                EVENT_TIME: pa.array([at * SECOND for _, at, _ in listed], L),
+                SELECTED: [key >= 0 for key, _, _ in listed],
+                CONTROL: pa.nulls(len(listed), pa.binary()),
                 "x0": pa.array([at // 10 * 10 * SECOND for _, at, _ in listed], L),
                 "x1": pa.array([key for key, _, _ in listed], L),
                 "x2": pa.array([key for key, _, _ in listed], L),
                 "x3": pa.array([value for _, _, value in listed], L),
             }
         )
-        return list(packer(spec, self.place)(iter([batch])))
+        return list(shuffle_writer(spec, self.place)(iter([batch])))
 
     def run(self, packed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        runner = Runner(1000, self.running, ((Origin(0),),), meaning=repr(self.running))
+        runner = Runner(1000, self.running, ((Origin(0),),), canonical_form=repr(self.running))
         names = tuple(self.running.output.names)
         state = str(self.folder / "state")
         spec = StepSpec("sales", KEY, runner, state, names, False, False)
@@ -103,21 +103,28 @@ class Tasks:
 
     def epoch(self, *rows: Row, ends: bool = False) -> Epoch:
         found = self.attempt(*rows, ends=ends)
-        heads = {**self.order.heads.get(KEY, {}), **found.notes.heads[KEY]}
-        self.order = replace(self.order, epoch=self.order.epoch + 1, heads={KEY: heads})
+        state_handles = {
+            **self.epoch_spec.state_handles.get(KEY, {}),
+            **found.reports.state_handles[KEY],
+        }
+        self.epoch_spec = replace(
+            self.epoch_spec, epoch=self.epoch_spec.epoch + 1, state_handles={KEY: state_handles}
+        )
         return found
 
     def attempt(self, *rows: Row, ends: bool = False) -> Epoch:
         """An epoch that nobody decides."""
         table = pa.Table.from_batches(self.run(self.packed(rows, ends)))
-        live = table.filter(table.column(LIVE)).select(self.running.output.names)
-        sides = table.column(SIDE).drop_null().to_pylist()
-        ticks = [tick for item in sides if item[:1] == b"T" for tick in decode_ticks(item[1:])]
-        assert len(ticks) <= 1, "one key group speaks for all"
-        notes = Notes.of(item[1:] for item in sides if item[:1] == b"N")
-        passing = [item for item in sides if item[:1] == b"L"]
+        live = table.filter(table.column(SELECTED)).select(self.running.output.names)
+        control = table.column(CONTROL).drop_null().to_pylist()
+        updates = [
+            update for item in control if item[:1] == b"T" for update in decode_updates(item[1:])
+        ]
+        assert len(updates) <= 1, "one key group speaks for all"
+        reports = EpochReport.of(item[1:] for item in control if item[:1] == b"N")
+        passing = [item for item in control if item[:1] == b"L"]
         found = sorted(tuple(row.values()) for row in live.to_pylist())
-        return Epoch(found, ticks[0].mark_us if ticks else None, notes, passing)
+        return Epoch(found, updates[0].mark_us if updates else None, reports, passing)
 
     def files(self) -> list[Path]:
         return sorted((self.folder / "state").glob("*"))
@@ -129,8 +136,8 @@ def test_ticks_reach_every_key_group_and_rows_one(tmp_path: Path) -> None:
     rows = packed.to_pylist()
     assert [row["kg"] for row in rows] == [0, 1, 2, 3]
     assert [row["data"] is not None for row in rows] == [False, True, False, False]
-    heard = {tick for row in rows for tick in decode_ticks(row["ticks"])}
-    assert heard == {Tick(0, 0, 10 * SECOND)}
+    heard = {update for row in rows for update in decode_updates(row["ticks"])}
+    assert heard == {WatermarkUpdate(0, 0, 10 * SECOND)}
 
 
 def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_path: Path) -> None:
@@ -143,7 +150,7 @@ def test_a_window_is_kept_over_epochs_and_restarts_and_closes_with_its_tick(tmp_
     assert second.mark == 10 * SECOND
     late = tasks.epoch((1, 2, 5), (1, 10, 6))
     assert (late.rows, late.mark) == ([], 10 * SECOND)
-    assert sum(report["late_rows"] for report in late.notes.reports[KEY]) == 1
+    assert sum(report["late_rows"] for report in late.reports.reports[KEY]) == 1
     assert tasks.epoch(ends=True).rows == [(1, 20 * SECOND, 6, 6)]
 
 
@@ -154,17 +161,19 @@ def test_a_task_that_runs_again_gives_the_same_rows_and_writes_another_file(tmp_
     assert attempts[0].rows == [(1, 10 * SECOND, 15), (2, 10 * SECOND, 20)]
     assert all(attempt.rows == attempts[0].rows for attempt in attempts)
     assert len(tasks.files()) == 4
-    named = {head[0] for attempt in attempts for head in attempt.notes.heads[KEY].values()}
+    named = {
+        handle[0] for attempt in attempts for handle in attempt.reports.state_handles[KEY].values()
+    }
     assert len(named) == 3 and all(name.startswith("000-000000000001-") for name in named)
 
 
 def test_a_task_writes_one_file_for_all_its_key_groups_and_notes_name_it(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, operator("sum"))
-    notes = tasks.epoch((0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)).notes
+    reports = tasks.epoch((0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)).reports
     (file,) = tasks.files()
-    assert notes.heads[KEY].keys() == {"0", "1", "2", "3"}
-    assert {head[0] for head in notes.heads[KEY].values()} == {file.name}
-    assert notes.files[KEY] == {file.name}
+    assert reports.state_handles[KEY].keys() == {"0", "1", "2", "3"}
+    assert {handle[0] for handle in reports.state_handles[KEY].values()} == {file.name}
+    assert reports.files[KEY] == {file.name}
 
 
 def test_a_changed_operator_forgets_its_rows_but_not_the_time(tmp_path: Path) -> None:
@@ -173,7 +182,7 @@ def test_a_changed_operator_forgets_its_rows_but_not_the_time(tmp_path: Path) ->
     changed = tasks.restarted(operator("max"))
     found = changed.epoch((2, 13, 7), (3, 1, 1))
     assert (found.rows, found.mark) == ([], 13 * SECOND)
-    reports = found.notes.reports[KEY]
+    reports = found.reports.reports[KEY]
     assert {report["discarded"] for report in reports} == {1}
     assert sum(report["late_rows"] for report in reports) == 1
     assert changed.epoch((-1, 20, 0)).rows == [(2, 20 * SECOND, 7)]
@@ -186,7 +195,7 @@ def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
     expected = tasks.restarted(operator("sum")).attempt((1, 4, 5), (-1, 11, 0)).rows
     (file, other) = sorted(tasks.files())
     (file, other) = (file, other) if file.name in _named(tasks) else (other, file)
-    whole, refused = file.read_bytes(), 0
+    whole, rejectd = file.read_bytes(), 0
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
@@ -196,16 +205,16 @@ def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
         try:
             assert hurt.attempt((1, 4, 5), (-1, 11, 0)).rows == expected
         except DataDirectoryError as error:
-            refused += 1
+            rejectd += 1
             assert error.code == "TG-605"
             assert "the stream sales, operator window_aggregate" in error.message
             assert "remove the data" in (error.hint or "")
     # What is left are the gaps between entries.
-    assert refused > len(whole) / 3 * 0.6
+    assert rejectd > len(whole) / 3 * 0.6
 
 
 def _named(tasks: Tasks) -> set[str]:
-    return {head[0] for head in tasks.order.heads[KEY].values()}
+    return {handle[0] for handle in tasks.epoch_spec.state_handles[KEY].values()}
 
 
 @pytest.mark.parametrize("length", [None, 0, 1, 63, 64, 200])
@@ -240,8 +249,8 @@ class Kept:
 
 
 def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: Path) -> None:
-    place = OrderPlace(str(tmp_path), "order.json")
-    place.write(Order(2, 9, 0))
+    place = EpochSpecStore(str(tmp_path), "order.json")
+    place.write(EpochSpec(2, 9, 0))
     one, two, late = Kept(), Kept(), Kept()
     sinks = (
         StagedSink("one", one, ("a", "b"), ("x", "y")),
@@ -256,34 +265,34 @@ def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: 
             "l": pa.array([None, None, None, 5, None], L),
             "is_late": [False, False, False, True, False],
             ORIGIN: pa.array([0, 1, 0, None, 0], pa.int32()),
-            MARK: pa.array([70, 30, None, None, BAD_MARK], L),
-            LIVE: [True, True, False, False, False],
-            SIDE: pa.array(
-                [None, None, note_bytes({"streams": ["s"], "rows": 3}), None, late_bytes(b"")],
+            EVENT_TIME: pa.array([70, 30, None, None, INVALID_TIME], L),
+            SELECTED: [True, True, False, False, False],
+            CONTROL: pa.array(
+                [None, None, report_bytes({"streams": ["s"], "rows": 3}), None, late_bytes(b"")],
                 pa.binary(),
             ),
         }
     )
     (out,) = staging(spec, place)(iter([batch]))
-    notes = Notes.of(out.column(0).to_pylist())
+    reports = EpochReport.of(out.column(0).to_pylist())
     assert pa.concat_tables(one.tables).to_pylist() == [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]
     assert pa.concat_tables(two.tables).to_pylist() == [{"b": "p"}, {"b": "q"}]
     assert pa.concat_tables(late.tables).to_pylist() == [{"l": 5}]
     stamp = "002-000000000009"
-    assert notes.tokens == {
+    assert reports.committables == {
         "one": [f"{stamp}: 2"],
         "two": [f"{stamp}: 2"],
         "late": [f"{stamp}: 1"],
     }
-    told = notes.streams["s"]
+    told = reports.streams["s"]
     assert (told.rows_in, told.rows_out, told.bad, told.marks) == (3, 2, 1, {"0": 70, "1": 30})
 
 
 def test_orders_of_two_drivers_are_apart_and_forgotten_with_them(tmp_path: Path) -> None:
-    one, two = (OrderPlace(str(tmp_path), name) for name in ("a.json", "b.json"))
-    first = Order(0, 1, 5, True, {"s": [[1], []]}, {KEY: {"0": ["f", 0, 1, 2]}})
+    one, two = (EpochSpecStore(str(tmp_path), name) for name in ("a.json", "b.json"))
+    first = EpochSpec(0, 1, 5, True, {"s": [[1], []]}, {KEY: {"0": ["f", 0, 1, 2]}})
     one.write(first)
-    two.write(Order(0, 2, 6))
+    two.write(EpochSpec(0, 2, 6))
     assert one.read() == first and two.read().epoch == 2
     one.forget()
     assert [item.name for item in open_store(str(tmp_path)).list()] == ["b.json"]

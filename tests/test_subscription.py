@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.sinks import decided, memory_sink, run, stage
+from tests.sinks import committed, memory_sink, run, stage
 from tests.storage.lossy_disk import LossyDisk, lose_power
-from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors.base import Decided, EpochId
+from tidegate.checkpoint.manifest import EpochRange
+from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError
 from tidegate.session.subscription import Subscription
@@ -77,14 +77,14 @@ def test_an_epoch_is_seen_whole_and_once_however_often_it_is_committed(
     tmp_path: Path, tasks: int
 ) -> None:
     sink = memory_sink(tmp_path)
-    sink.recover(Decided(None))
-    tokens = stage(sink, EpochId(0, 0), list(range(6)), tasks)
+    sink.recover(CommittedState(None))
+    committables = stage(sink, EpochId(0, 0), list(range(6)), tasks)
     assert epochs(subscribed(tmp_path)) == {}
     for _ in range(2):
-        sink.commit(EpochId(0, 0), tokens)
+        sink.publish(EpochId(0, 0), committables)
         assert sorted(epochs(subscribed(tmp_path))[0]) == list(range(6))
     for _ in range(2):
-        memory_sink(tmp_path).recover(decided(0, tokens))
+        memory_sink(tmp_path).recover(committed(0, committables))
         assert sorted(epochs(subscribed(tmp_path))[0]) == list(range(6))
     assert not list((tmp_path / "staged").glob("*"))
 
@@ -95,8 +95,8 @@ def test_what_was_decided_but_not_committed_is_finished_and_what_was_not_is_remo
     sink = memory_sink(tmp_path)
     run(sink, 0)
     stage(sink, EpochId(0, 1), [666])
-    tokens = stage(sink, EpochId(0, 1), [1, 2], tasks=2)
-    memory_sink(tmp_path).recover(decided(1, tokens))
+    committables = stage(sink, EpochId(0, 1), [1, 2], tasks=2)
+    memory_sink(tmp_path).recover(committed(1, committables))
     assert {e: sorted(rows) for e, rows in epochs(subscribed(tmp_path)).items()} == {
         0: [0],
         1: [1, 2],
@@ -110,11 +110,11 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
 ) -> None:
     """It may still decide that epoch, and then its rows must be there."""
     zombie = memory_sink(tmp_path)
-    zombie.recover(Decided(None))
+    zombie.recover(CommittedState(None))
     run(zombie, *range(epoch))
-    tokens = stage(zombie, EpochId(0, epoch), [77])
-    memory_sink(tmp_path).recover(decided(0) if epoch else Decided(None))
-    zombie.commit(EpochId(0, epoch), tokens)
+    committables = stage(zombie, EpochId(0, epoch), [77])
+    memory_sink(tmp_path).recover(committed(0) if epoch else CommittedState(None))
+    zombie.publish(EpochId(0, epoch), committables)
     assert epochs(subscribed(tmp_path)) == {**{n: [n] for n in range(epoch)}, epoch: [77]}
 
 
@@ -125,32 +125,32 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, se
     before = disk.use(LossyDisk(tmp_path / "journal"))
     try:
         sink = memory_sink(tmp_path / "s")
-        sink.recover(Decided(None))
+        sink.recover(CommittedState(None))
         run(sink, 0, 1, tasks=tasks)
         run(sink, 2, tasks=0)
     finally:
         disk.use(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
-    memory_sink(tmp_path / "s").recover(decided(2))
+    memory_sink(tmp_path / "s").recover(committed(2))
     assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}
 
 
-def test_epochs_ahead_of_the_pipeline_are_refused_and_stay(tmp_path: Path) -> None:
+def test_epochs_ahead_of_the_pipeline_are_rejectd_and_stay(tmp_path: Path) -> None:
     """They were given out; whoever put back old manifests has to say what becomes of them."""
     run(memory_sink(tmp_path), 0, 1, 2)
     for _ in range(2):
         with pytest.raises(RunError, match="holds epoch 2") as caught:
-            memory_sink(tmp_path).recover(decided(1))
+            memory_sink(tmp_path).recover(committed(1))
         assert caught.value.code == "TG-504" and caught.value.hint
         assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
-    memory_sink(tmp_path).recover(decided(2))
+    memory_sink(tmp_path).recover(committed(2))
 
 
 def test_a_stream_that_starts_over_keeps_what_was_given_out(tmp_path: Path) -> None:
     """Epochs go on in its pipeline; in another one they begin again, and cannot stay."""
     run(memory_sink(tmp_path), 0, 1, 2)
-    over = Decided(None, line=(Stretch(0, -1, 2),))
+    over = CommittedState(None, line=(EpochRange(0, -1, 2),))
     memory_sink(tmp_path).recover(over)
     assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
-    memory_sink(tmp_path).recover(Decided(None, line=(Stretch(0, -1, 1),)))
+    memory_sink(tmp_path).recover(CommittedState(None, line=(EpochRange(0, -1, 1),)))
     assert epochs(subscribed(tmp_path)) == {}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compiling import compile_with_sources
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.checkpoints import Wanted
+from tidegate.checkpoint.checkpoints import RestoreRequest
 from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
@@ -77,7 +77,7 @@ def test_streams_that_stop_to_go_back_have_not_ended(
 
     monkeypatch.setattr(supervisor, "checkpoints", looking)
     monkeypatch.setattr(supervisor, "start", lambda *_: seen.append(supervisor.status()))
-    supervisor.restore(cast(Any, None), Settings.of(None), Wanted(1))
+    supervisor.restore(cast(Any, None), Settings.of(None), RestoreRequest(1))
     states = [(status.state, status.rows_in) for statuses in seen for status in statuses]
     assert states == [(State.RUNNING, 5), (State.STARTING, 5), (State.STARTING, 5)]
     assert [status.state for status in supervisor.status()] == [State.STOPPED]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tidegate.testing.case import Mismatch
-from tidegate.testing.compare import Change, Output, compare, standing
+from tidegate.testing.compare import Change, StreamOutput, compare, standing
 from tidegate.types import ChangelogKind
 
 COLUMNS = {
@@ -170,7 +170,7 @@ def test_a_long_diff_is_cut() -> None:
 
 def test_signed_rows_add_up() -> None:
     table = pa.table({"_op": ["+I", "+I", "-U", "+U", "+I"], "n": [1, 2, 1, 3, 2]})
-    found = Output(ChangelogKind.CHANGELOG)
+    found = StreamOutput(ChangelogKind.CHANGELOG)
     found.add(table)
     assert found.all_rows() == [{"n": 2}, {"n": 3}, {"n": 2}]
     assert found.new_rows(since=2) == [{"n": 3}, {"n": 2}]
@@ -185,7 +185,7 @@ def test_a_row_may_be_taken_back_before_it_is_added() -> None:
 
 
 def test_upserts_replace_by_key() -> None:
-    found = Output(ChangelogKind.UPSERT, ("k",))
+    found = StreamOutput(ChangelogKind.UPSERT, ("k",))
     found.add(pa.table({"k": [1, 2, 1], "v": [10, 20, 11]}))
     found.add(pa.table({"k": [2], "v": [21]}))
     assert found.all_rows() == [{"k": 1, "v": 11}, {"k": 2, "v": 21}]

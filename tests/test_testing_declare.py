@@ -1,4 +1,4 @@
-"""Cases as SQL: the statements, what is added to a query, and what is refused without Spark."""
+"""Cases as SQL: the statements, what is added to a query, and what is rejectd without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def source(name: str = "t", kind: str = "stream", **fields: Any) -> CaseSource:
     return CaseSource(name, kind, COLUMNS, "ts", 500, **fields)
 
 
-def refusal(wrong: Case) -> TidegateError:
+def rejection(wrong: Case) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
         declare(wrong)
     return caught.value
@@ -139,11 +139,11 @@ def test_explicit_watermarks_hide_their_rows() -> None:
 def test_only_a_neutral_query_gets_a_state_ttl(all_built: None) -> None:
     join = "SELECT t.id FROM t JOIN u ON t.id = u.id"
     sources = (source(), source("u"))
-    assert refusal(case(join, *sources)).code == "TG-407"
+    assert rejection(case(join, *sources)).code == "TG-407"
     assert "WITH (state_ttl = '36500 days')" in declare(case(join, *sources, neutral=True)).script
     pattern = "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS n PATTERN (A+ B) "
     pattern += "DEFINE A AS id > 1, B AS id = 1)"
-    assert refusal(case(pattern)).code == "TG-420"
+    assert rejection(case(pattern)).code == "TG-420"
     assert "WITH (state_ttl = '36500 days')" in declare(case(pattern, neutral=True)).script
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_told_as_changes_comes_when_it_is_final(all_built: None) 
     )
     pattern = f"SELECT * FROM ({windows}) MATCH_RECOGNIZE (ORDER BY at MEASURES A.n AS n "
     pattern += "PATTERN (A B) DEFINE B AS B.n < A.n)"
-    assert refusal(case(pattern, emit="update")).code == "TG-421"
+    assert rejection(case(pattern, emit="update")).code == "TG-421"
     assert "EMIT" not in declare(case(pattern, emit="update", neutral=True)).script
     # What has no end is not made one.
     endless = "SELECT id, count(*) AS n FROM t GROUP BY id"
@@ -165,15 +165,15 @@ def test_upserts_know_their_key(all_built: None) -> None:
     assert (found.changelog, found.key) == (ChangelogKind.UPSERT, ("window_start",))
 
 
-def test_what_is_not_built_is_refused_before_anything_runs() -> None:
+def test_what_is_not_built_is_rejectd_before_anything_runs() -> None:
     assert (
-        refusal(case("SELECT count(*) OVER (ORDER BY ts GROUPS 1 PRECEDING) AS n FROM t")).code
+        rejection(case("SELECT count(*) OVER (ORDER BY ts GROUPS 1 PRECEDING) AS n FROM t")).code
         == "TG-501"
     )
 
 
-def test_a_wrong_query_is_refused_with_all_its_errors() -> None:
-    error = refusal(case("SELECT idd FROM t ORDER BY ts"))
+def test_a_wrong_query_is_rejectd_with_all_its_errors() -> None:
+    error = rejection(case("SELECT idd FROM t ORDER BY ts"))
     assert error.code == "TG-301"
 
 
@@ -195,7 +195,7 @@ def test_a_script_is_run_as_it_is() -> None:
     assert declare(scripted("bad")).stream == "bad"
 
 
-def test_a_script_without_the_stream_is_refused() -> None:
-    error = refusal(scripted("t"))
+def test_a_script_without_the_stream_is_rejectd() -> None:
+    error = rejection(scripted("t"))
     assert error.message == "the script has no stream t"
     assert error.hint == "streams: bad, s"

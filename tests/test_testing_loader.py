@@ -1,4 +1,4 @@
-"""Case files: what is read, and how everything else is refused."""
+"""Case files: what is read, and how everything else is rejectd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidegate.testing.case import (
     Mark,
     Restart,
 )
-from tidegate.testing.fields import LONG_DELAY_MS, MARK
+from tidegate.testing.fields import EVENT_TIME, LONG_DELAY_MS
 from tidegate.testing.loader import Skips, find_cases
 from tidegate.testing.runner import epochs_of
 
@@ -47,7 +47,7 @@ def write(folder: Path, content: Any = None, /, name: str = "case.json", **field
     return path
 
 
-def refusal(folder: Path, content: Any = None, /, **fields: Any) -> TidegateError:
+def rejection(folder: Path, content: Any = None, /, **fields: Any) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
         load_case(write(folder, content, **fields))
     assert caught.value.code == "TG-701"
@@ -132,8 +132,8 @@ def test_every_step(tmp_path: Path) -> None:
         ({"skip": ""}, 'skip: expected a text, found ""', ""),
     ],
 )
-def test_refused(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) -> None:
-    error = refusal(tmp_path, **fields)
+def test_rejectd(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) -> None:
+    error = rejection(tmp_path, **fields)
     assert place in error.message
     assert hint in (error.hint or "")
 
@@ -156,8 +156,8 @@ def test_refused(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) 
         ({"explicit_watermarks": [[0, 1]]}, "explicit_watermarks: expected a time_column", ""),
     ],
 )
-def test_refused_sources(tmp_path: Path, changes: dict[str, Any], place: str, hint: str) -> None:
-    error = refusal(tmp_path, sources=[{**SOURCE, **changes}])
+def test_rejectd_sources(tmp_path: Path, changes: dict[str, Any], place: str, hint: str) -> None:
+    error = rejection(tmp_path, sources=[{**SOURCE, **changes}])
     assert place in error.message
     assert hint in (error.hint or "")
 
@@ -175,7 +175,7 @@ def test_refused_sources(tmp_path: Path, changes: dict[str, Any], place: str, hi
     ],
 )
 def test_broken_files(tmp_path: Path, name: str, text: str, message: str) -> None:
-    assert message in refusal(tmp_path, text, name=name).message
+    assert message in rejection(tmp_path, text, name=name).message
 
 
 def test_rows_files_are_found_beside_or_above(
@@ -201,9 +201,9 @@ def test_a_script_replaces_schema_and_query(tmp_path: Path) -> None:
     content = {"script": script, "stream": "s", "expected_rows": []}
     content["sources"] = [{"name": "t", "rows": [{"id": 1}]}]
     assert load_case(write(tmp_path, content)).rows_of("t") == ({"id": 1},)
-    assert "emit: there is no such" in refusal(tmp_path, {**content, "emit": "update"}).message
-    assert "sources[0].schema" in refusal(tmp_path, {**content, "sources": [SOURCE]}).message
-    assert "stream: expected a text" in refusal(tmp_path, {**content, "stream": None}).message
+    assert "emit: there is no such" in rejection(tmp_path, {**content, "emit": "update"}).message
+    assert "sources[0].schema" in rejection(tmp_path, {**content, "sources": [SOURCE]}).message
+    assert "stream: expected a text" in rejection(tmp_path, {**content, "stream": None}).message
 
 
 @pytest.mark.parametrize("lateness", ["none", "drops", "unclosed", "refires"])
@@ -240,7 +240,7 @@ def test_explicit_watermarks(tmp_path: Path, marks: Any) -> None:
     assert isinstance(first, Add) and isinstance(second, Add)
     assert first.rows[0][1][:2] == (rows[0], rows[1])
     hidden = first.rows[0][1][2]
-    assert hidden[MARK] is True
+    assert hidden[EVENT_TIME] is True
     assert hidden["ts"].timestamp() * 1000 == 5000 + LONG_DELAY_MS
     assert second.rows == (("t", (rows[2],)),)
 

@@ -18,7 +18,7 @@ from tidegate.connectors.formats import lines as text_lines
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES, TextReader
 from tidegate.storage import open_store
 
-MARK = b"\xef\xbb\xbf"
+EVENT_TIME = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 def model(content: bytes, utf8: bool = True) -> list[Line]:
     """Lines end in \\n, \\r\\n or \\r; blank ones are counted and left out."""
     if utf8:
-        content = content.removeprefix(MARK)
+        content = content.removeprefix(EVENT_TIME)
     lines = re.split(rb"\r\n|\n|\r", content)
     found = [(text, number) for number, text in enumerate(lines, 1) if text.strip(b" \t")]
     return [Line(text, number, place == 0) for place, (text, number) in enumerate(found)]
@@ -40,8 +40,8 @@ def reader(root: Path, utf8: bool = True, whole: bool = False, **more: Any) -> T
     return TextReader(str(root), whole, more.get("header", False), utf8)
 
 
-def read(reading: TextReader, name: str, size: int, cuts: list[int]) -> list[Line]:
-    bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < size)]
+def read(reading: TextReader, name: str, size: int, ranges: list[int]) -> list[Line]:
+    bounds = [0, *sorted(input_range for input_range in set(ranges) if 0 < input_range < size)]
     ends: list[int | None] = [*bounds[1:], None]
     found: list[Line] = []
     for start, end in zip(bounds, ends, strict=True):
@@ -55,7 +55,9 @@ def read(reading: TextReader, name: str, size: int, cuts: list[int]) -> list[Lin
     return found
 
 
-pieces = st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"\t", MARK, b"a", b"bc", b"\x00", b"\xff"])
+pieces = st.sampled_from(
+    [b"\n", b"\r\n", b"\r", b" ", b"\t", EVENT_TIME, b"a", b"bc", b"\x00", b"\xff"]
+)
 contents = st.lists(pieces, max_size=30).map(b"".join) | st.binary(max_size=60)
 
 
@@ -63,19 +65,19 @@ contents = st.lists(pieces, max_size=30).map(b"".join) | st.binary(max_size=60)
 @given(contents, st.lists(st.integers(0, 80), max_size=4), st.integers(1, 20), st.booleans())
 @example(b"a\rb\nc", [4], 20, True)
 @example(b"\n\n \nx\ny", [2], 20, True)
-@example(MARK + b"\nx", [4], 20, True)
+@example(EVENT_TIME + b"\nx", [4], 20, True)
 @example(b"a\r\nb", [2], 1, True)
 def test_any_cut_gives_the_same_lines(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     content: bytes,
-    cuts: list[int],
+    ranges: list[int],
     block: int,
     utf8: bool,
 ) -> None:
     monkeypatch.setattr(text_lines, "_BATCH_BYTES", block)
     (tmp_path / "x").write_bytes(content)
-    assert read(reader(tmp_path, utf8), "x", len(content), cuts) == model(content, utf8)
+    assert read(reader(tmp_path, utf8), "x", len(content), ranges) == model(content, utf8)
 
 
 def test_rows_say_where_they_stood(tmp_path: Path) -> None:
@@ -89,12 +91,12 @@ def test_rows_say_where_they_stood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cuts", [[], [3], [9]])
-def test_a_header_is_no_record(tmp_path: Path, cuts: list[int]) -> None:
+def test_a_header_is_no_record(tmp_path: Path, ranges: list[int]) -> None:
     content = b"\n\na,b\n1,2\n3,4\n"
     (tmp_path / "x.csv").write_bytes(content)
     reading = reader(tmp_path, format="csv", header=True)
-    bounds = [0, *cuts]
-    ends: list[int | None] = [*cuts, None]
+    bounds = [0, *ranges]
+    ends: list[int | None] = [*ranges, None]
     batches = [
         item
         for start, end in zip(bounds, ends, strict=True)

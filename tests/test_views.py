@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiling import compile_text
-from tests.sinks import decided, run, stage
+from tests.sinks import committed, run, stage
 from tests.storage.lossy_disk import LossyDisk, lose_power
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, StreamState
-from tidegate.connectors.base import Decided, EpochId, SinkContext
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext
 from tidegate.connectors.changelog import standing
 from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
 from tidegate.errors import RunError
@@ -55,7 +55,7 @@ def given_out(sink: ViewSink) -> int:
 
 def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, *range(200))
     assert rows(sink) == list(range(200))
     assert len(ranges(sink.store)) < 3 * MANY
@@ -64,9 +64,9 @@ def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
 
 def test_upserts_become_fewer_and_are_still_counted(tmp_path: Path) -> None:
     sink = view_sink(tmp_path, kind=ChangelogKind.UPSERT)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     for number in range(100):
-        sink.commit(EpochId(0, number), stage(sink, EpochId(0, number), [number % 3]))
+        sink.publish(EpochId(0, number), stage(sink, EpochId(0, number), [number % 3]))
     assert given_out(sink) == 100
     assert len(rows(sink)) < 50
     tables = [
@@ -79,11 +79,11 @@ def test_upserts_become_fewer_and_are_still_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_an_epoch_is_there_once_however_often_it_is_committed(tmp_path: Path, tasks: int) -> None:
     sink = view_sink(tmp_path)
-    sink.recover(Decided(None))
-    tokens = stage(sink, EpochId(0, 0), [1, 2, 3], tasks)
+    sink.recover(CommittedState(None))
+    committables = stage(sink, EpochId(0, 0), [1, 2, 3], tasks)
     for _ in range(2):
-        sink.commit(EpochId(0, 0), tokens)
-        view_sink(tmp_path).recover(decided(0, tokens))
+        sink.publish(EpochId(0, 0), committables)
+        view_sink(tmp_path).recover(committed(0, committables))
         assert sorted(rows(sink)) == [1, 2, 3]
     assert not list((tmp_path / "view" / "1234" / "staged").glob("*"))
 
@@ -92,15 +92,15 @@ def test_a_crash_while_folding_leaves_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = view_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, *range(MANY - 1))
     monkeypatch.setattr(type(sink.store), "delete", lambda self, names: None)
-    tokens = run(sink, MANY - 1)
+    committables = run(sink, MANY - 1)
     monkeypatch.undo()
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == MANY + 1
     assert rows(sink) == list(range(MANY))
     again = view_sink(tmp_path)
-    again.recover(decided(MANY - 1, tokens))
+    again.recover(committed(MANY - 1, committables))
     assert rows(again) == list(range(MANY))
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == 1
 
@@ -108,22 +108,22 @@ def test_a_crash_while_folding_leaves_every_row_once(
 def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
     """Epochs after it never were; the numbers of those that follow are others."""
     sink = view_sink(tmp_path, kept=(7, 38, 39))
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, *range(40))
     assert len(ranges(sink.store)) < 30
     back = view_sink(tmp_path, kept=(7,))
-    back.recover(replace(decided(7), line=Manifest(0, 7, 1, 0).line))
+    back.recover(replace(committed(7), line=Manifest(0, 7, 1, 0).line))
     assert rows(back) == list(range(8))
     run(back, 50, generation=1)
     assert rows(back) == [*range(8), 50]
 
 
-def test_going_back_inside_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_going_back_inside_of_a_file_is_rejectd(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, *range(MANY))
     with pytest.raises(RunError) as caught:
-        view_sink(tmp_path).recover(decided(5))
+        view_sink(tmp_path).recover(committed(5))
     assert caught.value.code == "TG-605" and "epoch 5" in caught.value.message
 
 
@@ -131,15 +131,15 @@ def test_another_life_begins_empty_and_the_old_one_goes_when_nothing_leads_back(
     tmp_path: Path,
 ) -> None:
     sink = view_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, 0, 1)
     new = view_sink(tmp_path, life="5678")
     old = Manifest(0, 1, 1, 0, {"v": StreamState("1234")})
     new.context = replace(new.context, kept=lambda: [old])
-    new.recover(Decided(None))
+    new.recover(CommittedState(None))
     assert rows(new) == [] and rows(sink) == [0, 1]
     new.context = replace(new.context, kept=lambda: [])
-    new.recover(decided(2))
+    new.recover(committed(2))
     assert not (tmp_path / "view" / "1234").exists()
 
 
@@ -148,13 +148,13 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> 
     before = disk.use(LossyDisk(tmp_path / "journal"))
     try:
         sink = view_sink(tmp_path / "s")
-        sink.recover(Decided(None))
+        sink.recover(CommittedState(None))
         run(sink, *range(MANY + 3), tasks=2)
     finally:
         disk.use(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
     again = view_sink(tmp_path / "s")
-    again.recover(decided(MANY + 2))
+    again.recover(committed(MANY + 2))
     assert sorted(rows(again)) == sorted(list(range(MANY + 3)) * 2)
 
 

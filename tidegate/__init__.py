@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidegate.errors import (
         CatalogError,
         DataDirectoryError,
-        Place,
+        Location,
         RunError,
         ScriptError,
         SqlError,

@@ -9,12 +9,17 @@ INSERT, BEFORE, AFTER, DELETE = "+I", "-U", "+U", "-D"
 OPS = (INSERT, BEFORE, AFTER, DELETE)
 # Where a row came from, its event time, whether it is still a row, and what passes by on its side:
 # notes for the driver, and rows that came too late.
-ORIGIN, MARK, LIVE, SIDE = "_tg_origin", "_tg_mark", "_tg_live", "_tg_side"
+ORIGIN, EVENT_TIME, SELECTED, CONTROL = (
+    "_tg_origin",
+    "_tg_event_time",
+    "_tg_selected",
+    "_tg_control",
+)
 # The partition of a source that a row came from, where each has a watermark of its own; together
 # with the source it is one number, the partition above these bits.
 PARTITION, PARTITION_SHIFT = "_tg_partition", 32
 # The event time of a record that cannot be used: it is counted, and that is all.
-BAD_MARK = -(2**63)
+INVALID_TIME = -(2**63)
 # The processing time of an epoch, where windows are made of it.
 NOW = "_tg_now"
 # Where a row stood: rows sort by file, then row, in the order in which they arrived. Only

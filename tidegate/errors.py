@@ -82,7 +82,7 @@ TITLES: dict[str, str] = {
     "TG-509": "system that cannot be reached",
     "TG-510": "function of your own that failed",
     "TG-511": "address that cannot be served on",
-    "TG-512": "login that a system refuses",
+    "TG-512": "login that a system rejects",
     # 6xx: the data directory
     "TG-601": "data directory cannot be used",
     "TG-602": "data directory in use",
@@ -117,7 +117,7 @@ def without_secrets(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where in the user's SQL: half-open character offsets into a text."""
 
     text: str
@@ -178,7 +178,7 @@ class TidegateError(Exception):
         code: str,
         message: str,
         *,
-        place: Place | None = None,
+        place: Location | None = None,
         hint: str | None = None,
         path: str | None = None,
     ) -> None:
@@ -218,7 +218,7 @@ class ValidationError(TidegateError):
 
 
 class RunError(TidegateError):
-    """Something went wrong, or is refused, while running."""
+    """Something went wrong, or is rejectd, while running."""
 
 
 class SystemAway(RunError):
@@ -230,7 +230,9 @@ class SystemAway(RunError):
         super().__init__("TG-509", message, hint=hint)
 
 
-def not_built(message: str, hint: str | None = None, place: Place | None = None) -> RunError:
+def unsupported_error(
+    message: str, hint: str | None = None, place: Location | None = None
+) -> RunError:
     """The one error for what the language knows and this version cannot run."""
     return RunError("TG-501", message, place=place, hint=hint)
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark import flink_names, flink_program, flink_query
-from benchmarks.nexmark.flink_program import MARK
+from benchmarks.nexmark.flink_program import EVENT_TIME
 from tidegate.connectors.generator.nexmark import TABLES
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class FlinkJobs(AbstractContextManager["FlinkJobs"]):
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(MARK):
-                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            if line.startswith(EVENT_TIME):
+                answer: dict[str, Any] = json.loads(line.removeprefix(EVENT_TIME))
                 if "error" in answer:
                     raise FlinkError(f"Flink failed: {_cause(answer['error'])}")
                 return answer

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-MARK = "@answer "
+EVENT_TIME = "@answer "
 
 
 def environment(settings: list[str]) -> Any:
@@ -44,7 +44,7 @@ def main() -> None:
     tables = environment(sys.argv[1:])
     answer: dict[str, Any] = {"ready": True}
     while True:
-        print(MARK + json.dumps(answer), flush=True)
+        print(EVENT_TIME + json.dumps(answer), flush=True)
         line = sys.stdin.readline()
         if not line:
             return

@@ -86,13 +86,13 @@ class Campaign:
         while True:
             assert time.monotonic() < deadline, f"it does not start: {self.log.read_text()}"
             if self.process is None or self.process.poll() is not None:
-                self._bury()
+                self._add_tombstones()
                 self.start()
             if "running" in self.log.read_text().splitlines():
                 return
             time.sleep(0.05)
 
-    def _bury(self) -> None:
+    def _add_tombstones(self) -> None:
         """A pipeline that ended by itself may have done so for two reasons only."""
         if self.process is None:
             return
@@ -201,7 +201,7 @@ class Campaign:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait(_SECONDS)
-        self._bury()
+        self._add_tombstones()
         return "JVM"
 
     def _epochs(self) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.checkpoint.manifest import (
-    Damaged,
+    DamagedManifest,
     Manifest,
     OperatorState,
     SinkState,
@@ -109,34 +109,34 @@ def test_it_is_json_that_a_person_can_read() -> None:
 def test_a_manifest_with_any_byte_flipped_is_not_believed(bit: int) -> None:
     """Or it says the same: some bytes are only blanks."""
     whole = MANIFEST.to_bytes()
-    refused = 0
+    rejectd = 0
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= bit
         try:
             assert Manifest.from_bytes(bytes(damaged)) == MANIFEST, place
-        except Damaged:
-            refused += 1
-    assert refused > len(whole) * 0.9
+        except DamagedManifest:
+            rejectd += 1
+    assert rejectd > len(whole) * 0.9
 
 
 def test_a_manifest_that_is_cut_short_is_not_believed() -> None:
     whole = MANIFEST.to_bytes()
     for length in range(len(whole)):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedManifest):
             Manifest.from_bytes(whole[:length])
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"7", b"\xff\xfe", b"\0" * 4096])
 def test_what_is_no_manifest_is_not_believed(data: bytes) -> None:
-    with pytest.raises(Damaged, match="not whole"):
+    with pytest.raises(DamagedManifest, match="not whole"):
         Manifest.from_bytes(data)
 
 
 def test_another_format_is_named() -> None:
     stored = json.loads(MANIFEST.to_bytes())
     stored["format"] = 99
-    with pytest.raises(Damaged, match="its format is 99"):
+    with pytest.raises(DamagedManifest, match="its format is 99"):
         Manifest.from_bytes(json.dumps(stored).encode())
 
 
@@ -145,6 +145,6 @@ def test_a_changed_number_is_noticed_however_the_text_is_laid_out() -> None:
     again = json.dumps(stored, indent=None).encode()
     assert Manifest.from_bytes(again) == MANIFEST
     stored["manifest"]["streams"]["s"]["rows_in"] += 1
-    with pytest.raises(Damaged, match="checksum"):
+    with pytest.raises(DamagedManifest, match="checksum"):
         Manifest.from_bytes(json.dumps(stored).encode())
     assert replace(MANIFEST, epoch=42) != MANIFEST

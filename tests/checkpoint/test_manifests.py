@@ -135,12 +135,12 @@ def test_of_two_processes_one_decides_each_epoch(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    decided = [set(json.loads(process.communicate()[0])) for process in processes]
-    assert not decided[0] & decided[1] and decided[0] | decided[1] == set(range(50))
+    committed = [set(json.loads(process.communicate()[0])) for process in processes]
+    assert not committed[0] & committed[1] and committed[0] | committed[1] == set(range(50))
     found = manifests(tmp_path)
     for name in found.names():
         manifest = found.load(name)
-        assert manifest.epoch in decided[manifest.now_us]
+        assert manifest.epoch in committed[manifest.now_us]
 
 
 def test_only_the_newest_few_are_kept(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines import House, expected
-from tests.sinks import decided, files_sink, memory_sink, run
-from tidegate.checkpoint.checkpoints import Checkpoints, Wanted, restore
+from tests.sinks import committed, files_sink, memory_sink, run
+from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest, restore
 from tidegate.checkpoint.manifest import Manifest, SinkState
 from tidegate.checkpoint.manifests import Manifests
-from tidegate.connectors.base import Decided, EpochId
+from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
@@ -79,49 +79,49 @@ def test_tokens_that_may_not_be_visible_yet_are_not_lost(tmp_path: Path) -> None
     sink = SinkState("s", "files", 0, ["token"])
     found = filled(tmp_path, replace(FIRST, sinks={"out": sink}))
     begun = restore(found, found.kept()[0], keep=False)
-    told = Decided.by(begun, "out")
+    told = CommittedState.by(begun, "out")
     assert told.last == EpochId(1, 2)
-    assert (told.made_in, told.tokens) == (EpochId(0, 0), ["token"])
+    assert (told.committables_epoch, told.committables) == (EpochId(0, 0), ["token"])
 
 
 # Sinks
 
 
-def test_a_files_sink_takes_markers_of_the_line_and_refuses_others(tmp_path: Path) -> None:
+def test_a_files_sink_takes_markers_of_the_line_and_rejects_others(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, 0, 1, 2)
     begun = replace(FIRST, epoch=2).gone_back(1, 4)
-    files_sink(tmp_path).recover(Decided.by(begun, "out"))
+    files_sink(tmp_path).recover(CommittedState.by(begun, "out"))
     back = replace(FIRST, epoch=1).gone_back(1, 4)
     with pytest.raises(RunError) as caught:
-        files_sink(tmp_path).recover(Decided.by(back, "out"))
+        files_sink(tmp_path).recover(CommittedState.by(back, "out"))
     assert caught.value.code == "TG-504" and "is ahead of the pipeline" in caught.value.message
     assert "RESTORE FROM CHECKPOINT 4 WITH (sinks = 'keep')" in (caught.value.hint or "")
-    files_sink(tmp_path).recover(Decided.by(replace(back, kept_before=1), "out"))
+    files_sink(tmp_path).recover(CommittedState.by(replace(back, kept_before=1), "out"))
 
 
-def test_a_marker_of_a_generation_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_a_marker_of_a_generation_that_nobody_knows_is_rejectd(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, 3, generation=5)
     with pytest.raises(RunError, match="of another generation"):
-        files_sink(tmp_path).recover(decided(8))
+        files_sink(tmp_path).recover(committed(8))
 
 
-def test_files_of_an_epoch_that_was_given_up_while_it_was_committed_are_refused(
+def test_files_of_an_epoch_that_was_given_up_while_it_was_committed_are_rejectd(
     tmp_path: Path,
 ) -> None:
     """Its files had their names, and its marker was not written yet."""
     sink = files_sink(tmp_path)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     run(sink, 0)
     marker = next(tmp_path.rglob("committed.json"))
     before = marker.read_bytes()
     run(sink, 1)
     marker.write_bytes(before)
     with pytest.raises(RunError, match="holds epochs up to 1"):
-        files_sink(tmp_path).recover(Decided.by(FIRST.gone_back(0, 2), "out"))
+        files_sink(tmp_path).recover(CommittedState.by(FIRST.gone_back(0, 2), "out"))
 
 
 def test_subscribers_are_told_once_that_the_stream_went_back(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_subscribers_are_told_once_that_the_stream_went_back(tmp_path: Path) -> 
     ahead.take_all()
     assert [batch.epoch for batch in Subscription(store, 1).take_all()] == [1, 2]
     begun = FIRST.gone_back(1, 4)
-    memory_sink(tmp_path).recover(Decided.by(begun, "out"))
+    memory_sink(tmp_path).recover(CommittedState.by(begun, "out"))
     run(sink, 5, generation=1)
     assert [batch.epoch for batch in behind.take_all()] == [0, 5]
     for told in (ahead, late):
@@ -155,7 +155,7 @@ def test_totals_are_those_of_the_checkpoint_and_what_is_read_again(tmp_path: Pat
     house.insert(2, 3)
     running.wait(30)
     running.stop()
-    wanted = Wanted("one", keep=True)
+    wanted = RestoreRequest("one", keep=True)
     (done,) = checkpoints(house).restore(wanted)
     assert [warning.code for warning in done.warnings] == ["TG-610"]
     house.insert(4)
@@ -173,14 +173,14 @@ def test_totals_are_those_of_the_checkpoint_and_what_is_read_again(tmp_path: Pat
     assert numbers(house, "kept0") == expected(1, 2, 3, 4, 5)
 
 
-def test_sinks_that_cannot_forget_refuse_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_sinks_that_cannot_forget_reject_and_nothing_is_changed(tmp_path: Path) -> None:
     house = House(tmp_path, streams=1)
     house.insert(1, 2)
     house.run()
     before = house.epochs()
     for act in (checkpoints(house).check, checkpoints(house).restore):
         with pytest.raises(RunError) as caught:
-            act(Wanted(0))
+            act(RestoreRequest(0))
         assert caught.value.code == "TG-610" and "one0 (files) up to epoch 1" in str(caught.value)
         assert "RESTORE FROM CHECKPOINT 0 WITH (sinks = 'keep');" in (caught.value.hint or "")
     assert house.epochs() == before
@@ -197,7 +197,7 @@ def test_going_back_to_where_the_sinks_are_needs_no_word_about_them(tmp_path: Pa
     newest = Manifests(house.store).newest().manifest
     assert newest is not None
     Manifests(house.store).create(replace(newest, epoch=newest.epoch + 1))
-    checkpoints(house).restore(Wanted(newest.epoch))
+    checkpoints(house).restore(RestoreRequest(newest.epoch))
     house.insert(3)
     assert house.run().failure is None
     for sink in house.sinks():
@@ -208,15 +208,15 @@ def test_an_epoch_of_several_pipelines_needs_the_name_of_one(tmp_path: Path) -> 
     found = {n: filled(tmp_path / n, FIRST, replace(FIRST, epoch=1)) for n in ("main", "other")}
     both = Checkpoints(found, forgets)
     with pytest.raises(RunError, match="counts its own epochs") as caught:
-        both.restore(Wanted(0))
+        both.restore(RestoreRequest(0))
     assert "WITH (pipeline = 'main')" in (caught.value.hint or "")
-    (done,) = both.restore(Wanted(0, pipeline="Other"))
+    (done,) = both.restore(RestoreRequest(0, pipeline="Other"))
     assert (done.pipeline, done.begun.generation) == ("other", 1)
     with pytest.raises(RunError, match="there is no pipeline othr") as caught:
-        both.restore(Wanted(0, pipeline="othr"))
+        both.restore(RestoreRequest(0, pipeline="othr"))
     assert caught.value.hint == "did you mean other?"
     with pytest.raises(RunError, match=r"epoch 7 .* is not kept") as caught:
-        both.restore(Wanted(7, pipeline="main"))
+        both.restore(RestoreRequest(7, pipeline="main"))
     assert caught.value.hint == "epochs that are kept: 0, 1."
 
 
@@ -225,9 +225,9 @@ def test_a_named_checkpoint_takes_back_those_pipelines_that_have_it(tmp_path: Pa
     both = Checkpoints({"main": main, "other": other}, forgets)
     both.keep("x")
     other.create(FIRST)
-    assert [done.pipeline for done in both.restore(Wanted("X"))] == ["main"]
+    assert [done.pipeline for done in both.restore(RestoreRequest("X"))] == ["main"]
     with pytest.raises(RunError, match="has nothing of the pipeline other"):
-        both.restore(Wanted("x", pipeline="other"))
+        both.restore(RestoreRequest("x", pipeline="other"))
 
 
 # Damage
@@ -254,7 +254,7 @@ def test_a_manifest_whose_state_is_missing_or_cut_short_is_passed_over(tmp_path:
         assert "TG-605" not in [warning.code for warning in house.run().warnings]
 
 
-def test_sinks_that_are_ahead_of_the_fallback_refuse_until_restore_says_keep(
+def test_sinks_that_are_ahead_of_the_fallback_reject_until_restore_says_keep(
     tmp_path: Path,
 ) -> None:
     house = House(tmp_path, streams=1)
@@ -266,7 +266,7 @@ def test_sinks_that_are_ahead_of_the_fallback_refuse_until_restore_says_keep(
         house.run()
     hint = caught.value.hint or ""
     epoch = int(hint.partition("RESTORE FROM CHECKPOINT ")[2].split()[0])
-    checkpoints(house).restore(Wanted(epoch, keep=True))
+    checkpoints(house).restore(RestoreRequest(epoch, keep=True))
     assert house.run().failure is None
     assert numbers(house, "kept0") == expected(1, 2)
     assert numbers(house, "one0") == sorted([*expected(1, 2), *expected(2)])
@@ -284,6 +284,6 @@ def test_where_the_newest_are_all_damaged_a_named_one_is_the_way_out(tmp_path: P
     with pytest.raises(DataDirectoryError) as caught:
         found.newest()
     assert "RESTORE FROM CHECKPOINT 0;" in (caught.value.hint or "")
-    (done,) = one.restore(Wanted("old"))
+    (done,) = one.restore(RestoreRequest("old"))
     assert (done.begun.generation, done.begun.epoch) == (1, 5)
     assert found.newest().manifest == done.begun

@@ -25,13 +25,13 @@ from tidegate.operators.aggregate.groups import (
     Panes,
 )
 from tidegate.operators.aggregate.keyed import KeyedAggregate
-from tidegate.operators.aggregate.sessions import ChangingSessions, SessionAggregate
+from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.kernels.keys import canonical
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator, Tables
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
 
@@ -105,7 +105,7 @@ class Query:
         late = self.late_rows() if self.keeps_late else None
         early = self.mode == "early"
         if self.gap_us is not None:
-            kind = ChangingSessions if self.retracts else SessionAggregate
+            kind = UpdatingSessions if self.retracts else SessionAggregate
             return kind(self.spec, self.gap_us, layout, self.lateness_us, early, late, self.limits)
         if self.panes is not None and not early:
             return WindowAggregate(
@@ -209,11 +209,11 @@ class Epoch:
     main: list[tuple[Any, ...]] = field(default_factory=list)
     late: list[dict[str, Any]] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
-    tick: Tick | None = None
+    update: WatermarkUpdate | None = None
 
     @property
     def watermark(self) -> int | None:
-        return self.tick.mark_us if self.tick is not None else None
+        return self.update.mark_us if self.update is not None else None
 
     @property
     def late_rows(self) -> int:
@@ -243,7 +243,7 @@ class Drive:
 
     def _runner(self) -> Runner:
         return Runner(
-            1, self.make(), (self.origins,), False, self.held_back, meaning=repr(self.make())
+            1, self.make(), (self.origins,), False, self.held_back, canonical_form=repr(self.make())
         )
 
     def restart(self) -> None:
@@ -252,7 +252,10 @@ class Drive:
         self.runner = self._runner()
 
     def epoch(
-        self, tasks: Sequence[Task] = (), ticks: Sequence[Tick] = (), now_us: int | None = None
+        self,
+        tasks: Sequence[Task] = (),
+        updates: Sequence[WatermarkUpdate] = (),
+        now_us: int | None = None,
     ) -> Epoch:
         """Pack the rows of every task, then step every key group."""
         inputs: list[list[Tables]] = [[] for _ in range(self.key_groups)]
@@ -262,7 +265,7 @@ class Drive:
         epoch = Epoch()
         for key_group, parts in enumerate(inputs):
             backend = self.store.backend(1, key_group)
-            result = self.runner.run(backend, [parts], ticks, now_us, key_group=key_group)
+            result = self.runner.run(backend, [parts], updates, now_us, key_group=key_group)
             schema = self.runner.operator.output
             for table in result.output.main:
                 assert table.schema.equals(schema), (table.schema, schema)
@@ -271,18 +274,18 @@ class Drive:
                 assert table.schema.equals(self.runner.operator.late)
                 epoch.late += table.to_pylist()
             epoch.reports.append(result.report)
-            assert key_group == 0 or result.tick == epoch.tick, "all have the same watermark"
-            epoch.tick = result.tick
+            assert key_group == 0 or result.update == epoch.update, "all have the same watermark"
+            epoch.update = result.update
         self.epochs.append(epoch)
         return epoch
 
     def _packed(self, batches: Task) -> list[tuple[int, Tables]]:
         """Lifted, shrunk, cut by key group, and sent as bytes."""
         operator = self.runner.operator
-        parts = [operator.lift(0, self.table(batch)) for batch in batches if batch]
+        parts = [operator.pre_aggregate(0, self.table(batch)) for batch in batches if batch]
         if not parts:
             return []
-        whole = operator.shrink(0, parts)
+        whole = operator.combine(0, parts)
         pieces = []
         for key_group in range(self.key_groups):
             owners = (np.mod(table.column(HASH).to_numpy(), self.key_groups) for table in whole)
@@ -290,17 +293,17 @@ class Drive:
             cut = tuple(table.filter(m) for table, m in zip(whole, masks, strict=True))
             if any(table.num_rows for table in cut):
                 data = codec.tables_to_bytes(cut)
-                schemas = operator.packed[0]
+                schemas = operator.shuffle_schemas[0]
                 pieces.append((key_group, tuple(codec.tables_from_bytes(data, schemas))))
         return pieces
 
     def rows(self, rows: Sequence[Row], mark: int | None = None, **more: Any) -> Epoch:
         """An epoch of one task with one batch, with a tick of the only origin."""
-        ticks = [Tick(self.origins[0].id, 0, mark)] if mark is not None else []
-        return self.epoch([[rows]], ticks, **more)
+        updates = [WatermarkUpdate(self.origins[0].id, 0, mark)] if mark is not None else []
+        return self.epoch([[rows]], updates, **more)
 
     def end(self) -> Epoch:
-        return self.epoch((), [Tick(origin.id, 0, END_US) for origin in self.origins])
+        return self.epoch((), [WatermarkUpdate(origin.id, 0, END_US) for origin in self.origins])
 
     def kept(self) -> list[str]:
         """The names of what is stored, in the head or apart."""

@@ -129,7 +129,7 @@ class MatchQuery:
         """The operator and its port, by all the layers there are but Spark."""
         plan = optimise(accepted(self.sql, "state_ttl = '1 day', validator = 'off'"))
         node = next(node for node in n.walk(plan) if isinstance(node, n.Match))
-        assert not list(KIND.refusals(node))
+        assert not list(KIND.rejections(node))
         made = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
         return made.operator, made.ports[0]
 

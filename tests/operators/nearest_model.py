@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.watermark import END_US
 
 
@@ -40,7 +40,7 @@ class Waiting:
 class Model:
     """An epoch gives the pairs that come out, and counts what came too late."""
 
-    nearest: Nearest
+    nearest: AsofBounds
     how: str
     unripe: list[Fact] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)

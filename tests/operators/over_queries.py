@@ -19,11 +19,11 @@ from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Operator
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.over.functions import Function, OverSpec
+from tidegate.operators.over.functions import OverFunction, OverSpec
 from tidegate.operators.over.history import ENDS
 from tidegate.operators.over.partitions import WholePartitions
-from tidegate.operators.over.streaming import Over
-from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.over.streaming import OverOperator
+from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import WindowTopN
 
 # The columns of a row: the values that aggregates read; times are numbers.
@@ -39,7 +39,7 @@ class Item:
     to come is the first.
     """
 
-    function: Function
+    function: OverFunction
     sql: str
     columns: tuple[int, ...] = ()
     condition: int | None = None
@@ -57,7 +57,7 @@ def rank(name: str, sort: int = 0, buckets: int = 0) -> Item:
     kind = D if name in ("PERCENT_RANK", "CUME_DIST") else pa.int32()
     sql = f"{name}({buckets or ''})"
     by_arrival = name in ("ROW_NUMBER", "NTILE")
-    return Item(Function(name, kind, sort, buckets=buckets), sql, by_arrival=by_arrival)
+    return Item(OverFunction(name, kind, sort, buckets=buckets), sql, by_arrival=by_arrival)
 
 
 def shift(name: str, rows: int, column: int, default: bool = False, sort: int = 0) -> Item:
@@ -65,7 +65,7 @@ def shift(name: str, rows: int, column: int, default: bool = False, sort: int = 
     default = default and column == 0
     other = ", 7" if default else ""
     by = -rows if name == "lag" else rows
-    function = Function(name.upper(), TYPES[column], sort, by, default, argument=TYPES[column])
+    function = OverFunction(name.upper(), TYPES[column], sort, by, default, argument=TYPES[column])
     return Item(function, f"{name}(v{column}, {rows}{other})", (column,), by_arrival=True)
 
 
@@ -73,7 +73,7 @@ def last_values(rows: int, column: int, sort: int = 0) -> Item:
     """lag(x, n) IGNORE NULLS."""
     kind = TYPES[column]
     call = Call("lag", "lag", (kind,), kind, constants=(rows, True))
-    function = Function("LAG", kind, sort, frame=Frame(True, None, -1), call=call)
+    function = OverFunction("LAG", kind, sort, frame=Frame(True, None, -1), call=call)
     return Item(function, f"lag(v{column}, {rows} IGNORE NULLS)", (column,), by_arrival=True)
 
 
@@ -82,7 +82,7 @@ def nth(rows: int, column: int, skips: bool, frame: Frame, sort: int = 0) -> Ite
     call = Call("nth_value", "nth", (kind,), kind, constants=(rows, skips))
     sql = f"nth_value(v{column}, {rows}{' IGNORE NULLS' if skips else ''})"
     return Item(
-        Function("NTH_VALUE", kind, sort, frame=frame, call=call), sql, (column,), None, True
+        OverFunction("NTH_VALUE", kind, sort, frame=frame, call=call), sql, (column,), None, True
     )
 
 
@@ -91,14 +91,14 @@ def end_value(name: str, column: int, skips: bool, frame: Frame, sort: int = 0) 
     call = Call(name, name, (kind,), kind, constants=(skips,))
     sql = f"{name}(v{column}{' IGNORE NULLS' if skips else ''})"
     return Item(
-        Function(name.upper(), kind, sort, frame=frame, call=call), sql, (column,), None, True
+        OverFunction(name.upper(), kind, sort, frame=frame, call=call), sql, (column,), None, True
     )
 
 
 def total(choice: Choice, frame: Frame, sort: int = 0) -> Item:
     """An aggregate of a frame."""
     call, columns, condition, sql = choice
-    function = Function("SUM", call.result, sort, frame=frame, call=call)
+    function = OverFunction("SUM", call.result, sort, frame=frame, call=call)
     return Item(function, sql, columns, condition)
 
 
@@ -144,12 +144,12 @@ class OverQuery:
             needed = [f for f in self.table([]).schema if not f.name.startswith("l")]
             late = LateRows("over", pa.schema(needed), (L, L))
         if self.by_time:
-            return Over(self.spec, self.window is not None, self.ttl_us, late)
+            return OverOperator(self.spec, self.window is not None, self.ttl_us, late)
         whole = WholePartitions(self.spec)
         if self.mode == "windows":
             return WindowTopN(whole, late_rows=late, name="over")
         ends = self.mode == "end"
-        return ChangingTopN(
+        return UpdatingTopN(
             whole, self.retracts, at_end=ends, with_op=not ends, ttl_us=self.ttl_us, name="over"
         )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate.operators.join.lookup_results import (
     Cache,
-    Found,
+    LookupResult,
     WholeTable,
     distinct,
     key_values,
@@ -37,7 +37,7 @@ def asked(wanted: list[tuple[int, str]]) -> list[pa.Array]:
     return [pa.array([a for a, _ in wanted], pa.int64()), pa.array([b for _, b in wanted])]
 
 
-def answers(found: Found, count: int) -> list[list[int]]:
+def answers(found: LookupResult, count: int) -> list[list[int]]:
     lists = listed(found, np.arange(count), count, KINDS).to_pylist()
     return [sorted(item["x"] for item in rows) for rows in lists]
 

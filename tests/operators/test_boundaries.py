@@ -35,8 +35,8 @@ from tests.operators.over_queries import TYPES, OverQuery, total
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import BEFORE, DELETE
 from tidegate.operators.aggregate.groups import Panes
-from tidegate.operators.hold import Hold
-from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
+from tidegate.operators.hold import HoldOperator
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.watermark import END_US
 
@@ -104,8 +104,8 @@ class IntervalJoin:
     def epoch(self, rows: Sequence[Came], mark: int) -> Outcome:
         sides = [[(r.key, r.ts, r.number) for r in rows if r.port == port] for port in (0, 1)]
         main = self.drive.epoch(sides, (mark, mark))
-        assert self.drive.tick is not None
-        return Outcome(main, self.drive.late, self.drive.tick.mark_us)
+        assert self.drive.update is not None
+        return Outcome(main, self.drive.late, self.drive.update.mark_us)
 
     def restart(self) -> None:
         self.drive.restart()
@@ -119,8 +119,8 @@ class NearJoin:
         facts = [Fact(r.key, r.ts, r.number) for r in rows if r.port == 0]
         versions = [Version(r.key, r.ts, r.number) for r in rows if r.port == 1]
         main = self.drive.epoch(facts, versions, (mark, mark))
-        assert self.drive.tick is not None
-        return Outcome(main, self.drive.late, self.drive.tick.mark_us)
+        assert self.drive.update is not None
+        return Outcome(main, self.drive.late, self.drive.update.mark_us)
 
     def restart(self) -> None:
         self.drive.restart()
@@ -220,12 +220,12 @@ def nearest(draw: st.DrawFn) -> Timed:
     if direction == BACKWARD:
         lower = draw(st.integers(-2, 2))
         upper = draw(st.sampled_from([None, lower, lower + 3]))
-        found = Nearest(direction, lower, upper)
+        found = AsofBounds(direction, lower, upper)
     elif direction == FORWARD:
         upper = draw(st.integers(-2, 2))
-        found = Nearest(direction, upper - draw(st.integers(0, 4)), upper)
+        found = AsofBounds(direction, upper - draw(st.integers(0, 4)), upper)
     else:
-        found = Nearest(direction, -draw(SIZES), draw(SIZES))
+        found = AsofBounds(direction, -draw(SIZES), draw(SIZES))
     assert found.lower is not None
     held_back, join = max(0, -int(found.lower)), nearest_joins.make(found, how, versions=False)
     return Timed(
@@ -291,7 +291,7 @@ def first_of_key(draw: st.DrawFn) -> Timed:
 def hold() -> Timed:
     return Timed(
         lambda: OneInput(
-            Drive(lambda: Hold(pa.schema([("c0", L), ("c1", L)])), holding.table), keyed
+            Drive(lambda: HoldOperator(pa.schema([("c0", L), ("c1", L)])), holding.table), keyed
         ),
         lambda result: [result[1]],
         behind,

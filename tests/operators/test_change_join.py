@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
 from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
-from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
@@ -30,16 +30,16 @@ Item = tuple[str | None, int, int]
 ITEMS = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 6), st.integers(0, 2))
 
 
-def make(how: str, safe: bool = False, **more: Any) -> ChangeJoin:
+def make(how: str, safe: bool = False, **more: Any) -> RegularJoin:
     lower, upper = more.pop("bounds", (0, 0))
     columns = ((S, L, L), (S, L, L))
-    return ChangeJoin(Matching((S,), (safe,), lower, upper), columns, how, **more)
+    return RegularJoin(Matching((S,), (safe,), lower, upper), columns, how, **more)
 
 
 class Drive:
     """A join with its state, and what it has given out so far."""
 
-    def __init__(self, join: ChangeJoin, key_groups: int = 2) -> None:
+    def __init__(self, join: RegularJoin, key_groups: int = 2) -> None:
         self.join, self.key_groups = join, key_groups
         self.store = MemoryStore()
         self.standing: Counter[tuple[Any, ...]] = Counter()
@@ -70,8 +70,8 @@ class Drive:
     ) -> list[tuple[Any, ...]]:
         """What came out, and what now stands of it."""
         runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)))
-        ticks = [Tick(port, 0, mark) for port in (0, 1)] if mark is not None else []
-        lifted = [self.join.lift(p, self.table(rows)) for p, rows in enumerate(sides)]
+        updates = [WatermarkUpdate(port, 0, mark) for port in (0, 1)] if mark is not None else []
+        lifted = [self.join.pre_aggregate(p, self.table(rows)) for p, rows in enumerate(sides)]
         given_out: list[tuple[Any, ...]] = []
         self.reports = []
         for key_group in range(self.key_groups):
@@ -80,7 +80,7 @@ class Drive:
                 owner = np.mod(table.column(HASH).to_numpy(), self.key_groups)
                 cut = table.filter(pa.array(owner == key_group))
                 inputs.append([(cut,)] if cut.num_rows else [])
-            result = runner.run(self.store.backend(1, key_group), inputs, ticks, now_us)
+            result = runner.run(self.store.backend(1, key_group), inputs, updates, now_us)
             self.reports.append(result.report)
             for table in result.output.main:
                 assert table.schema.equals(self.join.output)

@@ -19,11 +19,11 @@ from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.errors import TidegateError
 from tidegate.operators.aggregate.groups import HASH, WEIGHT
-from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, Nearest
-from tidegate.operators.join.asof_updating import VALUE, ChangingNearest
+from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
+from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
@@ -33,14 +33,14 @@ SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
 Change = tuple[int, str | None, Any, int, int]
 
 
-def make(nearest: Nearest, how: str, value: pa.DataType = L, **more: Any) -> ChangingNearest:
+def make(nearest: AsofBounds, how: str, value: pa.DataType = L, **more: Any) -> UpdatingAsofJoin:
     matching = Matching((S,), (False,))
-    return ChangingNearest(matching, nearest, value, ((S, value, L), (S, value, L)), how, **more)
+    return UpdatingAsofJoin(matching, nearest, value, ((S, value, L), (S, value, L)), how, **more)
 
 
 @dataclass
 class Drive:
-    join: ChangingNearest
+    join: UpdatingAsofJoin
     store: MemoryStore = field(default_factory=MemoryStore)
     arrived: int = 0
     unknown: int = 0
@@ -66,9 +66,9 @@ class Drive:
     def epoch(self, rows: list[Change], mark: int | None = None, now: int = 1) -> list[Any]:
         runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)))
         parts = [self.table([row for row in rows if row[0] == port]) for port in (0, 1)]
-        inputs = [[self.join.lift(port, part)] for port, part in enumerate(parts) if True]
-        ticks = [Tick(port, 0, mark) for port in (0, 1) if mark is not None]
-        result = runner.run(self.store.backend(1, 0), inputs, ticks, now)
+        inputs = [[self.join.pre_aggregate(port, part)] for port, part in enumerate(parts) if True]
+        updates = [WatermarkUpdate(port, 0, mark) for port in (0, 1) if mark is not None]
+        result = runner.run(self.store.backend(1, 0), inputs, updates, now)
         self.unknown = result.report.get("unknown", 0)
         out = []
         for table in result.output.main:
@@ -80,7 +80,7 @@ class Drive:
         self.store = MemoryStore.restore(self.store.snapshot())
 
 
-GE, LE = Nearest(BACKWARD, 0, None), Nearest(FORWARD, None, 0)
+GE, LE = AsofBounds(BACKWARD, 0, None), AsofBounds(FORWARD, None, 0)
 
 
 def test_a_nearer_row_corrects_what_was_said() -> None:
@@ -156,23 +156,23 @@ def test_any_value_that_has_an_order_will_do(kind: pa.DataType, values: tuple[An
 
 def test_what_has_no_distance_has_no_nearest() -> None:
     with pytest.raises(TidegateError, match="how far apart"):
-        make(Nearest(NEAREST, None, None), "LEFT", S)
+        make(AsofBounds(NEAREST, None, None), "LEFT", S)
     with pytest.raises(TidegateError, match="not supported"):
         make(GE, "LEFT", pa.list_(L))
 
 
 def test_the_distance_of_large_numbers_does_not_run_over() -> None:
-    run = Drive(make(Nearest(NEAREST, None, None), "INNER"))
+    run = Drive(make(AsofBounds(NEAREST, None, None), "INNER"))
     out = run.epoch([(0, "a", 2**62, 1, 1), (1, "a", -(2**63), 2, 1), (1, "a", 2**63 - 1, 3, 1)])
     assert [row[5] for row in out] == [3]
 
 
 _connection = duckdb.connect(config={"threads": 1})
 SIGNS = {
-    ">=": Nearest(BACKWARD, 0, None),
-    ">": Nearest(BACKWARD, 0, None, lower_open=True),
-    "<=": Nearest(FORWARD, None, 0),
-    "<": Nearest(FORWARD, None, 0, upper_open=True),
+    ">=": AsofBounds(BACKWARD, 0, None),
+    ">": AsofBounds(BACKWARD, 0, None, lower_open=True),
+    "<=": AsofBounds(FORWARD, None, 0),
+    "<": AsofBounds(FORWARD, None, 0, upper_open=True),
 }
 
 

@@ -98,7 +98,7 @@ BATCHES = st.lists(
 
 
 def outputs(run: Drive, batches: list[list[tuple[int, str, int]]], restart: bool) -> list[Any]:
-    query_keys = 1 if run.runner.operator.packed[0][0].get_field_index("k0") >= 0 else 0
+    query_keys = 1 if run.runner.operator.shuffle_schemas[0][0].get_field_index("k0") >= 0 else 0
     for number, batch in enumerate(batches):
         rows = [Row(ts, (key,) * query_keys, (value,)) for ts, key, value in batch]
         mark = max((row.ts for row in rows), default=0) - 5
@@ -106,7 +106,7 @@ def outputs(run: Drive, batches: list[list[tuple[int, str, int]]], restart: bool
         if restart:
             run.restart()
     run.end()
-    return [(epoch.main, epoch.reports, epoch.tick) for epoch in run.epochs]
+    return [(epoch.main, epoch.reports, epoch.update) for epoch in run.epochs]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))

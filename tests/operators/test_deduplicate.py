@@ -21,7 +21,7 @@ from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.top_n.dedup import Deduplicate
 from tidegate.operators.top_n.window import Ranking
-from tidegate.operators.watermark import END_US, Tick
+from tidegate.operators.watermark import END_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -181,7 +181,7 @@ def test_it_is_what_the_model_says(
                 number += 1
             after = END_US if end else max(after, data.draw(st.integers(-1, 4)) + after)
             tasks = [[came[::2]], [came[1::2]]]
-            epoch = run.epoch(tasks, [Tick(0, 0, after)], now_us)
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, after)], now_us)
             assert Counter(epoch.main) == Counter(model.epoch(came, before, after, now_us))
             assert epoch.late_rows == len(model.late)
             before = after

@@ -34,7 +34,7 @@ from tests.operators.test_top_n_duckdb import (
 from tests.operators.test_windows_duckdb import exactly, keyed, limits_of_state
 from tidegate.columns import BEFORE, DELETE, INSERT
 from tidegate.operators.kernels.matching import TRACKED
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "300"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -131,10 +131,10 @@ def test_aggregates_forget_and_wait_as_the_model_does(case: Scenario) -> None:
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
             for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
                 tasks[task][number].append(row)
-            ticks = [Tick(origin, 0, mark) for origin, mark in case.task_marks[place]]
+            updates = [WatermarkUpdate(origin, 0, mark) for origin, mark in case.task_marks[place]]
             now_us = case.times[place]
             assert now_us is not None
-            epoch = run.epoch(tasks, ticks, now_us)
+            epoch = run.epoch(tasks, updates, now_us)
             came = [row for batches in tasks for batch in batches for row in batch]
             check(case, readers, came, epoch, now_us)
             if case.restarts[place]:
@@ -257,7 +257,7 @@ def test_top_n_forgets_as_the_model_does(given: tuple[Case, list[int]]) -> None:
             if restarts:
                 run.restart()
         if query.mode == "end":
-            last = run.epoch((), [Tick(0, 0, END_US)], times[-1])
+            last = run.epoch((), [WatermarkUpdate(0, 0, END_US)], times[-1])
             assert Counter(map(identical, last.main)) == in_batch(query, there)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.operators.driving import Drive, L, Row, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.aggregate.groups import HASH, PANE
-from tidegate.operators.hold import Hold
+from tidegate.operators.hold import HoldOperator
 
 SCHEMA = pa.schema([("c0", L), ("c1", L)])
 
@@ -39,7 +39,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
 def test_every_row_in_time_comes_out_once_and_in_order(
     epochs: list[tuple[list[int], int]], small: bool, restart: bool
 ) -> None:
-    run = Drive(lambda: Hold(SCHEMA), table, key_groups=3)
+    run = Drive(lambda: HoldOperator(SCHEMA), table, key_groups=3)
     mark, number = -1, 0
     expected: list[tuple[int, int]] = []
     out: list[tuple[Any, ...]] = []
@@ -69,7 +69,7 @@ def _in_order_of_time(rows: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.parametrize("key_groups", [1, 4])
 def test_ties_come_out_as_they_came_in(key_groups: int) -> None:
-    run = Drive(lambda: Hold(SCHEMA), table, key_groups=key_groups)
+    run = Drive(lambda: HoldOperator(SCHEMA), table, key_groups=key_groups)
     for first in range(0, 40, 10):
         run.rows([Row(5, id=first + place) for place in range(10)], 0)
     numbers = [number for number, _ in run.end().main]

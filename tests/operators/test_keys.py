@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.operators.driving import D, L, Query, S, rows_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
-from tidegate.operators.join.interval import TimedJoin
-from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.join.interval import IntervalJoin
+from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import (
     canonical,
     comparable,
@@ -28,12 +28,12 @@ from tidegate.operators.kernels.keys import (
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.kernels.weighted_rows import changes
-from tidegate.operators.normalize import Normalize
+from tidegate.operators.normalize import NormalizeOperator
 from tidegate.operators.operator import Operator
 from tidegate.operators.runner import Runner
-from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import Ranking
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 NAN = float("nan")
@@ -63,15 +63,19 @@ class Drive:
 
     def epoch(self, *tables: pa.Table | None, mark: int | None = None) -> list[tuple[Any, ...]]:
         origins = tuple((Origin(port),) for port in range(self.ports))
-        ticks = [Tick(port, 0, mark) for port in range(self.ports)] if mark is not None else []
+        updates = (
+            [WatermarkUpdate(port, 0, mark) for port in range(self.ports)]
+            if mark is not None
+            else []
+        )
         inputs = [
-            [] if table is None else [self.operator.lift(port, _hashed(table))]
+            [] if table is None else [self.operator.pre_aggregate(port, _hashed(table))]
             for port, table in enumerate(tables)
         ]
         inputs += [[] for _ in range(self.ports - len(inputs))]
         self.store = MemoryStore.restore(self.store.snapshot())
         result = Runner(1, self.operator, origins).run(
-            self.store.backend(1, 0), inputs, ticks, 1_000, key_group=0
+            self.store.backend(1, 0), inputs, updates, 1_000, key_group=0
         )
         return [row for table in result.output.main for row in rows_of(table)]
 
@@ -211,7 +215,7 @@ def test_windows(kind: Any, one: Any, other: Any, apart: Any, gap_us: int | None
 
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_a_primary_key(kind: Any, one: Any, other: Any, apart: Any) -> None:
-    run = Drive(Normalize((kind,), (kind, S)))
+    run = Drive(NormalizeOperator((kind,), (kind, S)))
     place = 0
 
     def upsert(key: Any, value: str, op: str) -> list[tuple[Any, ...]]:
@@ -237,7 +241,7 @@ def test_a_zero_that_changes_its_sign_is_a_change() -> None:
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 @pytest.mark.parametrize("ttl_us", [None, 1_000_000])
 def test_partition_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | None) -> None:
-    run = Drive(ChangingTopN(Ranking((kind,), (Ordering(L),), (kind, L), 1), ttl_us=ttl_us))
+    run = Drive(UpdatingTopN(Ranking((kind,), (Ordering(L),), (kind, L), 1), ttl_us=ttl_us))
     place = 0
 
     def add(keys: list[Any], values: list[int]) -> list[tuple[Any, ...]]:
@@ -252,7 +256,7 @@ def test_partition_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int |
 
 
 def test_of_rows_that_differ_in_the_sign_of_a_zero_the_retracted_one_goes() -> None:
-    run = Drive(ChangingTopN(Ranking((S,), (Ordering(L),), (S, D), 2), retracts=True))
+    run = Drive(UpdatingTopN(Ranking((S,), (Ordering(L),), (S, D), 2), retracts=True))
 
     def add(values: list[float], op: str) -> list[tuple[Any, ...]]:
         named = {OP: [op] * len(values), ARRIVAL_FILE: [""] * len(values)}
@@ -266,7 +270,7 @@ def test_of_rows_that_differ_in_the_sign_of_a_zero_the_retracted_one_goes() -> N
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_a_join_by_time(kind: Any, one: Any, other: Any, apart: Any) -> None:
     matching = Matching((kind,), (False,), -5, 5)
-    run = Drive(TimedJoin(matching, ((kind, S), (kind, S)), "LEFT"), ports=2)
+    run = Drive(IntervalJoin(matching, ((kind, S), (kind, S)), "LEFT"), ports=2)
     assert run.epoch(rows(kind, [one, apart], c1=["a", "b"]), None, mark=0) == []
     assert [(row[1], row[3]) for row in run.epoch(None, rows(kind, [other], c1=["r"]))] == [
         ("a", "r")
@@ -278,7 +282,7 @@ def test_a_join_by_time(kind: Any, one: Any, other: Any, apart: Any) -> None:
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 @pytest.mark.parametrize("ttl_us", [None, 1_000_000])
 def test_a_join_of_changes(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | None) -> None:
-    join = ChangeJoin(
+    join = RegularJoin(
         Matching((kind,), (False,)), ((kind, S), (kind, S)), "INNER", True, None, ttl_us
     )
     run = Drive(join, ports=2)

@@ -18,7 +18,7 @@ from tests.operators.match_model import SECOND, MatchQuery, Pattern, Said
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.errors import RunError
 from tidegate.operators.match import search as match_search
-from tidegate.operators.watermark import END_US, Tick
+from tidegate.operators.watermark import END_US, WatermarkUpdate
 from tidegate.sql import match_recognize as pt
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
@@ -156,7 +156,7 @@ def patterns() -> st.SearchStrategy[Pattern]:
     parts = st.one_of(variables(), repeated(variables()))
     some = st.lists(parts, min_size=1, max_size=3).map(lambda made: ("seq", *made))
     either_ = st.lists(some, min_size=2, max_size=2).map(lambda made: ("or", *made))
-    # A quantifier over what may be nothing is refused.
+    # A quantifier over what may be nothing is rejectd.
     firm = st.lists(variables(), min_size=1, max_size=2).map(lambda made: ("seq", *made))
     nested = st.lists(st.one_of(parts, either_, repeated(firm)), min_size=1, max_size=3)
     return nested.map(lambda made: ("seq", *made))
@@ -247,7 +247,7 @@ def test_matches_are_those_of_a_plain_matcher(case: Case) -> None:
     found: list[tuple[Any, ...]] = []
     with limits_of_state(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [Tick(0, 0, mark)], now_us=1)
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)], now_us=1)
             new = [row for batches in tasks for batch in batches for row in batch]
             kept = [row for row in new if before is None or row.ts >= before]
             late += len(new) - len(kept)

@@ -21,34 +21,34 @@ from tests.operators.nearest_model import Fact, Model, Version
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
-from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, Nearest, NearestJoin
+from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, AsofBounds, AsofJoin
 from tidegate.operators.kernels import keys as hashing
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
-AS_OF = Nearest(BACKWARD, 0, None)
+AS_OF = AsofBounds(BACKWARD, 0, None)
 
 
-def make(nearest: Nearest, how: str = "LEFT", **more: Any) -> NearestJoin:
+def make(nearest: AsofBounds, how: str = "LEFT", **more: Any) -> AsofJoin:
     more = {"versions": True, **more}
-    return NearestJoin(Matching((S,), (False,)), nearest, ((S, L, L), (S, L, L)), how, **more)
+    return AsofJoin(Matching((S,), (False,)), nearest, ((S, L, L), (S, L, L)), how, **more)
 
 
 @dataclass
 class Drive:
     """A join with its state; rows get a number each, in the order in which they arrive."""
 
-    join: NearestJoin
+    join: AsofJoin
     held_back: int = 0
     key_groups: int = 2
     store: MemoryStore = field(default_factory=MemoryStore)
-    tick: Tick | None = None
+    update: WatermarkUpdate | None = None
     late: int = 0
     rows: int = 0
     late_rows: list[dict[str, Any]] = field(default_factory=list)
@@ -86,9 +86,12 @@ class Drive:
 
     def step(self, tables: list[pa.Table], marks: Sequence[int | None]) -> list[tuple[Any, ...]]:
         runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.held_back)
-        ticks = [Tick(port, 0, mark) for port, mark in enumerate(marks) if mark is not None]
+        updates = [
+            WatermarkUpdate(port, 0, mark) for port, mark in enumerate(marks) if mark is not None
+        ]
         lifted = [
-            self.join.lift(p, table) if table.num_rows else None for p, table in enumerate(tables)
+            self.join.pre_aggregate(p, table) if table.num_rows else None
+            for p, table in enumerate(tables)
         ]
         given_out: list[tuple[Any, ...]] = []
         self.late = self.rows = 0
@@ -96,7 +99,7 @@ class Drive:
             inputs: list[list[Tables]] = [
                 [] if part is None else [_cut(part, key_group, self.key_groups)] for part in lifted
             ]
-            result = runner.run(self.store.backend(1, key_group), inputs, ticks, None)
+            result = runner.run(self.store.backend(1, key_group), inputs, updates, None)
             for out in result.output.main:
                 assert out.schema.equals(self.join.output)
                 given_out += rows_of(out)
@@ -105,7 +108,7 @@ class Drive:
                 self.late_rows += out.to_pylist()
             self.late += result.report["late_rows"]
             self.rows += result.report["rows"]
-            self.tick = result.tick
+            self.update = result.update
         return given_out
 
 
@@ -169,7 +172,7 @@ def test_late_rows_are_kept_if_asked() -> None:
 
 
 def test_a_row_that_looks_on_waits_for_a_final_row_or_the_end_of_its_reach() -> None:
-    on = Nearest(FORWARD, -5, 0)
+    on = AsofBounds(FORWARD, -5, 0)
     run = Drive(make(on, versions=False))
     facts = [Fact("a", 3, 1), Fact("b", 3, 2), Fact(None, 3, 3)]
     assert run.epoch(facts, [Version("a", 6, 1)], (6, 6)) == [(None, 3, 3, None, None, None)]
@@ -182,7 +185,7 @@ def test_a_row_that_looks_on_waits_for_a_final_row_or_the_end_of_its_reach() -> 
 
 
 def test_the_nearest_row_may_lie_on_either_side() -> None:
-    run = Drive(make(Nearest(NEAREST, None, None), versions=False))
+    run = Drive(make(AsofBounds(NEAREST, None, None), versions=False))
     versions = [Version("a", 0, 1), Version("a", 10, 2)]
     facts = [Fact("a", 4, 1), Fact("a", 5, 2), Fact("a", 6, 3), Fact("a", 10, 4)]
     found = run.epoch(facts, versions, (11, 11))
@@ -190,7 +193,7 @@ def test_the_nearest_row_may_lie_on_either_side() -> None:
 
 
 def test_nothing_is_kept_that_is_out_of_reach() -> None:
-    run = Drive(make(Nearest(BACKWARD, 0, 5), versions=False))
+    run = Drive(make(AsofBounds(BACKWARD, 0, 5), versions=False))
     for at in range(0, 100, 2):
         run.epoch([], [Version(f"k{at}", at, at)], (at, at))
     assert run.rows <= 6
@@ -207,7 +210,7 @@ def test_a_row_of_the_left_that_is_retracted_in_time_never_was() -> None:
 
 def test_keys_that_are_equal_in_sql_are_one_key() -> None:
     """0.0 and −0.0 are equal, and so are all NaN."""
-    join = NearestJoin(Matching((D,), (False,)), AS_OF, ((D,), (D,)), "LEFT")
+    join = AsofJoin(Matching((D,), (False,)), AS_OF, ((D,), (D,)), "LEFT")
     store = MemoryStore()
     nan = float("nan")
 
@@ -222,15 +225,17 @@ def test_keys_that_are_equal_in_sql_are_one_key() -> None:
             ARRIVAL_ROW: pa.array(range(count), L),
         }
         made = pa.table(columns)
-        hashes = hashing.hash_of([join.lift(0, made)[0].column("k0")], count)
+        hashes = hashing.hash_of([join.pre_aggregate(0, made)[0].column("k0")], count)
         return made.set_column(1, HASH, pa.array(hashes))
 
     inputs = [
-        [join.lift(0, table([0.0, nan, None], 5))],
-        [join.lift(1, table([-0.0, nan, None], 1))],
+        [join.pre_aggregate(0, table([0.0, nan, None], 5))],
+        [join.pre_aggregate(1, table([-0.0, nan, None], 1))],
     ]
     runner = Runner(9, join, ((Origin(0),), (Origin(1),)))
-    result = runner.run(store.backend(1, 0), inputs, [Tick(0, 0, 9), Tick(1, 0, 9)], None)
+    result = runner.run(
+        store.backend(1, 0), inputs, [WatermarkUpdate(0, 0, 9), WatermarkUpdate(1, 0, 9)], None
+    )
     assert [str(row) for row in rows_of(result.output.main[0])] == [
         "(0.0, -0.0)",
         "(nan, nan)",
@@ -242,19 +247,19 @@ BOUNDS = st.one_of(st.none(), st.integers(0, 9))
 
 
 @st.composite
-def nearness(draw: st.DrawFn) -> Nearest:
+def asof_condition(draw: st.DrawFn) -> AsofBounds:
     direction = draw(st.sampled_from([BACKWARD, BACKWARD, FORWARD, NEAREST]))
     reach = draw(BOUNDS)
     if direction == BACKWARD:
         lower = draw(st.sampled_from([0, 0, 1, 3, -2]))
         first = draw(st.integers(0, 5)) == 0
         upper = None if reach is None or first else lower + reach
-        return Nearest(direction, lower, upper, first=first)
+        return AsofBounds(direction, lower, upper, first=first)
     if direction == FORWARD:
         upper = draw(st.sampled_from([0, 0, -1, -3, 2]))
-        return Nearest(direction, None if reach is None else upper - reach, upper)
+        return AsofBounds(direction, None if reach is None else upper - reach, upper)
     other = draw(BOUNDS)
-    return Nearest(direction, None if reach is None else -reach, other)
+    return AsofBounds(direction, None if reach is None else -reach, other)
 
 
 ROWS = st.tuples(
@@ -274,7 +279,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "rows": [(s, k, at + place * drift, up) for place, (s, k, at, up) in enumerate(rows)],
         "cuts": draw(st.lists(st.integers(0, 50), max_size=20)),
         "delays": draw(st.tuples(st.integers(0, 12), st.integers(0, 12))),
-        "nearest": draw(nearness()),
+        "nearest": draw(asof_condition()),
         "how": draw(st.sampled_from(["INNER", "LEFT"])),
         "restart_every": draw(st.integers(0, 4)),
         "small": draw(st.booleans()),
@@ -323,7 +328,7 @@ def _does_what_the_model_does(case: dict[str, Any]) -> None:
             mark = max(min(high), mark if mark is not None else -999)  # type: ignore[type-var]
         if case["restart_every"] and count % case["restart_every"] == 0:
             run.restart()
-        promised = run.tick.mark_us if run.tick is not None else None
+        promised = run.update.mark_us if run.update is not None else None
         out = run.epoch(facts, coming, high)
         expected = model.epoch(facts, coming, before, mark)
         assert Counter(out) == Counter(_shown(pair) for pair in expected)
@@ -358,7 +363,7 @@ def test_it_equals_the_asof_join_of_duckdb(
     """In batch, as far as nothing is late; which of equal times counts, DuckDB leaves open."""
     direction, bound = SIGNS[sign]
     backward = direction == BACKWARD
-    nearest = Nearest(direction, bound if backward else None, None if backward else bound)
+    nearest = AsofBounds(direction, bound if backward else None, None if backward else bound)
     run = Drive(make(nearest, how, versions=False))
     out: list[tuple[Any, ...]] = []
     sides: tuple[list[Fact], list[Version]] = ([], [])
@@ -383,7 +388,7 @@ def test_it_equals_the_asof_join_of_duckdb(
 @pytest.mark.parametrize("direction", [BACKWARD, FORWARD, NEAREST])
 def test_the_same_state_gives_the_same_rows_again(direction: str) -> None:
     """A replayed epoch must not differ."""
-    nearest = Nearest(
+    nearest = AsofBounds(
         direction, 0 if direction == BACKWARD else None, 0 if direction == FORWARD else None
     )
     run = Drive(make(nearest, versions=False))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.operators.driving import Drive, L, Row, S, hash_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
 from tidegate.operators.aggregate.groups import HASH
-from tidegate.operators.normalize import Normalize
+from tidegate.operators.normalize import NormalizeOperator
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "150"))
 LIMITS = settings(deadline=None, max_examples=-(-EXAMPLES // 3))
@@ -37,7 +37,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
 
 
 def upserts(ttl_us: int | None = None) -> Drive:
-    return Drive(lambda: Normalize((S,), (S, L), ttl_us=ttl_us), table)
+    return Drive(lambda: NormalizeOperator((S,), (S, L), ttl_us=ttl_us), table)
 
 
 def test_an_upsert_tells_what_was_there() -> None:

@@ -23,9 +23,9 @@ from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.operator import Limits
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.over.functions import Function, OverSpec
-from tidegate.operators.over.streaming import Over
-from tidegate.operators.watermark import Tick
+from tidegate.operators.over.functions import OverFunction, OverSpec
+from tidegate.operators.over.streaming import OverOperator
+from tidegate.operators.watermark import WatermarkUpdate
 
 LAG = shift("lag", 1, 0)
 LEAD = shift("lead", 1, 0)
@@ -67,7 +67,9 @@ def test_a_row_is_late_if_the_watermark_had_passed_it() -> None:
 
 def test_rows_of_one_time_are_in_the_order_they_came() -> None:
     run = OverQuery((LAG, rank("ROW_NUMBER"), rank("RANK"), RUNNING)).drive()
-    epoch = run.epoch([[[row(5, 1, 1)], [row(5, 0, 0)]], [[row(5, 2, 2)]]], [Tick(0, 0, 6)])
+    epoch = run.epoch(
+        [[[row(5, 1, 1)], [row(5, 0, 0)]], [[row(5, 2, 2)]]], [WatermarkUpdate(0, 0, 6)]
+    )
     assert epoch.main == [
         (0, 5, "a", None, 1, 1, 3),
         (1, 5, "a", 0, 2, 1, 3),
@@ -134,9 +136,9 @@ def test_the_last_rows_of_a_window_may_wait_until_after_it() -> None:
 
 def test_a_partition_is_forgotten_some_time_after_its_last_row() -> None:
     run = OverQuery((RUNNING,), ttl_us=50).drive()
-    run.epoch([[[row(1, 0, 0), row(1, 0, 1, "b")]]], [Tick(0, 0, 2)], now_us=100)
-    run.epoch([[[row(3, 0, 2)]]], [Tick(0, 0, 4)], now_us=140)
-    epoch = run.epoch([[[row(5, 0, 3), row(5, 0, 4, "b")]]], [Tick(0, 0, 6)], now_us=160)
+    run.epoch([[[row(1, 0, 0), row(1, 0, 1, "b")]]], [WatermarkUpdate(0, 0, 2)], now_us=100)
+    run.epoch([[[row(3, 0, 2)]]], [WatermarkUpdate(0, 0, 4)], now_us=140)
+    epoch = run.epoch([[[row(5, 0, 3), row(5, 0, 4, "b")]]], [WatermarkUpdate(0, 0, 6)], now_us=160)
     assert sorted(epoch.main) == [(3, 5, "a", 3), (4, 5, "b", 1)]
 
 
@@ -169,14 +171,14 @@ def test_overflow_is_an_error_with_the_name_of_the_sum() -> None:
 
 def test_too_much_state_is_an_error() -> None:
     spec = OverQuery((RUNNING,)).spec
-    run = Drive(lambda: Over(spec, limits=Limits(groups=3)), OverQuery((RUNNING,)).table)
+    run = Drive(lambda: OverOperator(spec, limits=Limits(groups=3)), OverQuery((RUNNING,)).table)
     with pytest.raises(RunError, match="the operator over keeps"):
         run.rows([row(1, 0, number, f"k{number}") for number in range(20)], mark=0)
 
 
 def test_what_has_no_distance_has_no_range_of_it() -> None:
     call = Call("count", "count(*)", (), L)
-    function = Function("COUNT", L, frame=Frame(False, -1, 0), call=call)
+    function = OverFunction("COUNT", L, frame=Frame(False, -1, 0), call=call)
     with pytest.raises(RunError, match="RANGE with a distance is not supported over string"):
         OverSpec((S,), (Ordering(S),), ((0,),), (function,), (S,))
     with pytest.raises(RunError, match="PARTITION BY is not supported over map"):

@@ -36,8 +36,8 @@ from tests.operators.over_queries import (
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.over import functions as over_states
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.over.history import Reach
-from tidegate.operators.watermark import END_US, Tick
+from tidegate.operators.over.history import FrameReach
+from tidegate.operators.watermark import END_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261116"))
@@ -136,7 +136,7 @@ def cases(draw: st.DrawFn, mode: str) -> Case:
         retracts,
         keeps_late=mode in ("time", "windows") and draw(st.booleans()),
     )
-    if by_time and windowed and Reach.of(query.spec).rows_ahead:
+    if by_time and windowed and FrameReach.of(query.spec).rows_ahead:
         # Rows that wait for others are given out by the end of a window, which another mode does.
         query = OverQuery(query.items, query.sorts, mode, None, False, query.keeps_late)
     return Case(query, draw(epochs_of(retracts)), draw(st.booleans()))
@@ -208,13 +208,13 @@ def assert_said(found: dict[int, tuple[Any, ...]], wanted: dict[int, tuple[Any, 
 
 @examples("time")
 def test_rows_come_out_once_with_what_batch_says(case: Case) -> None:
-    query, reach = case.query, Reach.of(case.query.spec)
+    query, reach = case.query, FrameReach.of(case.query.spec)
     run, late, before = query.drive(), 0, None
     on_time: list[Row] = []
     found: dict[int, tuple[Any, ...]] = {}
     with small_if(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [Tick(0, 0, mark)], now_us=1)
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)], now_us=1)
             new = rows_of(tasks)
             kept = [row for row in new if before is None or row.ts >= before]
             late += len(new) - len(kept)
@@ -241,7 +241,7 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
     there: list[Row] = []
     with small_if(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [Tick(0, 0, mark)])
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
             new = rows_of(tasks)
             kept = [row for row in new if before is None or query.end_of(row) > before]
             late += len(new) - len(kept)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tidegate.operators.aggregate.groups import HASH
 from tidegate.operators.kernels.keys import group_ids
-from tidegate.operators.operator import Limits, OperatorState, Tables
+from tidegate.operators.operator import KeyGroupState, Limits, Tables
 from tidegate.operators.store import sorted_runs as runs
-from tidegate.operators.store.sorted_runs import RunLog, hashes_of
+from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of
 from tidegate.state.memory import MemoryStore
 from tidegate.state.state_file import StateBackend
 
@@ -42,13 +42,13 @@ def standing(tables: Tables) -> Tables:
     return keys.filter(pc.not_equal(keys.column("n"), 0)), values
 
 
-def log_of(state: OperatorState, timed: int = 1) -> RunLog:
+def log_of(state: KeyGroupState, timed: int = 1) -> SortedRunStore:
     due = lambda table: np.asarray(table.column("at").to_numpy(), np.int64)  # noqa: E731
-    return RunLog(state, (KEYS, VALUES), newest, standing, due, timed)
+    return SortedRunStore(state, (KEYS, VALUES), newest, standing, due, timed)
 
 
-def state_of(backend: StateBackend, stored: bytes | None = None) -> OperatorState:
-    state = OperatorState(backend, b"the runs")
+def state_of(backend: StateBackend, stored: bytes | None = None) -> KeyGroupState:
+    state = KeyGroupState(backend, b"the runs")
     if stored is not None:
         state.from_bytes(memoryview(stored))
     return state
@@ -261,7 +261,7 @@ def test_what_comes_too_late_to_be_asked_for_is_handed_out_next() -> None:
 # What it costs
 
 
-class Counting(OperatorState):
+class Counting(KeyGroupState):
     """State that counts what is written and read."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tidegate.operators.aggregate.groups import PANE
-from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.store.time_buckets import SegmentLog, panes_of
+from tidegate.operators.store.time_buckets import TimeBucketStore, panes_of
 from tidegate.state.memory import MemoryStore
 
 SCHEMA = pa.schema([(PANE, pa.int64()), ("n", pa.int64())])
@@ -19,7 +19,7 @@ SECOND = 1_000_000
 HOUR = 3_600 * SECOND
 
 
-class Counting(OperatorState):
+class Counting(KeyGroupState):
     """State that counts what is written and read."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Counting(OperatorState):
         return tables
 
 
-def log_of(state: OperatorState) -> SegmentLog:
-    return SegmentLog(state, (SCHEMA,), None)
+def log_of(state: KeyGroupState) -> TimeBucketStore:
+    return TimeBucketStore(state, (SCHEMA,), None)
 
 
 def rows(times: Any) -> Tables:
@@ -51,7 +51,7 @@ def spread(count: int, span_us: int, start_us: int = 0, seed: int = 1) -> Tables
     return rows(start_us + np.random.default_rng(seed).integers(0, span_us, count))
 
 
-def loaded(log: SegmentLog, first: int | None, limit: int) -> list[int]:
+def loaded(log: TimeBucketStore, first: int | None, limit: int) -> list[int]:
     return sorted(int(p) for part in log.load(first, limit) for p in panes_of(part[0]))
 
 

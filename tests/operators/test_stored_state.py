@@ -16,35 +16,35 @@ from tests.operators.driving import D, L, Query, S, rows_of
 from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
 from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
-from tidegate.operators.hold import Hold
-from tidegate.operators.join.asof import ALIVE, Nearest, NearestJoin
-from tidegate.operators.join.asof_updating import VALUE, ChangingNearest
-from tidegate.operators.join.interval import TimedJoin
-from tidegate.operators.join.regular import ChangeJoin
+from tidegate.operators.hold import HoldOperator
+from tidegate.operators.join.asof import ALIVE, AsofBounds, AsofJoin
+from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
+from tidegate.operators.join.interval import IntervalJoin
+from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import hash_of
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.match.matcher import TIME, Match, MatchSpec, Taken, Totalled
+from tidegate.operators.match.matcher import TIME, MatchOperator, MatchSpec, TakenValue, Totalled
 from tidegate.operators.match.search import (
     Accept,
     Compare,
-    Condition,
+    CompiledCondition,
     Fork,
     Here,
     Part,
     Program,
     Take,
 )
-from tidegate.operators.normalize import Normalize
+from tidegate.operators.normalize import NormalizeOperator
 from tidegate.operators.operator import Operator
 from tidegate.operators.over.frames import Frame
-from tidegate.operators.over.functions import Function, OverSpec
-from tidegate.operators.over.streaming import Over
+from tidegate.operators.over.functions import OverFunction, OverSpec
+from tidegate.operators.over.streaming import OverOperator
 from tidegate.operators.runner import Runner
 from tidegate.operators.top_n.dedup import Deduplicate
-from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import Ranking, WindowTopN
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 STORED = Path(__file__).parent / "stored"
@@ -64,25 +64,25 @@ RANKING = Ranking((S,), (Ordering(D, descending=True, nulls_first=False),), (S, 
 FIRST = Ranking((S,), (), (S, D), 1)
 # A rank, a sum that is carried on, a bag that is, and the row before.
 FUNCTIONS = (
-    Function("ROW_NUMBER", pa.int32()),
-    Function("SUM", D, frame=Frame(False, None, 0), call=CALLS[1]),
-    Function(
+    OverFunction("ROW_NUMBER", pa.int32()),
+    OverFunction("SUM", D, frame=Frame(False, None, 0), call=CALLS[1]),
+    OverFunction(
         "COUNT",
         L,
         frame=Frame(False, None, 0),
         call=Call("count", "count(DISTINCT v)", (D,), L, distinct=True),
     ),
-    Function("LAG", D, shift=-1, argument=D),
+    OverFunction("LAG", D, shift=-1, argument=D),
 )
 # A row, any number of rows that are larger than the one before them, with a row to look back at.
 RISING = Program(
     (Accept(), Take(1, 2), Fork(1, 0), Take(0, 2)),
     3,
-    (None, Condition(Compare(">", Part(0), Part(1), True), (Here(0), Here(0, 1)))),
+    (None, CompiledCondition(Compare(">", Part(0), Part(1), True), (Here(0), Here(0, 1)))),
     (),
     9,
 )
-MEASURED = (Taken(0, D, frozenset([0])), Totalled(CALLS[1], (0,), frozenset([0, 1])))
+MEASURED = (TakenValue(0, D, frozenset([0])), Totalled(CALLS[1], (0,), frozenset([0, 1])))
 MATCHING = Matching((S,), (False,), -5, 5)
 KEYS = Matching((S,), (False,))
 COLUMNS = ((S, D), (S, D))
@@ -103,26 +103,32 @@ OPERATORS: dict[str, tuple[Operator, int]] = {
         1,
     ),
     "groups_every_interval": (Query(**GROUPS, mode="early", every_us=50).operator(), 1),
-    "hold": (Hold(pa.schema([("c0", S), ("c1", D)])), 1),
-    "normalize": (Normalize((S,), (S, D)), 1),
-    "interval_join": (TimedJoin(MATCHING, COLUMNS, "LEFT"), 2),
+    "hold": (HoldOperator(pa.schema([("c0", S), ("c1", D)])), 1),
+    "normalize": (NormalizeOperator((S,), (S, D)), 1),
+    "interval_join": (IntervalJoin(MATCHING, COLUMNS, "LEFT"), 2),
     "regular_join_with_ttl": (
-        ChangeJoin(Matching((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
+        RegularJoin(Matching((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
         2,
     ),
     "temporal_join": (
-        NearestJoin(KEYS, Nearest("backward", 0, None), COLUMNS, "LEFT", True, True, True),
+        AsofJoin(KEYS, AsofBounds("backward", 0, None), COLUMNS, "LEFT", True, True, True),
         2,
     ),
-    "asof_join_nearest": (NearestJoin(KEYS, Nearest("nearest", -9, 9), COLUMNS, "LEFT"), 2),
+    "asof_join_nearest": (AsofJoin(KEYS, AsofBounds("nearest", -9, 9), COLUMNS, "LEFT"), 2),
     "asof_join_of_changes_with_ttl": (
-        ChangingNearest(KEYS, Nearest("forward", None, 0), D, COLUMNS, "LEFT", ttl_us=100),
+        UpdatingAsofJoin(KEYS, AsofBounds("forward", None, 0), D, COLUMNS, "LEFT", ttl_us=100),
         2,
     ),
-    "over": (Over(OverSpec((S,), (Ordering(L),), ((0,),), FUNCTIONS, (S, D)), ttl_us=100), 1),
-    "match": (Match(MatchSpec((S,), (), (D,), RISING, MEASURED, rows_back=1), ttl_us=100), 1),
+    "over": (
+        OverOperator(OverSpec((S,), (Ordering(L),), ((0,),), FUNCTIONS, (S, D)), ttl_us=100),
+        1,
+    ),
+    "match": (
+        MatchOperator(MatchSpec((S,), (), (D,), RISING, MEASURED, rows_back=1), ttl_us=100),
+        1,
+    ),
     "window_top_n": (WindowTopN(RANKING), 1),
-    "changing_top_n": (ChangingTopN(RANKING), 1),
+    "changing_top_n": (UpdatingTopN(RANKING), 1),
     "deduplicate": (Deduplicate(FIRST, ttl_us=100), 1),
 }
 
@@ -155,16 +161,16 @@ def step(
     store: MemoryStore, operator: Operator, ports: int, table: pa.Table | None, mark: int, now: int
 ) -> list[tuple[Any, ...]]:
     origins = tuple((Origin(port),) for port in range(ports))
-    runner = Runner(1, operator, origins, meaning="as it was")
+    runner = Runner(1, operator, origins, canonical_form="as it was")
     inputs: list[Any] = [[] for _ in range(ports)]
     if table is not None:
-        op = AFTER if isinstance(operator, Normalize) else INSERT
+        op = AFTER if isinstance(operator, NormalizeOperator) else INSERT
         full = table.append_column(OP, pa.repeat(pa.scalar(op), table.num_rows))
-        if isinstance(operator, Over):
+        if isinstance(operator, OverOperator):
             full = full.drop_columns("o0").append_column("o0", full.column(PANE))
-        inputs = [[operator.lift(port, full)] for port in range(ports)]
-    ticks = [Tick(port, 0, mark) for port in range(ports)]
-    result = runner.run(store.backend(1, 0), inputs, ticks, now, key_group=0)
+        inputs = [[operator.pre_aggregate(port, full)] for port in range(ports)]
+    updates = [WatermarkUpdate(port, 0, mark) for port in range(ports)]
+    result = runner.run(store.backend(1, 0), inputs, updates, now, key_group=0)
     assert not result.report["discarded"], "another version wrote this state"
     return [row for out in result.output.main for row in rows_of(out)]
 
@@ -184,7 +190,7 @@ def test_stored_state_can_be_read(name: str, request: pytest.FixtureRequest) -> 
     store = MemoryStore()
     for number, table in enumerate(BEFORE):
         # Of an OVER some rows are out already, and matches are open.
-        mark = (14 if isinstance(operator, Over | Match) else 10) + number
+        mark = (14 if isinstance(operator, OverOperator | MatchOperator) else 10) + number
         step(store, operator, ports, table, mark, 10 + number)
     stored = store.snapshot()
     if request.config.getoption("--regenerate"):
@@ -199,19 +205,19 @@ def test_every_operator_has_a_stored_state() -> None:
     assert {path.stem for path in STORED.iterdir()} == set(OPERATORS)
     kinds = {type(operator).__name__ for operator, _ in OPERATORS.values()}
     assert kinds == {
-        "ChangeJoin",
-        "ChangingNearest",
-        "ChangingSessions",
-        "ChangingTopN",
+        "RegularJoin",
+        "UpdatingAsofJoin",
+        "UpdatingSessions",
+        "UpdatingTopN",
         "Deduplicate",
         "Hold",
         "KeyedAggregate",
         "Match",
-        "NearestJoin",
+        "AsofJoin",
         "Normalize",
         "Over",
         "SessionAggregate",
-        "TimedJoin",
+        "IntervalJoin",
         "WindowAggregate",
         "WindowTopN",
     }

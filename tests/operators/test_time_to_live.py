@@ -11,7 +11,7 @@ from tests.operators.driving import D, L, Query, Row, S, call, drive
 from tests.operators.test_change_join import Drive as JoinDrive
 from tests.operators.test_change_join import make
 from tidegate.columns import BEFORE
-from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import sorted_runs as runs
 
 A, B = Row(0, ("a",)), Row(0, ("b",))
@@ -91,14 +91,14 @@ def test_emit_every_moves_what_an_epoch_brings_and_not_all_that_waits() -> None:
     run.rows([Row(0, (-1,))], now_us=0)
     run.rows([Row(0, (number,)) for number in range(20_000)], now_us=1)
     moved = 0
-    put = OperatorState.put
+    put = KeyGroupState.put
 
-    def counted(self: OperatorState, name: str, key: bytes, tables: Tables) -> int:
+    def counted(self: KeyGroupState, name: str, key: bytes, tables: Tables) -> int:
         nonlocal moved
         moved += sum(table.num_rows for table in tables)
         return put(self, name, key, tables)
 
-    with patch.object(OperatorState, "put", counted):
+    with patch.object(KeyGroupState, "put", counted):
         for number in range(60):
             assert run.rows([Row(0, (number,))], now_us=2 + number).main == []
     assert moved < 20_000, "all that waits was written once in sixty epochs, at most"

@@ -19,12 +19,12 @@ from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
 from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.aggregate.groups import HASH, PANE
-from tidegate.operators.join.interval import TimedJoin
+from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.kernels.matching import Matching
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
-from tidegate.operators.watermark import END_US, Origin, Tick
+from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "200"))
@@ -35,21 +35,21 @@ HOWS = ("INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI")
 JoinRow = tuple[int, str | None, int]
 
 
-def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> TimedJoin:
+def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> IntervalJoin:
     matching = Matching((S,), (safe,), lower, upper)
-    return TimedJoin(matching, ((S, L, L), (S, L, L)), how, **more)
+    return IntervalJoin(matching, ((S, L, L), (S, L, L)), how, **more)
 
 
 @dataclass
 class Drive:
     """A join with its state; rows get a number each, so that equal ones are told apart."""
 
-    join: TimedJoin
+    join: IntervalJoin
     held_back: int = 0
     key_groups: int = 2
     numbered: int = 0
     store: MemoryStore = field(default_factory=MemoryStore)
-    tick: Tick | None = None
+    update: WatermarkUpdate | None = None
     late: int = 0
     late_rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -73,9 +73,12 @@ class Drive:
         self, sides: Sequence[Sequence[tuple[str | None, int, int]]], marks: Sequence[int | None]
     ) -> list[tuple[Any, ...]]:
         runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.held_back)
-        ticks = [Tick(port, 0, mark) for port, mark in enumerate(marks) if mark is not None]
+        updates = [
+            WatermarkUpdate(port, 0, mark) for port, mark in enumerate(marks) if mark is not None
+        ]
         lifted = [
-            self.join.lift(p, self.table(rows)) if rows else None for p, rows in enumerate(sides)
+            self.join.pre_aggregate(p, self.table(rows)) if rows else None
+            for p, rows in enumerate(sides)
         ]
         given: list[tuple[Any, ...]] = []
         self.late = 0
@@ -83,7 +86,7 @@ class Drive:
             inputs: list[list[Tables]] = [
                 [] if part is None else [_cut(part, key_group, self.key_groups)] for part in lifted
             ]
-            result = runner.run(self.store.backend(1, key_group), inputs, ticks, None)
+            result = runner.run(self.store.backend(1, key_group), inputs, updates, None)
             for table in result.output.main:
                 assert table.schema.equals(self.join.output)
                 given += rows_of(table)
@@ -91,7 +94,7 @@ class Drive:
                 assert table.schema.equals(self.join.late)
                 self.late_rows += table.to_pylist()
             self.late += result.report["late_rows"]
-            self.tick = result.tick
+            self.update = result.update
         return given
 
 
@@ -116,7 +119,7 @@ def test_a_late_row_is_counted_and_matches_nothing() -> None:
     assert run.late == 1
 
 
-def keeping_late(join: TimedJoin, **more: Any) -> TimedJoin:
+def keeping_late(join: IntervalJoin, **more: Any) -> IntervalJoin:
     """As a stream has it whose columns are those of both sides: a key, two times, two numbers."""
     wide, sources = (S, L, L, L, L), ((0, 1, None, 2, None), (0, None, 1, None, 2))
     left, right = (
@@ -257,7 +260,7 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
             high[side] = max(known, default=None)
         if case["restart_every"] and count % case["restart_every"] == 0:
             run.restart()
-        before = run.tick.mark_us if run.tick is not None else None
+        before = run.update.mark_us if run.update is not None else None
         out = run.epoch(sides, high)
         if before is not None:
             # Whoever reads this downstream must not take it for late.

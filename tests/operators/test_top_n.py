@@ -20,9 +20,9 @@ from tidegate.operators.aggregate.groups import HASH, PANE
 from tidegate.operators.kernels.ordering import Ordering, codes
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator
-from tidegate.operators.top_n.updating import ChangingTopN
+from tidegate.operators.top_n.updating import UpdatingTopN
 from tidegate.operators.top_n.window import Ranking, WindowTopN
-from tidegate.operators.watermark import Tick
+from tidegate.operators.watermark import WatermarkUpdate
 
 FUNCTIONS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 DEC, BIN, DATE = pa.decimal128(10, 2), pa.binary(), pa.date32()
@@ -75,7 +75,7 @@ class Query:
         late = LateRows("top_n", needed, (L, L)) if self.keeps_late else None
         if self.mode == "windows":
             return WindowTopN(self.ranking, late_rows=late, limits=self.limits)
-        return ChangingTopN(
+        return UpdatingTopN(
             self.ranking,
             self.retracts,
             self.mode == "closing",
@@ -152,7 +152,7 @@ def test_zeros_are_peers_and_so_are_nan() -> None:
     assert codes(column, Ordering(D)).tolist() == [1, 1, 7, 7, -8, -8]
 
 
-def test_what_has_no_order_is_refused() -> None:
+def test_what_has_no_order_is_rejectd() -> None:
     with pytest.raises(RunError, match="ORDER BY is not supported over list"):
         Ranking((S,), (Ordering(LISTS),), (S,), 1)
     with pytest.raises(RunError, match="PARTITION BY is not supported over map"):
@@ -426,7 +426,7 @@ def test_all_late_rows_are_counted(mode: str) -> None:
     run = Query(mode=mode).drive(key_groups=1)
     run.rows([], mark=10)
     late = rows(("a", 5, "x"), ("a", 6, "y"), ("a", 4, "z"), ("b", 4, "z"), ts=10)
-    epoch = run.epoch([[late[:2], late[2:]], [late]], [Tick(0, 0, 11)])
+    epoch = run.epoch([[late[:2], late[2:]], [late]], [WatermarkUpdate(0, 0, 11)])
     assert epoch.main == [] and epoch.late_rows == 8 and epoch.late == []
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.operators.driving import B, D, Epoch, L, Row, S, identical
 from tests.operators.test_top_n import BIN, DEC, FUNCTIONS, NAN, Query
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators.watermark import END_US, Tick
+from tidegate.operators.watermark import END_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -210,7 +210,7 @@ def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
     found: Counter[Any] = Counter()
     with limits_of_state(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [Tick(0, 0, mark)])
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
             new = arrived(case.query, tasks)
             on_time = [row for row in new if before is None or row.ts > before]
             late += len(new) - len(on_time)
@@ -247,7 +247,7 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
     run, there, late, before = case.query.drive(), [], 0, None
     with limits_of_state(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
-            epoch = run.epoch(tasks, [Tick(0, 0, mark)])
+            epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
             after = mark if before is None else max(before, mark)
             new = arrived(case.query, tasks)
             on_time = [row for row in new if before is None or row.ts > before]

@@ -7,15 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.operators.vectorized import Call, Column, Constant, VectorFailed, VectorStage
+from tidegate.operators.vectorized import (
+    VectorCall,
+    VectorColumn,
+    VectorConstant,
+    VectorFailed,
+    VectorStage,
+)
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def floored(value: int | None, offset: int, size: int) -> int | None:
-    parts = (Column("x"), Constant(offset, pa.int64()), Constant(size, pa.int64()))
-    stage = VectorStage((("y", Call("floor", parts), pa.int64()),))
-    batch = pa.record_batch({"x": pa.array([value], pa.int64()), "_tg_live": pa.array([True])})
+    parts = (
+        VectorColumn("x"),
+        VectorConstant(offset, pa.int64()),
+        VectorConstant(size, pa.int64()),
+    )
+    stage = VectorStage((("y", VectorCall("floor", parts), pa.int64()),))
+    batch = pa.record_batch({"x": pa.array([value], pa.int64()), "_tg_selected": pa.array([True])})
     found: int | None = stage.apply(batch, ()).column("y")[0].as_py()
     return found
 

@@ -15,9 +15,9 @@ from tests.operators.driving import MINUTE, SECOND, D, Drive, L, Query, Row, S, 
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.groups import HASH, PANE, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate
-from tidegate.operators.hold import Hold
+from tidegate.operators.hold import HoldOperator
 from tidegate.operators.late_rows import TIMESTAMP
-from tidegate.operators.operator import Limits, Operator, OperatorState
+from tidegate.operators.operator import KeyGroupState, Limits, Operator
 
 TUMBLE_5 = Panes("TUMBLE", 5 * MINUTE, 5 * MINUTE)
 HOP_10_5 = Panes("HOP", 10 * MINUTE, 5 * MINUTE)
@@ -197,7 +197,7 @@ def test_non_aggregate_eowc_falls_back_to_raw_batches() -> None:
         hashes = [hash_of((pane,)) for pane in panes]
         return pa.table({PANE: panes, HASH: hashes, "c0": [row.keys[0] for row in rows]})
 
-    run = Drive(lambda: Hold(schema), table)
+    run = Drive(lambda: HoldOperator(schema), table)
     assert run.rows([Row(3, ("a",)), Row(15, ("b",)), Row(4, ("a",))], 0).main == []
     run.restart()
     assert run.rows([Row(1, ("c",))], 10).main == [("a",), ("a",), ("c",)]
@@ -238,13 +238,13 @@ def test_an_open_window_is_not_read_while_time_passes(
 ) -> None:
     run = drive(summing(panes), key_groups=1)
     run.rows([Row(at, ("a",), (1,)) for at in range(180, 240)], 180)
-    get, read = OperatorState.get, []
+    get, read = KeyGroupState.get, []
 
-    def counted(state: OperatorState, name: str, key: bytes, schemas: Any) -> Any:
+    def counted(state: KeyGroupState, name: str, key: bytes, schemas: Any) -> Any:
         read.append(name)
         return get(state, name, key, schemas)
 
-    monkeypatch.setattr(OperatorState, "get", counted)
+    monkeypatch.setattr(KeyGroupState, "get", counted)
     ends = set(range(181, 300)) & set(panes.ends(np.arange(180, 240, panes.width_us)).tolist())
     if panes.kind == "DUE":
         ends = {240}

@@ -26,7 +26,7 @@ from tests.operators.scenarios import Scenario, scenarios
 from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
 from tidegate.operators import operator as contract
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.watermark import Origin, Tick
+from tidegate.operators.watermark import Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "20261115"))
@@ -80,8 +80,8 @@ def run(case: Scenario) -> Drive:
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
             for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
                 tasks[task][number].append(row)
-            ticks = [Tick(origin, 0, mark) for origin, mark in case.task_marks[place]]
-            drive.epoch(tasks, ticks, case.times[place])
+            updates = [WatermarkUpdate(origin, 0, mark) for origin, mark in case.task_marks[place]]
+            drive.epoch(tasks, updates, case.times[place])
             if case.restarts[place]:
                 drive.restart()
     return drive

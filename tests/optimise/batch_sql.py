@@ -158,7 +158,7 @@ def _join(node: n.Join) -> str:
 
 def _latest(node: n.Join, columns: list[str], left: str, right: str, conditions: list[str]) -> str:
     """Of all rows that a left row could see, the nearest; a version that is none is not seen."""
-    near = node.nearness
+    near = node.asof_condition
     assert near is not None and not near.first and not (near.lower_open or near.upper_open)
     apart = f"(epoch_us({text(near.left)}) - epoch_us({text(near.right)}))"
     limits = ((near.lower, ">="), (near.upper, "<="))

@@ -74,7 +74,7 @@ def test_a_job_that_fails_by_chance_is_run_again(
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
     left = [3]
 
-    def fails(pipeline: Looped, order: Any) -> None:
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
         if left[0]:
             left[0] -= 1
             raise JobFailed(RuntimeError("Python worker exited unexpectedly (crashed)"))
@@ -93,10 +93,10 @@ def test_the_stream_that_fails_is_named(house: House) -> None:
     """All streams are one job, so each is run alone to find it."""
 
     class Second(Looped):
-        def _job(self, frame: Any, order: Any) -> list[bytes]:
+        def _job(self, frame: Any, epoch_spec: Any) -> list[bytes]:
             if any(member.key == "t1" for member in frame):
                 raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
-            return super()._job(frame, order)
+            return super()._job(frame, epoch_spec)
 
     running = Second(house.pipeline().context, "main")
     house.insert(1)
@@ -114,7 +114,7 @@ def test_the_stream_that_fails_is_named(house: House) -> None:
 def test_whoever_looks_at_a_pipeline_that_failed_gets_its_error(
     house: House, error: BaseException
 ) -> None:
-    def fails(pipeline: Looped, order: Any) -> None:
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
         raise error
 
     running = house.pipeline()
@@ -132,7 +132,7 @@ def test_whoever_looks_at_a_pipeline_that_failed_gets_its_error(
 def test_a_pipeline_that_fails_wakes_up_whoever_waits(house: House) -> None:
     go = threading.Event()
 
-    def fails(pipeline: Looped, order: Any) -> None:
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
         assert go.wait(30)
         raise RunError("TG-503", "boom")
 
@@ -148,7 +148,7 @@ def test_a_pipeline_that_fails_wakes_up_whoever_waits(house: House) -> None:
 def test_waiting_has_an_end_and_stopping_leaves_nothing_half_done(house: House) -> None:
     ran, go = threading.Event(), threading.Event()
 
-    def sleeps(pipeline: Looped, order: Any) -> None:
+    def sleeps(pipeline: Looped, epoch_spec: Any) -> None:
         ran.set()
         assert go.wait(30)
 
@@ -193,21 +193,21 @@ def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
         if next(times, None) is not None:
             raise SystemAway("the broker is away")
 
-    def cut(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+    def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
         told.extend(item.error for item in pipeline.status())
         if where == "cut":
             away()
         return real(self, since, tasks)
 
-    def job(pipeline: Looped, order: Any) -> None:
+    def job(pipeline: Looped, epoch_spec: Any) -> None:
         if where == "job":
             try:
                 away()
             except SystemAway as error:
                 raise JobFailed(RuntimeError(f"in a task: {error.render()}")) from None
 
-    real = memory.MemorySource.cut
-    monkeypatch.setattr(memory.MemorySource, "cut", cut)
+    real = memory.MemorySource.plan_range
+    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
     monkeypatch.setattr(Looped, "job", staticmethod(job))
     house.insert(1, 2)
     pipeline = house.pipeline()
@@ -222,15 +222,15 @@ def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
 def test_available_now_ends_though_more_and_more_comes(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = memory.MemorySource.cut
+    real = memory.MemorySource.plan_range
 
-    def cut(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+    def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
         found = real(self, since, tasks)
         house.insert(len(house.epochs()) + 2)
         return found
 
     house.insert(1)
-    monkeypatch.setattr(memory.MemorySource, "cut", cut)
+    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
     pipeline = house.pipeline()
     pipeline.start(house.members, until_end=False, available_now=True)
     assert pipeline._thread is not None

@@ -14,7 +14,7 @@ from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.observe.status import State
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 from tidegate.storage import local as disk
 
 
@@ -30,9 +30,9 @@ def test_to_the_end_and_again(house: House) -> None:
     check(house, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("step", EpochStep)
 def test_killed_at_every_step_of_every_epoch_each_row_is_there_once(
-    house: House, monkeypatch: pytest.MonkeyPatch, step: Step
+    house: House, monkeypatch: pytest.MonkeyPatch, step: EpochStep
 ) -> None:
     """In one run after the other, also at the commit of every single sink."""
     values: list[int] = []
@@ -42,7 +42,7 @@ def test_killed_at_every_step_of_every_epoch_each_row_is_there_once(
         kill_at(monkeypatch, step, times)
         died = house.run()
         monkeypatch.undo()
-        if step is not Step.COMMITTING and times < 3:
+        if step is not EpochStep.PUBLISHING and times < 3:
             assert died.failure is not None, "it was killed"
     assert house.run().failure is None
     check(house, *values)
@@ -52,7 +52,7 @@ def test_killed_again_and_again_before_anything_is_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.insert(1)
-    for step in (Step.CUT, Step.RAN, Step.RAN, Step.CUT):
+    for step in (EpochStep.CUT, EpochStep.RAN, EpochStep.RAN, EpochStep.CUT):
         kill_at(monkeypatch, step, 1)
         assert house.run().failure is not None
         assert house.epochs() == [] and all(house.rows(sink) == [] for sink in house.sinks())
@@ -66,7 +66,7 @@ def test_killed_between_the_commits_of_two_sinks_both_have_the_same_rows(
 ) -> None:
     """Ids are random: whoever computes an epoch again gives other rows to the second sink."""
     house.insert(1, 2)
-    kill_at(monkeypatch, Step.COMMITTING, 1)
+    kill_at(monkeypatch, EpochStep.PUBLISHING, 1)
     assert house.run().failure is not None
     monkeypatch.undo()
     counts = {sink: len(house.rows(sink)) for sink in house.sinks()}
@@ -140,7 +140,7 @@ def test_an_idle_pipeline_writes_nothing(house: House) -> None:
     running.wait(30)
     before = {path: path.stat().st_mtime_ns for path in house.folder.rglob("*")}
     for _ in range(20):
-        running.nudge()
+        running.wake()
         running.wait(30)
     after = {path: path.stat().st_mtime_ns for path in house.folder.rglob("*")}
     running.stop()
@@ -164,7 +164,7 @@ def test_a_damaged_manifest_and_no_sink_that_is_ahead_goes_on_from_the_one_befor
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.insert(1, 2)
-    kill_at(monkeypatch, Step.DECIDED, 2)
+    kill_at(monkeypatch, EpochStep.COMMITTED, 2)
     house.run()
     monkeypatch.undo()
     damage(newest(house))
@@ -178,7 +178,7 @@ def test_a_damaged_manifest_and_no_sink_that_is_ahead_goes_on_from_the_one_befor
     check(house, 1, 2, 3)
 
 
-def test_a_damaged_manifest_and_a_sink_that_is_ahead_is_refused_with_what_to_do(
+def test_a_damaged_manifest_and_a_sink_that_is_ahead_is_rejectd_with_what_to_do(
     house: House,
 ) -> None:
     house.insert(1, 2)
@@ -223,7 +223,7 @@ def test_of_two_drivers_the_second_to_decide_stops_and_nothing_is_lost(house: Ho
     house.run(until_end=False).stop()
     ran, go = threading.Event(), threading.Event()
 
-    def sleeps(pipeline: Looped, order: Any) -> None:
+    def sleeps(pipeline: Looped, epoch_spec: Any) -> None:
         ran.set()
         assert go.wait(30)
 
@@ -233,7 +233,7 @@ def test_of_two_drivers_the_second_to_decide_stops_and_nothing_is_lost(house: Ho
     zombie.start(house.members, False)
     assert ran.wait(30)
 
-    def decides_late(pipeline: Looped, order: Any) -> None:
+    def decides_late(pipeline: Looped, epoch_spec: Any) -> None:
         go.set()
         zombie.wait(30)
 
@@ -254,7 +254,7 @@ def test_a_zombie_that_decides_second_stops_and_nothing_is_lost(house: House) ->
     house.run(until_end=False).stop()
     ran, go = threading.Event(), threading.Event()
 
-    def sleeps(pipeline: Looped, order: Any) -> None:
+    def sleeps(pipeline: Looped, epoch_spec: Any) -> None:
         ran.set()
         assert go.wait(30)
 

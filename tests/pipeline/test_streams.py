@@ -10,8 +10,8 @@ from tests.pipelines import House, check, expected, kill_at
 from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.manifests import forget_stream
 from tidegate.errors import DataDirectoryError, RunError
-from tidegate.runtime.epoch import Epoch, order_of
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.epoch import Epoch, build_epoch_spec
+from tidegate.runtime.pipeline import EpochStep
 from tidegate.storage import open_store
 
 
@@ -50,9 +50,9 @@ def test_a_stream_that_takes_the_place_of_another_is_checked_before_it_runs(tmp_
     counters, sinks = running.counters["t0"], dict(running.sinks)
     stream = next(iter(house.catalog.of(Stream)))
     other = house.member(stream, operators=False)
-    with pytest.raises(DataDirectoryError, match="needs other operators") as refused:
+    with pytest.raises(DataDirectoryError, match="needs other operators") as rejectd:
         running.check([other, second])
-    assert refused.value.code == "TG-603"
+    assert rejectd.value.code == "TG-603"
     assert running.members["t0"] is first, "nothing is changed"
     same = house.member(stream, operators=True)
     object.__setattr__(same, "declared", stream)
@@ -98,7 +98,7 @@ def test_what_was_decided_for_others_is_not_lost_when_a_stream_is_dropped(
 ) -> None:
     """Killed between the decision and the commits; then a stream is dropped."""
     house.insert(1, 2)
-    kill_at(monkeypatch, Step.DECIDED, 2)
+    kill_at(monkeypatch, EpochStep.COMMITTED, 2)
     house.run()
     monkeypatch.undo()
     if running:
@@ -119,6 +119,6 @@ def test_what_was_decided_for_others_is_not_lost_when_a_stream_is_dropped(
 
 def test_the_orders_of_a_driver_are_gone_with_it(house: House) -> None:
     running = house.run(until_end=False)
-    running.place.write(order_of(running._manifest, Epoch({}, False, False), 0, 0, 1))
+    running.place.write(build_epoch_spec(running._manifest, Epoch({}, False, False), 0, 0, 1))
     running.stop()
     assert open_store(str(house.folder / "orders")).list() == []

@@ -22,7 +22,7 @@ from tests.delta import (
     there,
 )
 from tests.real.s3 import BUCKET, S3, SECRETS
-from tidegate.connectors.base import Decided
+from tidegate.connectors.base import CommittedState
 from tidegate.errors import TidegateError
 
 
@@ -44,46 +44,46 @@ def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_
     place: str,
 ) -> None:
     sink = opened(place, partition_by="name")
-    tokens = staged(sink, E0, [row(1, "a b"), row(2, None)], [], [row(3, "a b")])
+    committables = staged(sink, E0, [row(1, "a b"), row(2, None)], [], [row(3, "a b")])
     assert there(place) == []
     for _ in range(2):
-        sink.commit(E0, tokens)
+        sink.publish(E0, committables)
     version = DeltaTable(place).version()
     source = source_of(place)
-    first = source.cut(None, 2)
+    first = source.plan_range(None, 2)
     assert sorted(r["id"] for r in rows_of(source, first)) == [1, 2, 3]
     # Whoever comes later finishes what was decided, once, and sweeps what was not.
-    decided = staged(sink, E1, [row(4, "c")])
+    committed = staged(sink, E1, [row(4, "c")])
     staged(sink, E2, [row(5, "lost")])
     for _ in range(2):
-        sink_of(place).recover(Decided(E1, decided, E1))
-    sink.commit(E1, decided)
+        sink_of(place).recover(CommittedState(E1, committed, E1))
+    sink.publish(E1, committed)
     assert there(place) == [(1, "a b"), (2, None), (3, "a b"), (4, "c")]
     assert DeltaTable(place).version() > version and first is not None
-    assert [r["id"] for r in rows_of(source, source.cut(first.offset, 2))] == [4]
+    assert [r["id"] for r in rows_of(source, source.plan_range(first.offset, 2))] == [4]
 
 
 def test_changes_are_merged_by_key_and_two_who_commit_do_it_once(place: str) -> None:
     one = opened(place, KEYED)
-    one.commit(E0, staged(one, E0, [row(1, "a", "+I"), row(2, "b", "+I")]))
+    one.publish(E0, staged(one, E0, [row(1, "a", "+I"), row(2, "b", "+I")]))
     two = sink_of(place, KEYED)
-    two.recover(Decided(E0, (), E0))
-    tokens = staged(one, E1, [row(1, "a", "-U"), row(1, "c", "+U"), row(2, "b", "-D")])
-    one.commit(E1, tokens)
-    two.commit(E1, tokens)
+    two.recover(CommittedState(E0, (), E0))
+    committables = staged(one, E1, [row(1, "a", "-U"), row(1, "c", "+U"), row(2, "b", "-D")])
+    one.publish(E1, committables)
+    two.publish(E1, committables)
     assert there(place) == [(1, "c")]
 
 
 def test_a_store_that_is_away_is_waited_for_and_shows_no_secrets(s3: S3, place: str) -> None:
     sink = opened(place)
-    tokens = staged(sink, E0, [row(1, "a")])
+    committables = staged(sink, E0, [row(1, "a")])
     s3.away()
     try:
         with pytest.raises(TidegateError) as error:
-            sink.commit(E0, tokens)
+            sink.publish(E0, committables)
     finally:
         s3.back()
     assert getattr(error.value, "retryable", False), error.value
     assert not any(secret in str(error.value) for secret in SECRETS)
-    sink.commit(E0, tokens)
+    sink.publish(E0, committables)
     assert there(place) == [(1, "a")]

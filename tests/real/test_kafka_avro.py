@@ -19,7 +19,7 @@ from tests.registry import PASSWORD, USER, FakeRegistry, running
 from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.catalog.objects import Sink, Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import Decided, EpochId, SinkContext, SourceContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, SourceContext, StreamRows
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.kafka.avro import GONE, KEY
 from tidegate.connectors.kafka.decoding import Records
@@ -65,12 +65,12 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
         sink, str(tmp_path), topic, lambda *_: None, (*columns, ("_op", "STRING")), rows
     )
     to = KafkaSink(context)
-    to.recover(Decided(None))
+    to.recover(CommittedState(None))
     assert list(registry.subjects) == [f"{topic}-value"]
     wanted = to.columns([("`id`", "id"), ("`name`", "name"), ("`_op`", "_op")])
     assert wanted is not None and [name for _, name in wanted] == [KEY, GONE, "id", "name"]
-    stager = to.stager(pa.schema([])).open(EpochId(0, 0).stamp, 0)
-    stager.add(
+    writer_factory = to.writer_factory(pa.schema([])).open(EpochId(0, 0).stamp, 0)
+    writer_factory.add(
         pa.table(
             {
                 KEY: ['{"id":1}', '{"id":2}'],
@@ -80,7 +80,7 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
             }
         )
     )
-    to.commit(EpochId(0, 0), stager.finish())
+    to.publish(EpochId(0, 0), writer_factory.finish())
     one, two = broker.read(topic)
     assert one.key == b'{"id":1}' and one.value[:5] == b"\0\0\0\0\1"
     schema = fastavro.parse_schema(json.loads(registry.schemas[0]["schema"]))
@@ -89,11 +89,11 @@ def test_tasks_encode_and_decode_and_a_row_that_goes_has_no_value(
     assert (two.key, two.value) == (b'{"id":2}', None)
 
     opened = KafkaSource(SourceContext(source, "", "", Settings()))
-    cut = opened.cut(None, 1)
-    assert cut is not None
+    input_range = opened.plan_range(None, 1)
+    assert input_range is not None
     decoder = opened._decoder(Records(source, False, True).text_columns)
     reader = KafkaReader(opened.connection, (), opened._keys(), decoder)
-    (batch,) = [batch for batch, _ in reader.read(cut.shares[0][0])]
+    (batch,) = [batch for batch, _ in reader.read(input_range.splits[0][0])]
     assert batch.schema == reader.schema
     texts = [json.loads(text) for text in batch.column(TEXT_BYTES).to_pylist()]
     assert texts == [{"id": 1, "name": "a"}, {"id": 2}]

@@ -18,14 +18,14 @@ from tidegate.catalog.objects import Stream
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 
 class Texts(KafkaSink):
     """Takes the rows of a looped pipeline: numbers as keys, ids as values."""
 
-    def stager(self, schema: pa.Schema) -> Any:
-        return _AsTexts(super().stager(schema))
+    def writer_factory(self, schema: pa.Schema) -> Any:
+        return _AsTexts(super().writer_factory(schema))
 
 
 class _AsTexts:
@@ -79,20 +79,22 @@ def test_killed_at_every_step_each_row_is_there_once(
     """Also between the two sinks, and in a transaction whose rows and marker are sent."""
     values: list[int] = []
     in_transaction = "in transaction"
-    steps: list[Step | str] = [*Step, in_transaction]
+    steps: list[EpochStep | str] = [*EpochStep, in_transaction]
     for number, step in enumerate(steps):
         values += [10 * number + 1, 10 * number + 2]
         house.insert(*values[-2:])
         # Each sink marks when it is opened; the first epoch comes after that.
         left = [3 if step == in_transaction else 1 + number % 2]
 
-        def reached(here: Step | str, step: Step | str = step, left: list[int] = left) -> None:
+        def reached(
+            here: EpochStep | str, step: EpochStep | str = step, left: list[int] = left
+        ) -> None:
             if here == step:
                 left[0] -= 1
                 if left[0] == 0:
                     raise Killed
 
-        def commit(self: Transactions, reached: Any = reached) -> None:
+        def publish(self: Transactions, reached: Any = reached) -> None:
             # What it leaves behind is an open transaction, as if nobody had caught this.
             self.producer.flush(60)
             reached(in_transaction)
@@ -119,7 +121,7 @@ def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_there_twice(
     broker.kill()
     try:
         house.insert(3, 4)
-        running.nudge()
+        running.wake()
         deadline = time.monotonic() + 120
         while "cannot reach the brokers" not in (running.status()[0].error or ""):
             assert time.monotonic() < deadline, "nobody says that it is away"

@@ -13,9 +13,9 @@ import pytest
 
 from tests.compiling import compile_text
 from tests.real.kafka import Broker
-from tests.sinks import decided
+from tests.sinks import committed
 from tidegate.catalog.objects import Sink
-from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.errors import RunError, SystemAway
 from tidegate.types import ChangelogKind
@@ -24,7 +24,7 @@ SCRIPT = (
     "CREATE SOURCE s (id BIGINT, v BIGINT) WITH (connector = 'memory');"
     "CREATE STREAM t AS SELECT id, v FROM s;"
 )
-NOTHING = Decided(None)
+NOTHING = CommittedState(None)
 
 
 @pytest.fixture
@@ -45,22 +45,22 @@ def sink(broker: Broker, topic: str, folder: Path, options: str = "", **more: An
 
 
 def stage(to: KafkaSink, epoch: EpochId, values: Sequence[str | None], tasks: int = 1) -> list[Any]:
-    tokens: list[Any] = []
+    committables: list[Any] = []
     for task in range(tasks):
-        stager = to.stager(pa.schema([])).open(epoch.stamp, task)
+        writer_factory = to.writer_factory(pa.schema([])).open(epoch.stamp, task)
         part = pa.array(values[task::tasks], pa.string())
-        stager.add(pa.table({"key": part, "value": part}))
-        tokens += stager.finish()
-    return tokens
+        writer_factory.add(pa.table({"key": part, "value": part}))
+        committables += writer_factory.finish()
+    return committables
 
 
 def run(to: KafkaSink, *epochs: int) -> list[Any]:
-    tokens: list[Any] = []
+    committables: list[Any] = []
     for number in epochs:
         epoch = EpochId(0, number)
-        tokens = stage(to, epoch, [f"{number}a", f"{number}b"], 2)
-        to.commit(epoch, tokens)
-    return tokens
+        committables = stage(to, epoch, [f"{number}a", f"{number}b"], 2)
+        to.publish(epoch, committables)
+    return committables
 
 
 def values(broker: Broker, topic: str) -> list[str]:
@@ -72,11 +72,11 @@ def test_an_epoch_is_there_once_however_often_it_is_committed(
 ) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
-    tokens = run(to, 0, 1)
-    to.commit(EpochId(0, 1), tokens)
-    to.commit(EpochId(0, 2), [])
+    committables = run(to, 0, 1)
+    to.publish(EpochId(0, 1), committables)
+    to.publish(EpochId(0, 2), [])
     again = sink(broker, topic, tmp_path)
-    again.recover(decided(1, tokens))
+    again.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
     run(again, 3)
     assert values(broker, topic)[-2:] == ["3a", "3b"]
@@ -89,10 +89,10 @@ def test_what_was_decided_and_not_written_is_written_when_it_is_opened(
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     run(to, 0)
-    tokens = stage(to, EpochId(0, 1), ["1a", "1b"])
+    committables = stage(to, EpochId(0, 1), ["1a", "1b"])
     never = stage(to, EpochId(0, 1), ["of a task that was run again"])
     again = sink(broker, topic, tmp_path)
-    again.recover(decided(1, tokens))
+    again.recover(committed(1, committables))
     assert values(broker, topic) == ["0a", "0b", "1a", "1b"]
     assert [item.name for item in again.store.list()] == ["committed.json"], never
 
@@ -102,13 +102,13 @@ def test_an_epoch_that_dies_in_its_transaction_is_invisible_and_then_there_once(
 ) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
-    tokens = stage(to, EpochId(0, 0), ["a", "b"])
+    committables = stage(to, EpochId(0, 0), ["a", "b"])
     producer = to.transactions.producer
     producer.begin_transaction()
     producer.produce(topic, "half of it")
     producer.flush(60)
     again = sink(broker, topic, tmp_path)
-    again.recover(decided(0, tokens))
+    again.recover(committed(0, committables))
     assert values(broker, topic) == ["a", "b"]
     assert len(broker.read(topic, "read_uncommitted")) == 3
 
@@ -120,17 +120,17 @@ def test_whoever_should_be_dead_cannot_write_and_the_other_goes_on(
     zombie.recover(NOTHING)
     run(zombie, 0)
     alive = sink(broker, topic, tmp_path)
-    alive.recover(decided(0))
-    tokens = stage(zombie, EpochId(0, 1), ["from the dead"])
+    alive.recover(committed(0))
+    committables = stage(zombie, EpochId(0, 1), ["from the dead"])
     with pytest.raises(SystemAway, match="ended by the broker"):
-        zombie.commit(EpochId(0, 1), tokens)
+        zombie.publish(EpochId(0, 1), committables)
     for _ in range(2):
         with pytest.raises(RunError, match="another process writes"):
-            zombie.commit(EpochId(0, 1), tokens)
-    tokens = stage(alive, EpochId(0, 1), ["1a"])
+            zombie.publish(EpochId(0, 1), committables)
+    committables = stage(alive, EpochId(0, 1), ["1a"])
     with pytest.raises(SystemAway):
-        alive.commit(EpochId(0, 1), tokens)
-    alive.commit(EpochId(0, 1), tokens)
+        alive.publish(EpochId(0, 1), committables)
+    alive.publish(EpochId(0, 1), committables)
     assert values(broker, topic) == ["0a", "0b", "1a"]
 
 
@@ -145,41 +145,41 @@ def test_a_transaction_that_the_broker_ended_is_written_again(
     Producer({"bootstrap.servers": broker.brokers, "transactional.id": to.name}).init_transactions(
         60
     )
-    tokens = stage(to, EpochId(0, 0), ["a"])
+    committables = stage(to, EpochId(0, 0), ["a"])
     with pytest.raises(SystemAway):
-        to.commit(EpochId(0, 0), tokens)
-    assert to.store.exists(tokens[0]), "what is not known to be there is kept"
-    to.commit(EpochId(0, 0), tokens)
+        to.publish(EpochId(0, 0), committables)
+    assert to.store.exists(committables[0]), "what is not known to be there is kept"
+    to.publish(EpochId(0, 0), committables)
     assert values(broker, topic) == ["a"]
 
 
-def test_a_marker_that_does_not_fit_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_marker_that_does_not_fit_is_rejectd(broker: Broker, topic: str, tmp_path: Path) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
-    tokens = run(to, 0, 1, 2)
+    committables = run(to, 0, 1, 2)
     with pytest.raises(RunError, match=r"has epoch 2 .* and the pipeline is at epoch 1") as error:
-        sink(broker, topic, tmp_path).recover(decided(1))
+        sink(broker, topic, tmp_path).recover(committed(1))
     assert "RESTORE FROM CHECKPOINT 1 WITH (sinks = 'keep')" in (error.value.hint or "")
     with pytest.raises(RunError, match="of another generation"):
         sink(broker, topic, tmp_path).recover(NOTHING)
-    kept = Decided(EpochId(1, 3), kept_before=1)
+    kept = CommittedState(EpochId(1, 3), kept_before=1)
     sink(broker, topic, tmp_path).recover(kept)
-    assert len(values(broker, topic)) == 6, tokens
+    assert len(values(broker, topic)) == 6, committables
 
 
 def test_a_marker_that_the_broker_forgot(broker: Broker, topic: str, tmp_path: Path) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
-    tokens = run(to, 0, 1)
+    committables = run(to, 0, 1)
     _forget(broker, to)
-    staged = Decided(EpochId(0, 1), tokens, EpochId(0, 1))
+    staged = CommittedState(EpochId(0, 1), committables, EpochId(0, 1))
     again = sink(broker, topic, tmp_path)
     again.recover(staged)
     run(again, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
     _forget(broker, again)
     with pytest.raises(RunError, match=r"nobody knows whether the topic .* has epoch 3"):
-        sink(broker, topic, tmp_path).recover(Decided(EpochId(0, 3), [], EpochId(0, 3)))
+        sink(broker, topic, tmp_path).recover(CommittedState(EpochId(0, 3), [], EpochId(0, 3)))
 
 
 def _forget(broker: Broker, to: KafkaSink) -> None:
@@ -197,11 +197,11 @@ def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_
     small = broker.create(f"{topic}-small", 1, max_message_bytes="1000")
     to = sink(broker, small, tmp_path / "small")
     to.recover(NOTHING)
-    tokens = stage(to, EpochId(0, 0), ["x" * 5000])
+    committables = stage(to, EpochId(0, 0), ["x" * 5000])
     with pytest.raises(RunError, match=r"a row that the topic .* does not take") as error:
-        to.commit(EpochId(0, 0), tokens)
+        to.publish(EpochId(0, 0), committables)
     assert not getattr(error.value, "retryable", False)
-    assert to.store.exists(tokens[0])
+    assert to.store.exists(committables[0])
     run(to, 1)
     assert values(broker, small) == ["1a", "1b"]
 
@@ -236,7 +236,7 @@ def test_the_marker_says_generation_and_owner(broker: Broker, topic: str, tmp_pa
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     epoch = EpochId(3, 41)
-    to.commit(epoch, stage(to, epoch, ["a"]))
+    to.publish(epoch, stage(to, epoch, ["a"]))
     from confluent_kafka import TopicPartition
 
     (found,) = to.transactions.consumer.committed([TopicPartition(topic, 0)], timeout=30)

@@ -1,4 +1,4 @@
-"""Topics as a source, without Spark: what is cut, what tasks read of it, what is refused."""
+"""Topics as a source, without Spark: what is cut, what tasks read of it, what is rejectd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.real.kafka import PASSWORD, USER, Broker
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import ARRIVAL_ROW, PARTITION
-from tidegate.connectors.base import Cut, Read, SourceContext
+from tidegate.connectors.base import InputRange, Read, SourceContext
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.kafka import reader as kafka_tasks
 from tidegate.connectors.kafka import source as kafka_source
@@ -49,11 +49,13 @@ def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_source, "_LOOK_SECONDS", 0.0)
 
 
-def read(source: KafkaSource, cut: Cut | None) -> list[str]:
+def read(source: KafkaSource, input_range: InputRange | None) -> list[str]:
     """The texts that the tasks of a cut read, in the order of tasks."""
-    assert cut is not None
+    assert input_range is not None
     reader = KafkaReader(source.connection, ("topic", "offset"))
-    batches = [batch for share in cut.shares for part in share for batch, _ in reader.read(part)]
+    batches = [
+        batch for split in input_range.splits for part in split for batch, _ in reader.read(part)
+    ]
     return [text.decode() for batch in batches for text in batch.column(TEXT_BYTES).to_pylist()]
 
 
@@ -61,9 +63,9 @@ def texts(count: int, first: int = 0) -> list[str]:
     return [f"{number:04d}" for number in range(first, first + count)]
 
 
-def ends(cut: Cut | None) -> list[int]:
-    assert cut is not None
-    return [end for _, _, end in cut.offset["partitions"]]
+def ends(input_range: InputRange | None) -> list[int]:
+    assert input_range is not None
+    return [end for _, _, end in input_range.offset["partitions"]]
 
 
 def test_every_record_is_cut_once_and_the_first_cut_tells_the_partitions(
@@ -71,17 +73,17 @@ def test_every_record_is_cut_once_and_the_first_cut_tells_the_partitions(
 ) -> None:
     broker.create(topic, 3)
     source = opened(broker, topic)
-    first = source.cut(None, 2)
+    first = source.plan_range(None, 2)
     assert first is not None and first.partitions == 3 and not first.more
     assert read(source, first) == [] and ends(first) == [0, 0, 0]
-    assert source.cut(first.offset, 2) is None
+    assert source.plan_range(first.offset, 2) is None
     broker.produce(topic, texts(2500), 1)
     broker.produce(topic, texts(10, 5000), 2)
-    cut = source.cut(first.offset, 2)
-    assert cut is not None and [len(parts) for (parts,) in cut.shares] == [1, 2]
-    assert read(source, cut) == [*texts(2500), *texts(10, 5000)], "in order, over two tasks"
-    assert read(source, cut) == read(source, cut), "any number of times"
-    assert ends(cut) == [0, 2500, 10] and source.cut(cut.offset, 2) is None
+    input_range = source.plan_range(first.offset, 2)
+    assert input_range is not None and [len(parts) for (parts,) in input_range.splits] == [1, 2]
+    assert read(source, input_range) == [*texts(2500), *texts(10, 5000)], "in order, over two tasks"
+    assert read(source, input_range) == read(source, input_range), "any number of times"
+    assert ends(input_range) == [0, 2500, 10] and source.plan_range(input_range.offset, 2) is None
 
 
 def test_an_epoch_has_a_limit_and_all_partitions_move(broker: Broker, topic: str) -> None:
@@ -89,12 +91,16 @@ def test_an_epoch_has_a_limit_and_all_partitions_move(broker: Broker, topic: str
     broker.produce(topic, texts(90), 0)
     broker.produce(topic, texts(10, 90), 1)
     source = opened(broker, topic, ", rows_per_epoch = 20")
-    cut = source.cut(None, 2)
-    assert cut is not None and (ends(cut), cut.more, cut.behind) == ([18, 2], True, 80)
-    seen = read(source, cut)
-    while cut is not None and cut.more:
-        cut = source.cut(cut.offset, 2)
-        seen += read(source, cut)
+    input_range = source.plan_range(None, 2)
+    assert input_range is not None and (
+        ends(input_range),
+        input_range.more,
+        input_range.behind,
+    ) == ([18, 2], True, 80)
+    seen = read(source, input_range)
+    while input_range is not None and input_range.more:
+        input_range = source.plan_range(input_range.offset, 2)
+        seen += read(source, input_range)
     assert sorted(seen) == texts(100)
 
 
@@ -105,12 +111,12 @@ def test_what_a_transaction_aborted_or_has_not_committed_is_not_read(
     broker.produce_in_transaction(topic, ["a", "b"], 0, commit=True)
     broker.produce_in_transaction(topic, ["never"], 0, commit=False)
     source = opened(broker, topic)
-    cut = source.cut(None, 1)
-    assert read(source, cut) == ["a", "b"]
-    assert ends(cut) == [5], "markers and what was aborted take offsets"
-    assert cut is not None and source.cut(cut.offset, 1) is None
+    input_range = source.plan_range(None, 1)
+    assert read(source, input_range) == ["a", "b"]
+    assert ends(input_range) == [5], "markers and what was aborted take offsets"
+    assert input_range is not None and source.plan_range(input_range.offset, 1) is None
     broker.produce_in_transaction(topic, ["never"], 0, commit=False)
-    again = source.cut(cut.offset, 1)
+    again = source.plan_range(input_range.offset, 1)
     assert read(source, again) == [] and ends(again) == [7]
     from confluent_kafka import Producer
 
@@ -120,10 +126,10 @@ def test_what_a_transaction_aborted_or_has_not_committed_is_not_read(
     open_one.produce(topic, "late")
     open_one.flush(60)
     broker.produce(topic, ["behind"])
-    assert again is not None and source.cut(again.offset, 1) is None
+    assert again is not None and source.plan_range(again.offset, 1) is None
     open_one.commit_transaction(60)
     broker.settle(topic)
-    assert read(source, source.cut(again.offset, 1)) == ["late", "behind"]
+    assert read(source, source.plan_range(again.offset, 1)) == ["late", "behind"]
 
 
 def test_where_a_stream_begins(broker: Broker, topic: str) -> None:
@@ -134,7 +140,7 @@ def test_where_a_stream_begins(broker: Broker, topic: str) -> None:
 
     def begins(start: str) -> list[str]:
         source = opened(broker, topic, f", start = '{start}'")
-        return read(source, source.cut(None, 2))
+        return read(source, source.plan_range(None, 2))
 
     assert begins("earliest") == ["1", "2", "3", "4"]
     assert begins("latest") == []
@@ -151,16 +157,16 @@ def test_where_a_stream_begins(broker: Broker, topic: str) -> None:
 def test_what_comes_after_a_start_at_the_end_is_never_lost(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce(topic, ["before"])
-    first = opened(broker, topic, ", start = 'latest'").cut(None, 1)
+    first = opened(broker, topic, ", start = 'latest'").plan_range(None, 1)
     assert first is not None
     broker.produce(topic, ["after"])
     source = opened(broker, topic, ", start = 'latest'")
-    assert read(source, source.cut(first.offset, 1)) == ["after"]
+    assert read(source, source.plan_range(first.offset, 1)) == ["after"]
     broker.grow(topic, 2)
     broker.produce(topic, ["in a new partition"], 1)
-    cut = source.cut(first.offset, 1)
-    assert read(source, cut) == ["after", "in a new partition"]
-    assert cut is not None and cut.partitions == 2
+    input_range = source.plan_range(first.offset, 1)
+    assert read(source, input_range) == ["after", "in a new partition"]
+    assert input_range is not None and input_range.partitions == 2
 
 
 def test_lists_and_patterns_of_topics(broker: Broker) -> None:
@@ -169,28 +175,28 @@ def test_lists_and_patterns_of_topics(broker: Broker) -> None:
         broker.create(f"{stem}-{name}")
         broker.produce(f"{stem}-{name}", [name])
     both = opened(broker, f"{stem}-b, {stem}-a")
-    assert read(both, both.cut(None, 1)) == ["b", "a"]
+    assert read(both, both.plan_range(None, 1)) == ["b", "a"]
     pattern = opened(broker, f"^{stem}-.*")
-    cut = pattern.cut(None, 1)
-    assert read(pattern, cut) == ["a", "b"]
+    input_range = pattern.plan_range(None, 1)
+    assert read(pattern, input_range) == ["a", "b"]
     broker.create(f"{stem}-c")
     broker.produce(f"{stem}-c", ["c"])
-    assert cut is not None
-    later = pattern.cut(cut.offset, 1)
+    assert input_range is not None
+    later = pattern.plan_range(input_range.offset, 1)
     assert read(pattern, later) == ["c"] and later is not None and later.partitions == 3
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_not_there_is_refused_when_it_is_opened(broker: Broker, topic: str) -> None:
+def test_what_is_not_there_is_rejectd_when_it_is_opened(broker: Broker, topic: str) -> None:
     broker.create(topic)
     with pytest.raises(RunError, match=f"reads the topic {topic}x, and there is no") as error:
         opened(broker, f"{topic}x")
     assert error.value.hint == f"did you mean {topic}?"
     with pytest.raises(RunError, match="no such topic"):
         opened(broker, f"^{topic}-nothing.*")
-    with pytest.raises(RunError, match="kafka") as refused:
+    with pytest.raises(RunError, match="kafka") as rejectd:
         opened(broker, topic, ", kafka.no.such.setting = 'x'")
-    assert refused.value.code == "TG-207"
+    assert rejectd.value.code == "TG-207"
     with pytest.raises(SystemAway, match="cannot reach the brokers 127"):
         opened(broker, topic, ", brokers = '127.0.0.1:1'")
 
@@ -210,10 +216,10 @@ def test_a_password_is_never_shown(
     if password == PASSWORD:
         broker.produce(topic, ["a"])
         good = KafkaSource(context)
-        cut = good.cut(None, 1)
-        assert read(good, cut) == ["a"]
+        input_range = good.plan_range(None, 1)
+        assert read(good, input_range) == ["a"]
         shown = [repr(good.connection), repr(KafkaReader(good.connection, ())), repr(source)]
-        shown += [json.dumps(cut.offset) if cut else "", source.create_sql()]
+        shown += [json.dumps(input_range.offset) if input_range else "", source.create_sql()]
     else:
         monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 2.0)
         task = KafkaReader(connection_of("s", source.options), ())
@@ -233,36 +239,36 @@ def test_records_that_are_gone_are_an_error_or_counted(broker: Broker, topic: st
     broker.create(topic)
     broker.produce(topic, texts(10))
     source = opened(broker, topic, ", rows_per_epoch = 4")
-    cut = source.cut(None, 1)
+    input_range = source.plan_range(None, 1)
     broker.delete_before(topic, 0, 7)
-    assert cut is not None
+    assert input_range is not None
     with pytest.raises(
         RunError, match="begins at offset 7, and the next one to read was 4"
     ) as error:
-        source.cut(cut.offset, 1)
+        source.plan_range(input_range.offset, 1)
     assert "on_data_loss = 'continue'" in (error.value.hint or "")
     going_on = opened(broker, topic, ", on_data_loss = 'continue'")
-    after = going_on.cut(cut.offset, 1)
+    after = going_on.plan_range(input_range.offset, 1)
     assert after is not None and after.lost == 3
     assert read(going_on, after) == ["0007", "0008", "0009"]
     with pytest.raises(SystemAway, match="are gone"):
-        read(going_on, cut)
+        read(going_on, input_range)
 
 
 def test_a_topic_that_was_created_again_is_another_one(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.produce(topic, ["old"])
     source = opened(broker, topic)
-    cut = source.cut(None, 1)
+    input_range = source.plan_range(None, 1)
     broker.drop(topic)
     _until_gone(broker, topic)
     broker.create(topic)
     broker.produce(topic, ["new", "newer"])
-    assert cut is not None
+    assert input_range is not None
     with pytest.raises(RunError, match="was deleted and created again"):
-        opened(broker, topic).cut(cut.offset, 1)
+        opened(broker, topic).plan_range(input_range.offset, 1)
     going_on = opened(broker, topic, ", on_data_loss = 'continue'")
-    assert read(going_on, going_on.cut(cut.offset, 1)) == ["new", "newer"]
+    assert read(going_on, going_on.plan_range(input_range.offset, 1)) == ["new", "newer"]
 
 
 def _until_gone(broker: Broker, topic: str) -> None:
@@ -272,13 +278,13 @@ def _until_gone(broker: Broker, topic: str) -> None:
         time.sleep(0.1)
 
 
-def test_offsets_of_another_cluster_are_refused(broker: Broker, topic: str) -> None:
+def test_offsets_of_another_cluster_are_rejectd(broker: Broker, topic: str) -> None:
     broker.create(topic)
     source = opened(broker, topic)
-    cut = source.cut(None, 1)
-    assert cut is not None
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
     with pytest.raises(RunError, match="was read from the cluster elsewhere") as error:
-        source.cut({**cut.offset, "cluster": "elsewhere"}, 1)
+        source.plan_range({**input_range.offset, "cluster": "elsewhere"}, 1)
     assert error.value.code == "TG-603"
 
 
@@ -288,10 +294,10 @@ def test_a_task_gives_up_on_a_broker_that_is_silent(
     broker.create(topic)
     broker.produce(topic, ["a"])
     source = opened(broker, topic)
-    cut = source.cut(None, 1)
-    assert cut is not None
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
     monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 0.2)
-    ((part,),) = cut.shares[0]
+    ((part,),) = input_range.splits[0]
     beyond: list[Any] = [*part[:4], part[4] + 5, part[5]]
     with pytest.raises(SystemAway, match="silent"):
         list(KafkaReader(source.connection, ()).read([beyond]))
@@ -305,10 +311,10 @@ def test_what_a_record_tells_besides_its_content(
         topic, ["v", None], 0, keys=["k", None], timestamp=1_500, headers=[("h", b"1"), ("h", None)]
     )
     source = opened(broker, topic)
-    cut = source.cut(None, 1)
-    assert cut is not None
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
     names = ("topic", "partition", "offset", "timestamp", "key", "headers")
-    ((batch, count),) = KafkaReader(source.connection, names).read(cut.shares[0][0])
+    ((batch, count),) = KafkaReader(source.connection, names).read(input_range.splits[0][0])
     assert count == 2
     told = [batch.column(f"_tg_meta_{name}").to_pylist() for name in names]
     assert told[:3] == [[topic, topic], [0, 0], [0, 1]]
@@ -324,9 +330,11 @@ def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, to
         broker.produce(topic, [json.dumps({"a": 10 * partition + n}) for n in range(3)], partition)
     source = opened(broker, topic)
     reader = source.direct(Read((("a", "BIGINT"),), arrival=True))
-    cut = source.cut(None, 1)
-    assert reader is not None and cut is not None
-    batches = [batch for share in cut.shares for part in share for batch, _ in reader.read(part)]
+    input_range = source.plan_range(None, 1)
+    assert reader is not None and input_range is not None
+    batches = [
+        batch for split in input_range.splits for part in split for batch, _ in reader.read(part)
+    ]
     assert all(batch.schema == reader.schema for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["a"], row[PARTITION], row[ARRIVAL_ROW]) for row in rows] == [
@@ -335,9 +343,9 @@ def test_plain_json_is_decoded_by_tasks_and_all_else_by_spark(broker: Broker, to
     ]
     broker.produce(topic, ["{'a': 1}"])
     with pytest.raises(VectorFailed):
-        later = source.cut(cut.offset, 1)
+        later = source.plan_range(input_range.offset, 1)
         assert later is not None
-        list(reader.read(later.shares[0][0]))
+        list(reader.read(later.splits[0][0]))
     for options in (", format = 'csv'", ", changelog = true", ", timestamp_format = 'yyyy'"):
         assert opened(broker, topic, options).direct(Read((("a", "BIGINT"),))) is None
     assert source.direct(Read((("a", "BIGINT"),), located=True)) is None

@@ -20,7 +20,7 @@ import tidegate
 from tests.real.postgres import PASSWORD, Postgres
 from tests.real.postgres_program import script
 from tests.spark.helpers import eventually
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ class Campaign:
             start_new_session=True,
         )
 
-    def run_until_killed(self, step: Step, times: int) -> int:
+    def run_until_killed(self, step: EpochStep, times: int) -> int:
         process = self.start("--kill", step.value, str(times))
         try:
             return process.wait(timeout=600)
@@ -131,7 +131,7 @@ def test_killed_before_and_in_a_commit_every_row_is_there_once(
     # and the program dies between the first and the second.
     for _ in range(3):
         campaign.add_file()
-    assert campaign.run_until_killed(Step.COMMITTING, 2) == -9, "it was not killed"
+    assert campaign.run_until_killed(EpochStep.PUBLISHING, 2) == -9, "it was not killed"
     campaign.add_file()
     shown, _ = campaign.start("--until-end").communicate(timeout=600)
     assert shown.splitlines()[-1] == "done"
@@ -169,11 +169,11 @@ def test_a_database_that_is_killed_is_waited_for_and_one_that_lets_nobody_in_is_
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'"
         )
         campaign.add_file()
-        with pytest.raises(tidegate.TidegateError) as refused:
+        with pytest.raises(tidegate.TidegateError) as rejectd:
             session.wait(120)
-        assert refused.value.code == "TG-512", refused.value
-        assert "password authentication failed" in refused.value.message
-        assert PASSWORD not in str(refused.value)
+        assert rejectd.value.code == "TG-512", rejectd.value
+        assert "password authentication failed" in rejectd.value.message
+        assert PASSWORD not in str(rejectd.value)
     assert campaign.differences() != {}, "the last rows are still to come"
     postgres.run(f"ALTER ROLE writer PASSWORD '{PASSWORD}'")
     with tidegate.open(tmp_path / "data", spark=spark) as session:

@@ -18,7 +18,7 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
 
@@ -74,9 +74,9 @@ def house(tmp_path: Path, postgres: Postgres) -> PostgresHouse:
     return PostgresHouse(tmp_path, postgres)
 
 
-@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("step", EpochStep)
 def test_killed_at_every_step_each_row_is_there_once(
-    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: Step
+    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: EpochStep
 ) -> None:
     values: list[int] = []
     for times in range(1, 4):
@@ -84,7 +84,7 @@ def test_killed_at_every_step_each_row_is_there_once(
         house.insert(*values[-2:])
         left = [times]
 
-        def reached(here: Step, left: list[int] = left) -> None:
+        def reached(here: EpochStep, left: list[int] = left) -> None:
             left[0] -= here is step
             if here is step and left[0] == 0:
                 raise Killed
@@ -106,17 +106,17 @@ def test_a_server_that_crashes_between_the_decision_and_the_commit(
     crashed = [False]
     plain = Looped._sleep
 
-    def crash(here: Step) -> None:
-        if here is Step.DECIDED and not crashed[0]:
+    def crash(here: EpochStep) -> None:
+        if here is EpochStep.COMMITTED and not crashed[0]:
             crashed[0] = True
             house.postgres.kill()
 
-    def asleep(pipeline: Looped, seconds: float, nudged: bool) -> None:
+    def asleep(pipeline: Looped, seconds: float, woken: bool) -> None:
         error = next(iter(pipeline.counters.values())).error
         if error is not None and not told:
             told.append(error)
             house.postgres.start()
-        plain(pipeline, min(seconds, 0.2), nudged)
+        plain(pipeline, min(seconds, 0.2), woken)
 
     monkeypatch.setattr(module, "reached", crash)
     monkeypatch.setattr(Looped, "_sleep", asleep)

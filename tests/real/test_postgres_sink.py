@@ -1,4 +1,4 @@
-"""A sink of a real PostgreSQL, step by step and without Spark: exactly once, and what it refuses."""
+"""A sink of a real PostgreSQL, step by step and without Spark: exactly once, and what it rejects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.compiling import compile_text
 from tests.real.postgres import PASSWORD, Postgres
 from tidegate.catalog.objects import Sink
-from tidegate.checkpoint.manifest import Stretch
-from tidegate.connectors.base import Decided, EpochId, SinkContext, StreamRows
+from tidegate.checkpoint.manifest import EpochRange
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.postgres.sink import PostgresSink
 from tidegate.errors import SystemAway, TidegateError
 from tidegate.types import ChangelogKind
@@ -55,19 +55,19 @@ def staged(sink: PostgresSink, epoch: EpochId, *tasks: list[dict[str, Any]]) -> 
     """What tasks have staged for an epoch."""
     names = [name for name, _ in sink.rows.columns] + (["_op"] if sink.rows.has_op else [])
     schema = pa.schema([(name, pa.int64() if name == "id" else pa.string()) for name in names])
-    factory = sink.stager(schema)
-    tokens: list[Any] = []
+    factory = sink.writer_factory(schema)
+    committables: list[Any] = []
     for task, rows in enumerate(tasks):
-        stager = factory.open(epoch.stamp, task)
+        writer_factory = factory.open(epoch.stamp, task)
         for row in rows:
-            stager.add(pa.Table.from_pylist([row], schema))
-        tokens += stager.finish()
-    return tokens
+            writer_factory.add(pa.Table.from_pylist([row], schema))
+        committables += writer_factory.finish()
+    return committables
 
 
 def opened(postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any) -> PostgresSink:
     sink = sink_of(postgres, table, rows, **options)
-    sink.recover(Decided(None))
+    sink.recover(CommittedState(None))
     return sink
 
 
@@ -86,11 +86,11 @@ def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
-    tokens = staged(sink, E0, [row(1, "a"), row(2, None)], [row(1, "a")], [])
-    assert len(tokens) == 2
+    committables = staged(sink, E0, [row(1, "a"), row(2, None)], [row(1, "a")], [])
+    assert len(committables) == 2
     assert there(postgres, table) == []
     for _ in range(3):
-        sink.commit(E0, tokens)
+        sink.publish(E0, committables)
     assert sorted(postgres.query(f"SELECT id, count(*) FROM {table} GROUP BY id")) == [
         (1, 2),
         (2, 1),
@@ -99,9 +99,9 @@ def test_nothing_is_seen_before_the_commit_and_a_commit_can_be_repeated(
     # A process that comes later finishes what was decided, once.
     again = staged(sink, E1, [row(3, "c")])
     other = sink_of(postgres, table)
-    other.recover(Decided(E1, again, E1))
-    other.recover(Decided(E1, again, E1))
-    sink.commit(E1, again)
+    other.recover(CommittedState(E1, again, E1))
+    other.recover(CommittedState(E1, again, E1))
+    sink.publish(E1, again)
     assert postgres.query(f"SELECT id FROM {table} WHERE id = 3") == [(3,)]
 
 
@@ -112,9 +112,9 @@ def test_what_was_staged_and_never_decided_is_swept_but_not_that_of_the_next_epo
     staged(sink, E0, [row(1)])
     committed = staged(sink, E0, [row(2)])
     following = staged(sink, E1, [row(3)])
-    sink_of(postgres, table).recover(Decided(E0, committed, E0))
+    sink_of(postgres, table).recover(CommittedState(E0, committed, E0))
     assert postgres.staged() == [following[0]["table"]]
-    sink.commit(E1, following)
+    sink.publish(E1, following)
     assert [
         number for number, _ in postgres.query(f"SELECT id, name FROM {table} ORDER BY id")
     ] == [2, 3]
@@ -124,63 +124,63 @@ def test_two_sinks_of_one_task_do_not_disturb_each_other(postgres: Postgres, tab
     one = opened(postgres, table)
     other = sink_of(postgres, f"{table}_b")
     other.name = "other"
-    other.recover(Decided(None))
+    other.recover(CommittedState(None))
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    stagers = [sink.stager(schema).open(E0.stamp, 0) for sink in (one, other)]
+    writer_factories = [sink.writer_factory(schema).open(E0.stamp, 0) for sink in (one, other)]
     for number in (1, 2):
-        for stager in stagers:
-            stager.add(pa.Table.from_pylist([row(number, "a")], schema))
-    for sink, stager in zip((one, other), stagers, strict=True):
-        sink.commit(E0, stager.finish())
+        for writer_factory in writer_factories:
+            writer_factory.add(pa.Table.from_pylist([row(number, "a")], schema))
+    for sink, writer_factory in zip((one, other), writer_factories, strict=True):
+        sink.publish(E0, writer_factory.finish())
     assert there(postgres, table) == there(postgres, f"{table}_b") == [(1, "a"), (2, "a")]
 
 
 def test_staged_rows_survive_a_crash_of_the_server(postgres: Postgres, table: str) -> None:
     sink = opened(postgres, table)
-    tokens = staged(sink, E0, [row(1, "a")])
+    committables = staged(sink, E0, [row(1, "a")])
     postgres.kill()
     with pytest.raises(SystemAway) as caught:
-        sink.commit(E0, tokens)
+        sink.publish(E0, committables)
     assert caught.value.retryable and "the sink out" in caught.value.message
     with pytest.raises(SystemAway):
         staged(sink, E1, [row(2)])
     postgres.start()
-    sink.commit(E0, tokens)
-    sink.commit(E1, staged(sink, E1, [row(2, "b")]))
+    sink.publish(E0, committables)
+    sink.publish(E1, staged(sink, E1, [row(2, "b")]))
     assert there(postgres, table) == [(1, "a"), (2, "b")]
 
 
 def test_a_pipeline_of_an_older_generation_cannot_commit(postgres: Postgres, table: str) -> None:
     zombie = opened(postgres, table)
-    zombie.commit(E0, staged(zombie, E0, [row(1, "a")]))
+    zombie.publish(E0, staged(zombie, E0, [row(1, "a")]))
     late = staged(zombie, E1, [row(2, "zombie")])
-    line = [Stretch(0, -1, 0), Stretch(1, 2, 3)]
+    line = [EpochRange(0, -1, 0), EpochRange(1, 2, 3)]
     newer = sink_of(postgres, table)
-    newer.recover(Decided(EpochId(1, 3), (), E0, line))
-    newer.recover(Decided(EpochId(1, 3), (), E0, line))
+    newer.recover(CommittedState(EpochId(1, 3), (), E0, line))
+    newer.recover(CommittedState(EpochId(1, 3), (), E0, line))
     with pytest.raises(TidegateError, match="generation 1 of its pipeline"):
-        zombie.commit(E1, late)
-    newer.commit(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
-    zombie.commit(E0, [{"table": "_tidegate_gone", "rows": 1}])
+        zombie.publish(E1, late)
+    newer.publish(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
+    zombie.publish(E0, [{"table": "_tidegate_gone", "rows": 1}])
     assert there(postgres, table) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_refused(
+def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejectd(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
-    tokens = staged(sink, E1, [row(1, "a")])
-    sink.commit(E1, tokens)
+    committables = staged(sink, E1, [row(1, "a")])
+    sink.publish(E1, committables)
     with pytest.raises(TidegateError, match="has epoch 1 of generation 0 of the sink out"):
-        sink_of(postgres, table).recover(Decided(E0, (), E0))
+        sink_of(postgres, table).recover(CommittedState(E0, (), E0))
     with pytest.raises(TidegateError, match="holds rows that an earlier pipeline wrote"):
-        sink_of(postgres, table, stream="other").recover(Decided(None))
-    sink_of(postgres, table, stream="other", existing="append").recover(Decided(None))
+        sink_of(postgres, table, stream="other").recover(CommittedState(None))
+    sink_of(postgres, table, stream="other", existing="append").recover(CommittedState(None))
     postgres.run(f"DELETE FROM tidegate_commits WHERE target = 'public.{table}'")
     with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
-        sink_of(postgres, table).recover(Decided(E2, tokens, E2))
+        sink_of(postgres, table).recover(CommittedState(E2, committables, E2))
     with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
-        sink.commit(E2, tokens)
+        sink.publish(E2, committables)
 
 
 changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None])), max_size=8)
@@ -211,9 +211,9 @@ def test_a_changelog_in_any_order_leaves_what_stands(
         chance.shuffle(rows)
         half = len(rows) // 2
         epoch = EpochId(0, number)
-        tokens = staged(sink, epoch, rows[:half], rows[half:])
-        sink.commit(epoch, tokens)
-        sink.commit(epoch, tokens)
+        committables = staged(sink, epoch, rows[:half], rows[half:])
+        sink.publish(epoch, committables)
+        sink.publish(epoch, committables)
         assert there(postgres, table) == sorted(standing.items())
     postgres.run(f"DROP TABLE {table}")
 
@@ -221,13 +221,13 @@ def test_a_changelog_in_any_order_leaves_what_stands(
 def test_keys_that_are_null_and_upserts_without_deletes(postgres: Postgres, table: str) -> None:
     rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(postgres, table, rows)
-    sink.commit(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))  # type: ignore[arg-type]
-    sink.commit(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))  # type: ignore[arg-type]
+    sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))  # type: ignore[arg-type]
+    sink.publish(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))  # type: ignore[arg-type]
     assert postgres.query(f"SELECT * FROM {table}") == [(None, "y")]
     plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
     other = opened(postgres, f"{table}_b", plain)
-    other.commit(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
-    other.commit(E1, staged(other, E1, [row(1, "c")]))
+    other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
+    other.publish(E1, staged(other, E1, [row(1, "c")]))
     assert there(postgres, f"{table}_b") == [(1, "c"), (2, "b")]
 
 
@@ -259,9 +259,9 @@ def test_every_type_comes_back_as_it_was(postgres: Postgres, table: str, binary:
     sink = opened(postgres, table, StreamRows(columns))
     schema = pa.schema([(f"c{place}", kind) for place, (_, kind, _) in enumerate(kinds)])
     rows = pa.table([pa.array(values, kind) for _, kind, values in kinds], schema=schema)
-    stager = sink.stager(schema).open(E0.stamp, 0)
-    stager.add(rows)
-    sink.commit(E0, stager.finish())
+    writer_factory = sink.writer_factory(schema).open(E0.stamp, 0)
+    writer_factory.add(rows)
+    sink.publish(E0, writer_factory.finish())
     found = postgres.query(f"SELECT * FROM {table}")
     for place, (kind, _, values) in enumerate(kinds):
         got = [item[place] for item in found]
@@ -269,41 +269,41 @@ def test_every_type_comes_back_as_it_was(postgres: Postgres, table: str, binary:
         assert got == expected, kind
 
 
-def refused(
+def rejectd(
     postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any
 ) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
-        sink_of(postgres, table, rows, **options).recover(Decided(None))
+        sink_of(postgres, table, rows, **options).recover(CommittedState(None))
     assert PASSWORD not in str(caught.value) and caught.value.hint
     return caught.value
 
 
-def test_what_does_not_fit_is_refused_when_it_is_opened(postgres: Postgres, table: str) -> None:
-    error = refused(postgres, table, create_table="false")
+def test_what_does_not_fit_is_rejectd_when_it_is_opened(postgres: Postgres, table: str) -> None:
+    error = rejectd(postgres, table, create_table="false")
     assert f"public.{table}, which does not exist" in error.message
     postgres.run(f"CREATE TABLE {table} (id int, name text)")
-    assert "does not hold every BIGINT" in refused(postgres, table).message
+    assert "does not hold every BIGINT" in rejectd(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE numeric(18)")
-    assert "does not hold every BIGINT" in refused(postgres, table).message
+    assert "does not hold every BIGINT" in rejectd(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE bigint")
-    keyless = refused(postgres, table, KEYED)
+    keyless = rejectd(postgres, table, KEYED)
     assert "no unique index on just these columns" in keyless.message
     postgres.run((keyless.hint or "").partition(";")[0])
     opened(postgres, table, KEYED)
     postgres.run(f"ALTER TABLE {table} ADD other int NOT NULL")
-    assert "other of the table" in refused(postgres, table).message
+    assert "other of the table" in rejectd(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER other SET DEFAULT 7, DROP COLUMN name")
-    assert "has no column name" in refused(postgres, table).message
+    assert "has no column name" in rejectd(postgres, table).message
 
 
 def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, table: str) -> None:
-    wrong = refused(postgres, table, password="hunter2", connect_timeout="2 s")
+    wrong = rejectd(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
         sink_of(postgres, table, password="hunter2").login
     )
-    assert refused(postgres, table, database="nowhere").code == "TG-504"
-    assert refused(postgres, table, port="1").code == "TG-509"
+    assert rejectd(postgres, table, database="nowhere").code == "TG-504"
+    assert rejectd(postgres, table, port="1").code == "TG-509"
 
 
 def test_a_column_that_is_lost_later_shows_before_the_epoch_is_decided(

@@ -13,7 +13,7 @@ from tests.compiling import compile_text
 from tests.real.postgres import Postgres
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
-from tidegate.connectors.base import Cut, Read, SourceContext
+from tidegate.connectors.base import InputRange, Read, SourceContext
 from tidegate.connectors.postgres import source as postgres_source
 from tidegate.connectors.postgres.source import PostgresSource
 from tidegate.errors import SystemAway, TidegateError
@@ -44,14 +44,14 @@ def source_of(
 
 
 def rows_of(
-    source: PostgresSource, cut: Cut | None, arrival: bool = False
+    source: PostgresSource, input_range: InputRange | None, arrival: bool = False
 ) -> list[list[dict[str, Any]]]:
     """What each task reads."""
-    assert cut is not None
+    assert input_range is not None
     reader = source.direct(Read((("id", "BIGINT"), ("name", "STRING")), arrival))
     return [
-        [row for part in share for batch, _ in reader.read(part) for row in batch.to_pylist()]
-        for share in cut.shares
+        [row for part in split for batch, _ in reader.read(part) for row in batch.to_pylist()]
+        for split in input_range.splits
     ]
 
 
@@ -62,22 +62,22 @@ def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
     postgres.run(f"INSERT INTO {table} (name) SELECT repeat('x', 500) FROM generate_series(1, 100)")
     source = source_of(postgres, table)
     assert source.source.bounded
-    cut = source.cut(None, 3)
+    input_range = source.plan_range(None, 3)
     # What changes later is not seen, whenever a task runs, and however often.
     postgres.run(f"DELETE FROM {table} WHERE id < 50; INSERT INTO {table} (name) VALUES ('late')")
     for _ in range(2):
-        shares = rows_of(source, cut, arrival=True)
-        assert len(shares) == 3 and all(shares)
-        assert sorted(row["id"] for share in shares for row in share) == list(range(1, 101))
-    assert cut is not None
-    source.committed(cut.offset)
-    assert source.cut(cut.offset, 3) is None
+        splits = rows_of(source, input_range, arrival=True)
+        assert len(splits) == 3 and all(splits)
+        assert sorted(row["id"] for split in splits for row in split) == list(range(1, 101))
+    assert input_range is not None
+    source.on_commit(input_range.offset)
+    assert source.plan_range(input_range.offset, 3) is None
     with pytest.raises(SystemAway, match="the snapshot of this epoch is gone"):
-        rows_of(source, cut)
+        rows_of(source, input_range)
 
 
-def ids(source: PostgresSource, cut: Cut | None) -> list[int]:
-    return [row["id"] for share in rows_of(source, cut) for row in share]
+def ids(source: PostgresSource, input_range: InputRange | None) -> list[int]:
+    return [row["id"] for split in rows_of(source, input_range) for row in split]
 
 
 @pytest.mark.parametrize("column", ["id", "at"])
@@ -86,32 +86,32 @@ def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
 ) -> None:
     source = source_of(postgres, table, increasing=column)
     assert not source.source.bounded
-    assert source.cut(None, 2) is None
+    assert source.plan_range(None, 2) is None
     postgres.run(f"INSERT INTO {table} (name) VALUES ('a'), ('b')")
-    first = source.cut(None, 2)
+    first = source.plan_range(None, 2)
     assert ids(source, first) == [1, 2] and first is not None
-    assert source.cut(first.offset, 2) is None
+    assert source.plan_range(first.offset, 2) is None
     with closing(postgres.connect()) as slow:
         slow.execute("BEGIN")
         slow.execute(f"INSERT INTO {table} (name) VALUES ('slow')")
         postgres.run(f"INSERT INTO {table} (name) VALUES ('fast')")
         # Row 4 is there, and row 3 is not yet: reading up to 4 would miss it for ever.
-        assert source.cut(first.offset, 2) is None
-        assert source.cut(first.offset, 2) is None
+        assert source.plan_range(first.offset, 2) is None
+        assert source.plan_range(first.offset, 2) is None
         slow.execute("COMMIT")
-    second = source.cut(first.offset, 2)
+    second = source.plan_range(first.offset, 2)
     assert ids(source, second) == [3, 4] and second is not None
     postgres.run(f"INSERT INTO {table} (name) VALUES ('e')")
     # After a restart an offset is all that is known.
     again = source_of(postgres, table, increasing=column)
-    assert ids(again, again.cut(first.offset, 2)) == [3, 4, 5]
-    assert ids(again, again.cut(second.offset, 2)) == [5]
+    assert ids(again, again.plan_range(first.offset, 2)) == [3, 4, 5]
+    assert ids(again, again.plan_range(second.offset, 2)) == [5]
 
 
 @pytest.mark.parametrize(
     ("column", "why"), [("nothing", "does not have"), ("name", "may be NULL"), ("day", "is date")]
 )
-def test_a_column_by_which_rows_would_be_missed_is_refused(
+def test_a_column_by_which_rows_would_be_missed_is_rejectd(
     postgres: Postgres, table: str, column: str, why: str
 ) -> None:
     postgres.run(f"ALTER TABLE {table} ADD day date NOT NULL DEFAULT now()")

@@ -11,7 +11,7 @@ import sys
 
 import tidegate
 from tidegate.runtime import pipeline
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 SCRIPT = """
 CREATE SOURCE bids (
@@ -60,7 +60,7 @@ def kill_at(step: str, times: int) -> None:
     """Die when a step is reached for so many times."""
     left = [times]
 
-    def reached(here: Step) -> None:
+    def reached(here: EpochStep) -> None:
         if here.value == step:
             left[0] -= 1
             if left[0] == 0:

@@ -182,7 +182,7 @@ def through_groups(
             for place, name in enumerate(a.arguments)
         }
         weights = [weight] * part.num_rows if back else None
-        return groups.lift(rows_of(part["k"].to_pylist(), columns, weights))
+        return groups.pre_aggregate(rows_of(part["k"].to_pylist(), columns, weights))
 
     parts = [lifted(rows.slice(start, 20), 1) for start in range(0, rows.num_rows, 20)]
     if back:

@@ -61,7 +61,7 @@ def test_totals_go_on_from_a_checkpoint_and_go_back_with_a_restore(
         with pytest.raises(RunError, match="cannot forget them"):
             session.execute("RESTORE FROM CHECKPOINT 'first';")
         sell(session, 2)
-        assert last_total(totals.take_all()) == 63, "a refusal stops nothing"
+        assert last_total(totals.take_all()) == 63, "a rejection stops nothing"
         # In one go, while it runs: what came after the checkpoint is read again.
         session.execute("RESTORE FROM CHECKPOINT 'first' WITH (sinks = 'keep');")
         assert [warning.code for warning in session.warnings] == ["TG-610"]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 FOLDER = os.environ.get("TIDEGATE_CONFORMANCE_DIR")
 CASES = find_cases([Path(FOLDER) / "cases"]) if FOLDER is not None else []
-# Areas whose operators are not built: every case of them is refused, none is wrong.
+# Areas whose operators are not built: every case of them is rejectd, none is wrong.
 UNBUILT: frozenset[str] = frozenset()
 # Cases that fail for a reason: one that passes must be taken off this list.
 FAILS = {

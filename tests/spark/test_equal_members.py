@@ -15,7 +15,7 @@ from tidegate.checkpoint.manifest import OperatorState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import RunError
 from tidegate.spark.lowering import _Lowering
-from tidegate.spark.tasks.shuffle import PackSpec
+from tidegate.spark.tasks.shuffle import ShuffleSpec
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark
@@ -84,7 +84,7 @@ def operators(data: Path) -> list[OperatorState]:
 
 @pytest.mark.parametrize("vectors", ["on", "off"])
 def test_equal_union_members_are_both_counted(spark: Any, data: Path, vectors: str) -> None:
-    script = f"SET vectors = '{vectors}'; CREATE STREAM s AS {TWICE};"
+    script = f"SET vectorized = '{vectors}'; CREATE STREAM s AS {TWICE};"
     found = run(spark, data, script)
     assert found == batch(TWICE)
     assert {n for _, n in found} == {2}
@@ -169,11 +169,11 @@ def test_equal_members_of_several_streams_are_counted_in_each(spark: Any, data: 
 
 def test_equal_members_step_once(spark: Any, data: Path) -> None:
     run(spark, data, f"CREATE STREAM s AS {TWICE};")
-    heads = Counter(str(operator.heads) for operator in operators(data))
-    assert sorted(heads.values()) == [1, 2]
+    state_handles = Counter(str(operator.state_handles) for operator in operators(data))
+    assert sorted(state_handles.values()) == [1, 2]
 
 
-def last_place_only(spec: PackSpec) -> dict[int, tuple[int, ...]]:
+def last_place_only(spec: ShuffleSpec) -> dict[int, tuple[int, ...]]:
     """Return one place per origin, as if an origin could not have several."""
     return {origin: (place,) for origin, place in spec.local}
 
@@ -186,7 +186,7 @@ def number_in_the_plan(own: _Lowering, origin: int) -> int:
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (PackSpec, "places", property(last_place_only)),
+        (ShuffleSpec, "places", property(last_place_only)),
         (_Lowering, "_known_as", number_in_the_plan),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_l
         session.insert("s", later)
         # Both see the rows; only one of them can decide the epoch.
         for pipeline in (zombie, running):
-            pipeline.nudge()
+            pipeline.wake()
         codes = []
         for pipeline in (zombie, running):
             try:
@@ -233,7 +233,7 @@ def test_a_full_disk_stops_with_one_clear_error_and_with_room_it_goes_on(
     assert told(rows) == totals(FIRST + SECOND)
 
 
-def test_a_target_that_is_read_only_is_refused_before_anything_runs(
+def test_a_target_that_is_read_only_is_rejectd_before_anything_runs(
     spark: Any, data: Path, small_disk: Path
 ) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -245,9 +245,9 @@ def test_a_target_that_is_read_only_is_refused_before_anything_runs(
         with pytest.raises(TidegateError) as caught:
             session.start(until_end=True)
         assert caught.value.code == "TG-504" and "Read-only" in caught.value.message
-    with pytest.raises(DataDirectoryError) as refused:
+    with pytest.raises(DataDirectoryError) as rejectd:
         tidegate.open(small_disk / "data", spark=spark)
-    assert refused.value.code == "TG-601" and "Read-only" in refused.value.message
+    assert rejectd.value.code == "TG-601" and "Read-only" in rejectd.value.message
 
 
 # The same rows in all sinks

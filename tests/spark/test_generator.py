@@ -13,7 +13,7 @@ from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.generator import generator
 from tidegate.errors import RunError
 from tidegate.runtime import pipeline
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 from tidegate.storage import open_store
 
 pytestmark = pytest.mark.spark
@@ -76,10 +76,10 @@ def test_epochs_after_a_crash_and_a_restart_equal_the_batch(
     sources = {"auctions": nexmark("auction"), "series": SERIES}
     script = "".join(declared(name, options) for name, options in sources.items())
     config = {"max_retained": 100}
-    epochs: list[Step] = []
+    epochs: list[EpochStep] = []
 
-    def crash(step: Step) -> None:
-        epochs.extend([step] if step is Step.RAN else [])
+    def crash(step: EpochStep) -> None:
+        epochs.extend([step] if step is EpochStep.RAN else [])
         if len(epochs) == 3:
             raise KeyboardInterrupt("scripted crash")
 

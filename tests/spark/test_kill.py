@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.spark.kill_campaign import Campaign
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 pytestmark = pytest.mark.spark
 
 
 def test_killed_at_every_step_every_row_is_there_once(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, seed=7)
-    for number, step in enumerate(Step):
+    for number, step in enumerate(EpochStep):
         for _ in range(2):
             campaign.add_file()
         # The sinks are committed one by one: not always between the same two of them.
-        times = 2 + 3 * number if step is Step.COMMITTING else 1 + number % 2
+        times = 2 + 3 * number if step is EpochStep.PUBLISHING else 1 + number % 2
         assert campaign.run_until_killed(step.value, times) == -9, f"{step}: it was not killed"
     campaign.add_file()
     assert campaign.run_to_end() == "done, 0 late rows"

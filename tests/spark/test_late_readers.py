@@ -11,7 +11,7 @@ import pytest
 from tests.spark.helpers import open_with, play, rows_of, standing
 from tidegate.errors import DataDirectoryError, RunError
 from tidegate.runtime import pipeline as module
-from tidegate.runtime.pipeline import Step
+from tidegate.runtime.pipeline import EpochStep
 
 pytestmark = pytest.mark.spark
 
@@ -92,8 +92,8 @@ def test_the_stream_below_steps_once_an_epoch_and_keeps_the_same_state(
     """Nobody wants its own rows; every operator leaves one state file per epoch."""
     files: list[list[str]] = []
 
-    def reached(step: Step) -> None:
-        if step is Step.RAN:
+    def reached(step: EpochStep) -> None:
+        if step is EpochStep.RAN:
             folder = data / "_pipelines" / "main" / "state"
             newest = max(path.name[:16] for path in folder.iterdir())
             files.append([p.name for p in folder.iterdir() if p.name.startswith(newest)])
@@ -179,8 +179,8 @@ def test_many_late_rows_of_a_join_in_several_tasks(
     )
     files: list[int] = []
 
-    def reached(step: Step) -> None:
-        if step is Step.RAN:
+    def reached(step: EpochStep) -> None:
+        if step is EpochStep.RAN:
             folder = data / "_pipelines" / "main" / "state"
             newest = max(path.name[:16] for path in folder.iterdir())
             files.append(sum(path.name.startswith(newest) for path in folder.iterdir()))

@@ -169,10 +169,10 @@ def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twic
     )
     commit = MemorySink.commit
 
-    def dies(sink: MemorySink, epoch: EpochId, tokens: Any) -> None:
+    def dies(sink: MemorySink, epoch: EpochId, committables: Any) -> None:
         if epoch.epoch == 2 and sink.store.uri.endswith("/late"):
             raise OSError("the disk is gone")
-        commit(sink, epoch, tokens)
+        commit(sink, epoch, committables)
 
     with open_with(data, spark, script, key_groups=2) as session:
         session.subscribe("w")

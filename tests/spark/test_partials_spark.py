@@ -41,7 +41,7 @@ def call_of(rows: pa.Table, asked: Asked, result: pa.DataType) -> Call:
 def lifted(rows: pa.Table, asked: Asked, call: Call) -> tuple[pa.Table, ...]:
     groups = Groups(GroupSpec((pa.int64(),), (call,)))
     columns = {f"a0_{place}": rows[name] for place, name in enumerate(asked.arguments)}
-    return groups.lift(rows_of(rows["k"].to_pylist(), columns))
+    return groups.pre_aggregate(rows_of(rows["k"].to_pylist(), columns))
 
 
 def partials(item: PlainAccumulator, asked: Asked) -> Sequence[str] | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.test_plain_json import COLUMNS
-from tidegate.columns import BAD_RECORD, NOW, RECORD_FILE, RECORD_LINE, SIDE
+from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.formats.json import decoded, json_schema
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
@@ -135,7 +135,7 @@ def sparks(spark: SparkSession, given: list[bytes]) -> list[dict[str, Any]]:
             RECORD_FILE: pa.repeat(pa.scalar("t/0"), count),
             RECORD_LINE: pa.array(range(count), pa.int64()),
             FIRST: pa.repeat(pa.scalar(False), count),
-            SIDE: pa.nulls(count, pa.binary()),
+            CONTROL: pa.nulls(count, pa.binary()),
             NOW: pa.repeat(pa.scalar(0, pa.int64()), count),
         }
     )

@@ -44,7 +44,7 @@ def _run(path: Path, spark: Any, vectors: str) -> dict[str, Any]:
     """Two runs, the second to the end: all rows of every stream, and what status has counted."""
     found: dict[str, Any] = {}
     for rows in (FIRST, SECOND):
-        with tidegate.open(path / "data", spark=spark, config={"vectors": vectors}) as db:
+        with tidegate.open(path / "data", spark=spark, config={"vectorized": vectors}) as db:
             db.execute(SCRIPT.format(out=path / "out"))
             names = ("numbers", "sums", "of_numbers", "latest", "bad_sums", "bad_pairs")
             taken = {name: db.subscribe(name) for name in names}
@@ -136,7 +136,7 @@ def test_equal_letters_are_told_one_by_one(
 ) -> None:
     """Also where Spark adds up groups, which makes one of equal rows."""
     monkeypatch.setattr(cutting, "_LARGE_BYTES", 0)
-    with tidegate.open(tmp_path, spark=spark, config={"vectors": "off"}) as db:
+    with tidegate.open(tmp_path, spark=spark, config={"vectorized": "off"}) as db:
         db.execute(
             "CREATE SOURCE s (k INT, word STRING) WITH (connector = 'memory');"
             "CREATE STREAM t WITH (on_error = 'dead_letter', dead_letters = 'bad') AS "

@@ -125,10 +125,12 @@ def test_streams_with_an_operator_in_common_step_it_once(
     store = open_store(str(together / "data" / "_pipelines" / "main"))
     manifest = Manifests(store, 3).settled().manifest
     assert manifest is not None
-    heads: dict[str, list[str]] = {}
+    state_handles: dict[str, list[str]] = {}
     for key, operator in manifest.operators.items():
-        heads.setdefault(json.dumps(operator.heads), []).append(key.partition(".")[0])
-    shared = sorted(sorted(names) for names in heads.values())
+        state_handles.setdefault(json.dumps(operator.state_handles), []).append(
+            key.partition(".")[0]
+        )
+    shared = sorted(sorted(names) for names in state_handles.values())
     # A stream that came later has read the same, but not in the same epochs.
     assert shared == [
         ["again", "clicks", "many", "pairs", "pairs", "top", "totals", "views"],

@@ -1,4 +1,4 @@
-"""Changed queries: what still fits goes on, what does not is discarded or refused, and said."""
+"""Changed queries: what still fits goes on, what does not is discarded or rejectd, and said."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data
             assert "window_aggregate, window_aggregate then" in caught.value.message
 
 
-def test_a_changed_condition_below_an_operator_is_refused(spark: Any, data: Path) -> None:
+def test_a_changed_condition_below_an_operator_is_rejectd(spark: Any, data: Path) -> None:
     """Old state of one query and new rows of another would make numbers of neither."""
     script = SOURCE + (
         "CREATE STREAM w AS SELECT window_start, count(*) AS n, sum(v) AS p FROM s WHERE v > {0} "
@@ -116,7 +116,7 @@ def test_a_changed_query_restarts_or_continues_as_it_says(
     assert (totals, codes) == (([110], []) if on_change == "restart" else ([60], ["TG-606"]))
 
 
-def test_a_source_without_rows_is_no_reason_to_refuse_a_restart(spark: Any, data: Path) -> None:
+def test_a_source_without_rows_is_no_reason_to_reject_a_restart(spark: Any, data: Path) -> None:
     script = (
         SOURCE
         + SOURCE.replace("SOURCE s ", "SOURCE other ")

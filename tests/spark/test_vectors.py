@@ -16,7 +16,7 @@ from sqlglot import parse_one
 
 from tests.spark.helpers import bag, open_with, rows_of
 from tidegate.connectors.files import source as files_source
-from tidegate.operators.vectorized import Column, VectorFailed, VectorStage
+from tidegate.operators.vectorized import VectorColumn, VectorFailed, VectorStage
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Untranslatable, known, translated
 from tidegate.runtime import epoch as cutting
@@ -104,13 +104,13 @@ def table() -> pa.Table:
 
 def in_tasks(sql: str) -> pa.Array | None:
     """What tasks make of an expression; None if they leave it to Spark."""
-    columns = {name: known(Column(name), kind) for name, (kind, _) in COLUMNS.items()}
+    columns = {name: known(VectorColumn(name), kind) for name, (kind, _) in COLUMNS.items()}
     try:
         found = translated(parse_one(sql, dialect=DIALECT), columns)
     except Untranslatable:
         return None
     live = pa.array([True] * len(table()))
-    batch = table().append_column("_tg_live", live).to_batches()[0]
+    batch = table().append_column("_tg_selected", live).to_batches()[0]
     try:
         stage = VectorStage((("x", found.vector, arrow_type(found.kind)),))
         return stage.apply(batch, ()).column("x")

@@ -18,7 +18,7 @@ from typing import Any
 
 from tidegate.storage.local import Disk
 
-Note = dict[str, Any]
+TaskReport = dict[str, Any]
 
 
 class PowerLost(BaseException):
@@ -124,7 +124,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
-def _unsafe(notes: list[Note]) -> list[Note]:
+def _unsafe(notes: list[TaskReport]) -> list[TaskReport]:
     """The changes of folders that no later sync of the folder covers, the last one first."""
     found, synced = [], set()
     for note in reversed(notes):
@@ -137,12 +137,12 @@ def _unsafe(notes: list[Note]) -> list[Note]:
     return found
 
 
-def _unsynced(notes: list[Note]) -> set[str]:
+def _unsynced(notes: list[TaskReport]) -> set[str]:
     created = {note["kept"] for note in notes if note["do"] == "create"}
     return created - {note["kept"] for note in notes if note["do"] == "sync"}
 
 
-def _undo(note: Note) -> None:
+def _undo(note: TaskReport) -> None:
     path = Path(note["path"])
     # What a change left behind may be gone by another change, or its folder may be.
     with suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from tidegate.catalog.objects import (
     functions_in,
     tables_in,
 )
-from tidegate.errors import CatalogError, Place, did_you_mean
+from tidegate.errors import CatalogError, Location, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.statements import ObjectKind
 from tidegate.types import Span
@@ -98,7 +98,9 @@ class Catalog:
 Reason = tuple[str, str, str]
 
 
-def drop_refusal(statement: st.Drop, declared: Declared | None, catalog: Catalog) -> Reason | None:
+def drop_rejection(
+    statement: st.Drop, declared: Declared | None, catalog: Catalog
+) -> Reason | None:
     """Why a thing cannot be dropped."""
     if declared is None:
         hint = did_you_mean(statement.name, catalog.names(), "names")
@@ -190,9 +192,9 @@ def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
     ]
 
 
-def _name_place(item: Declared) -> Place:
+def _name_place(item: Declared) -> Location:
     span = _side_span(item) if isinstance(item, SideStream) else item.statement.name_span
-    return Place(item.origin.text, span.start, span.end, item.origin.file)
+    return Location(item.origin.text, span.start, span.end, item.origin.file)
 
 
 def _side_span(item: SideStream) -> Span:

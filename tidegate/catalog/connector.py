@@ -85,7 +85,7 @@ class SourceSpec:
     options: tuple[OptionSpec, ...]
     bounded: Callable[[Values], bool] = _never
     # Whether it makes rows forever, so that "until the end" has no meaning.
-    endless: Callable[[Values], bool] = _never
+    unbounded_by_options: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
     check: Callable[[Values], Complaint | None] | None = None
@@ -93,7 +93,7 @@ class SourceSpec:
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Whether rows of a source with these options and a PRIMARY KEY say in _op what they do, though
     # nobody declared a changelog.
-    gives_op: Callable[[Values, bool], bool] = lambda _, __: False
+    implies_changelog: Callable[[Values, bool], bool] = lambda _, __: False
     # What is wrong with columns of these names and types.
     check_columns: Callable[[Values, Columns, bool], Complaint | None] | None = None
     # Whether its partitions have watermarks of their own.
@@ -120,7 +120,7 @@ class SinkSpec:
     # Whether it must know which row a row replaces or retracts.
     needs_key: bool = False
     # Whether rows that were given to it can be as if they had never been.
-    forgets: bool = False
+    supports_rollback: bool = False
     built: bool = True
 
 
@@ -132,7 +132,7 @@ class LookupSpec:
     insertable: bool = False
     check: Callable[[Values], Complaint | None] | None = None
     # Whether all who ask in one epoch find the same.
-    steady: bool = True
+    consistent_in_epoch: bool = True
     built: bool = True
 
 

@@ -21,7 +21,7 @@ from tidegate.catalog.objects import (
     Column,
     Declared,
     LookupTable,
-    Origin,
+    ScriptOrigin,
     SideKind,
     SideStream,
     Sink,
@@ -33,7 +33,7 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import OptionReader, Options, OptionSpec, OptionType
 from tidegate.columns import LETTER_COLUMNS, OP
-from tidegate.errors import CatalogError, Place, TidegateError, did_you_mean, nearest
+from tidegate.errors import CatalogError, Location, TidegateError, did_you_mean, nearest
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import backticked
 from tidegate.sql.dialect import DIALECT, own_span, text_literal
@@ -67,7 +67,7 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
         OptionType.TEXT,
         "what happens when its sources, or the query in or below an operator, have changed; the "
         "setting on_change if left out",
-        choices=("refuse", "continue", "restart"),
+        choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "on_error",
@@ -144,11 +144,11 @@ class Declarer:
     """Reads declarations of one script; every method returns the object and its errors."""
 
     connectors: Connectors
-    origin: Origin
+    origin: ScriptOrigin
     resolve_environment: bool = True
 
-    def _place(self, span: Span) -> Place:
-        return Place(self.origin.text, span.start, span.end, self.origin.file)
+    def _place(self, span: Span) -> Location:
+        return Location(self.origin.text, span.start, span.end, self.origin.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> CatalogError:
         return CatalogError(code, message, place=self._place(span), hint=hint)
@@ -233,7 +233,7 @@ class Declarer:
                 problems.append(self._error("TG-210", wrong[0], statement.name_span, wrong[1]))
         if problems:
             return None, [], problems
-        if spec.source.gives_op(options, bool(statement.primary_key)):
+        if spec.source.implies_changelog(options, bool(statement.primary_key)):
             options = options.replaced(changelog=True)
         watermark = statement.watermark
         source = Source(
@@ -418,7 +418,7 @@ class Declarer:
             columns,
             statement.primary_key,
             spec.lookup.insertable,
-            spec.lookup.steady,
+            spec.lookup.consistent_in_epoch,
         )
         return table, []
 
@@ -482,7 +482,7 @@ def reads_back(
 
 
 def altered(
-    stream: Stream, statement: st.AlterStream, origin: Origin
+    stream: Stream, statement: st.AlterStream, origin: ScriptOrigin
 ) -> tuple[st.CreateStream | None, list[CatalogError]]:
     """The declaration of a stream with other options, and what is wrong with them."""
     reader = OptionReader(STREAM_OPTIONS, "a stream", origin.text, origin.file)
@@ -512,12 +512,14 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
 # on one data directory: it happens once there. Any other one is a command, and happens every time.
 
 
-def insert_errors(statement: st.Insert, target: Declared, origin: Origin) -> Iterator[CatalogError]:
+def insert_errors(
+    statement: st.Insert, target: Declared, origin: ScriptOrigin
+) -> Iterator[CatalogError]:
     """Everything wrong with an INSERT into this target."""
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
         at = span or statement.target_span
-        place = Place(origin.text, at.start, at.end, origin.file)
+        place = Location(origin.text, at.start, at.end, origin.file)
         return CatalogError(code, message, place=place, hint=hint)
 
     if not isinstance(target, Source | LookupTable) or not target.insertable:
@@ -583,7 +585,7 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     ),
 )
 
-CheckpointStatement = st.Checkpoint | st.DropCheckpoint | st.Restore
+CheckpointStatement = st.CheckpointStatement | st.DropCheckpoint | st.Restore
 
 
 def unsafe_checkpoint_name(name: str) -> str | None:
@@ -593,12 +595,16 @@ def unsafe_checkpoint_name(name: str) -> str | None:
     return unsafe(name)
 
 
-def restore_options(statement: st.Restore, origin: Origin) -> tuple[Options, list[CatalogError]]:
+def restore_options(
+    statement: st.Restore, origin: ScriptOrigin
+) -> tuple[Options, list[CatalogError]]:
     reader = OptionReader(RESTORE_OPTIONS, "RESTORE", origin.text, origin.file)
     return reader.read(statement.options, statement.span)
 
 
-def checkpoint_errors(statement: CheckpointStatement, origin: Origin) -> Iterator[CatalogError]:
+def checkpoint_errors(
+    statement: CheckpointStatement, origin: ScriptOrigin
+) -> Iterator[CatalogError]:
     """Everything that is wrong with such a statement."""
     if isinstance(statement, st.Restore):
         yield from restore_options(statement, origin)[1]
@@ -608,7 +614,7 @@ def checkpoint_errors(statement: CheckpointStatement, origin: Origin) -> Iterato
         yield CatalogError(
             "TG-210",
             f"{name!r} cannot be the name of a checkpoint: {wrong}",
-            place=Place(origin.text, span.start, span.end, origin.file),
+            place=Location(origin.text, span.start, span.end, origin.file),
             hint="a name is made of letters, digits, _ and -, for example 'before-upgrade'; an "
             "epoch is written without quotes.",
         )

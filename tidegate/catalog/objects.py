@@ -44,7 +44,7 @@ class Watermark:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ScriptOrigin:
     """The script a statement came from, so that errors can point into it."""
 
     text: str
@@ -63,7 +63,7 @@ class Declared:
     name: str
     options: Options
     statement: st.Declaration
-    origin: Origin
+    origin: ScriptOrigin
 
     @property
     def kind(self) -> st.ObjectKind:
@@ -118,7 +118,7 @@ class LookupTable(Declared):
     primary_key: tuple[str, ...]
     insertable: bool
     # Whether all who ask in one epoch find the same.
-    steady: bool
+    consistent_in_epoch: bool
 
     @property
     def kind(self) -> st.ObjectKind:
@@ -187,7 +187,7 @@ class SideStream(Declared):
     # Whether late rows may be changes: without _op nobody can tell what they do.
     changes: bool = False
     # What makes late rows: a canonical text of the operators that find them, once typed.
-    meaning: str = ""
+    canonical_form: str = ""
 
     @property
     def is_late(self) -> bool:

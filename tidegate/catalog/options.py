@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tidegate.errors import CatalogError, Place, did_you_mean, nearest
+from tidegate.errors import CatalogError, Location, did_you_mean, nearest
 from tidegate.sql.secrets import looks_secret
 from tidegate.sql.statements import Option
 from tidegate.types import Span, format_duration, parse_duration
@@ -244,8 +244,8 @@ class OptionReader:
 
         return _ENVIRONMENT.sub(lookup, option.value)
 
-    def _place(self, span: Span) -> Place:
-        return Place(self.text, span.start, span.end, self.file)
+    def _place(self, span: Span) -> Location:
+        return Location(self.text, span.start, span.end, self.file)
 
     def _unknown(self, option: Option, by_name: Mapping[str, OptionSpec]) -> CatalogError:
         return CatalogError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.errors import CatalogError, Place, did_you_mean
+from tidegate.errors import CatalogError, Location, did_you_mean
 
 SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
@@ -26,7 +26,7 @@ SETTINGS: tuple[OptionSpec, ...] = (
         choices=("on", "off"),
     ),
     OptionSpec(
-        "vectors",
+        "vectorized",
         OptionType.TEXT,
         "whether tasks compute simple expressions themselves, not Spark; the rows are the same",
         default="on",
@@ -36,8 +36,8 @@ SETTINGS: tuple[OptionSpec, ...] = (
         "on_change",
         OptionType.TEXT,
         "what happens to streams that changed since their last epoch and do not say it themselves",
-        default="refuse",
-        choices=("refuse", "continue", "restart"),
+        default="reject",
+        choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "trigger_interval",
@@ -143,7 +143,7 @@ class Settings:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
-    def set(self, key: str, text: str, place: Place | None = None) -> None:
+    def set(self, key: str, text: str, place: Location | None = None) -> None:
         """Read and keep one setting."""
         spec = _BY_NAME.get(key.lower())
         if spec is None:

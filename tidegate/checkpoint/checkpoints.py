@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
-from tidegate.checkpoint.manifests import Found, Manifests, Name
-from tidegate.errors import DataDirectoryError, Place, RunError, TidegateError, did_you_mean
+from tidegate.checkpoint.manifests import Manifests, Name, NewestManifest
+from tidegate.errors import DataDirectoryError, Location, RunError, TidegateError, did_you_mean
 
 # ---- Going back: the content of an older manifest becomes the newest, in a new generation.
 #
@@ -30,12 +30,12 @@ class Ahead:
     epoch: int
 
 
-def sinks_ahead(manifests: Manifests, chosen: Manifest, forgets: Forgets) -> list[Ahead]:
+def sinks_ahead(manifests: Manifests, chosen: Manifest, supports_rollback: Forgets) -> list[Ahead]:
     """The sinks that would get rows again which they have."""
     newest = _or_none(manifests.newest)
     found = []
     for name, sink in (newest.sinks if newest is not None else {}).items():
-        if sink.epoch < 0 or forgets(sink.connector):
+        if sink.epoch < 0 or supports_rollback(sink.connector):
             continue
         if not chosen.knows(sink.generation, sink.epoch):
             found.append(Ahead(name, sink.connector, sink.epoch))
@@ -59,7 +59,7 @@ def restore(manifests: Manifests, chosen: Manifest, keep: bool) -> Manifest:
     return begun
 
 
-def _or_none(find: Callable[[], Found]) -> Manifest | None:
+def _or_none(find: Callable[[], NewestManifest]) -> Manifest | None:
     """What was found; going back is the way out where nothing can be used."""
     try:
         return find().manifest
@@ -133,9 +133,15 @@ def sections(manifest: Manifest) -> list[Section]:
         ),
         Section(
             "sinks",
-            ("sink", "connector", "stream", "tokens", "last_epoch"),
+            ("sink", "connector", "stream", "committables", "last_epoch"),
             [
-                (name, s.connector, s.stream, len(s.tokens), s.epoch if s.epoch >= 0 else None)
+                (
+                    name,
+                    s.connector,
+                    s.stream,
+                    len(s.committables),
+                    s.epoch if s.epoch >= 0 else None,
+                )
                 for name, s in manifest.sinks.items()
             ],
         ),
@@ -186,7 +192,7 @@ _MADE_UP = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RestoreRequest:
     """What RESTORE asks for: a name or the number of an epoch, and what is to become of sinks."""
 
     checkpoint: str | int
@@ -194,7 +200,7 @@ class Wanted:
     keep: bool = False
     # Only this one; all by default.
     pipeline: str | None = None
-    place: Place | None = None
+    place: Location | None = None
 
 
 @dataclass(frozen=True)
@@ -210,13 +216,13 @@ class Restored:
 class Checkpoints:
     """The checkpoints of the pipelines of a data directory."""
 
-    def __init__(self, pipelines: Mapping[str, Manifests], forgets: Forgets) -> None:
+    def __init__(self, pipelines: Mapping[str, Manifests], supports_rollback: Forgets) -> None:
         self.pipelines = pipelines
-        self.forgets = forgets
+        self.supports_rollback = supports_rollback
 
     # Keeping
 
-    def keep(self, name: str | None, place: Place | None = None) -> dict[str, Name]:
+    def keep(self, name: str | None, place: Location | None = None) -> dict[str, Name]:
         """Give the newest manifest of every pipeline a name; one is made up if none is given."""
         if name is not None and self._named(name):
             raise RunError(
@@ -251,14 +257,14 @@ class Checkpoints:
     def has(self, name: str) -> bool:
         return bool(self._named(name))
 
-    def drop(self, name: str, place: Place | None = None) -> None:
+    def drop(self, name: str, place: Location | None = None) -> None:
         found = self._named(name)
         if not found:
             raise self._unknown(name, place)
         for key, item in found.items():
             self.pipelines[key].drop_name(item)
 
-    def _unknown(self, name: str, place: Place | None) -> RunError:
+    def _unknown(self, name: str, place: Location | None) -> RunError:
         hint = did_you_mean(name, self.names(), "checkpoints with a name")
         return RunError("TG-609", f"there is no checkpoint {name!r}", place=place, hint=hint)
 
@@ -272,11 +278,11 @@ class Checkpoints:
 
     # Going back
 
-    def check(self, wanted: Wanted) -> None:
-        """Refuse what `restore` would refuse, and change nothing."""
+    def check(self, wanted: RestoreRequest) -> None:
+        """Reject what `restore` would reject, and change nothing."""
         self._require_room(wanted, self._chosen(wanted))
 
-    def restore(self, wanted: Wanted) -> list[Restored]:
+    def restore(self, wanted: RestoreRequest) -> list[Restored]:
         chosen = self._chosen(wanted)
         warnings = self._require_room(wanted, chosen)
         return [
@@ -289,7 +295,7 @@ class Checkpoints:
             for key, manifest in chosen.items()
         ]
 
-    def _chosen(self, wanted: Wanted) -> dict[str, Manifest]:
+    def _chosen(self, wanted: RestoreRequest) -> dict[str, Manifest]:
         """By pipeline, the manifest to go back to; nothing is done unless all are there."""
         if isinstance(wanted.checkpoint, int):
             return self._of_epoch(wanted.checkpoint, wanted)
@@ -307,7 +313,7 @@ class Checkpoints:
             )
         return {key: self._usable(key, named[key], wanted) for key in keys}
 
-    def _asked(self, wanted: Wanted) -> list[str]:
+    def _asked(self, wanted: RestoreRequest) -> list[str]:
         if wanted.pipeline is None:
             return list(self.pipelines)
         if wanted.pipeline.lower() not in self.pipelines:
@@ -320,7 +326,7 @@ class Checkpoints:
             )
         return [wanted.pipeline.lower()]
 
-    def _of_epoch(self, epoch: int, wanted: Wanted) -> dict[str, Manifest]:
+    def _of_epoch(self, epoch: int, wanted: RestoreRequest) -> dict[str, Manifest]:
         keys = self._asked(wanted)
         if len(keys) > 1:
             raise RunError(
@@ -348,7 +354,7 @@ class Checkpoints:
             hint="SHOW CHECKPOINTS; lists what is there.",
         )
 
-    def _usable(self, key: str, name: Name, wanted: Wanted) -> Manifest:
+    def _usable(self, key: str, name: Name, wanted: RestoreRequest) -> Manifest:
         for manifest in self.pipelines[key].usable():
             if manifest.stamp == name.stamp:
                 return manifest
@@ -361,12 +367,12 @@ class Checkpoints:
         )
 
     def _require_room(
-        self, wanted: Wanted, chosen: Mapping[str, Manifest]
+        self, wanted: RestoreRequest, chosen: Mapping[str, Manifest]
     ) -> dict[str, list[TidegateError]]:
-        """Sinks that cannot forget refuse, unless they may keep what they have; then it is said."""
+        """Sinks that cannot forget reject, unless they may keep what they have; then it is said."""
         warnings: dict[str, list[TidegateError]] = {}
         for key, manifest in chosen.items():
-            ahead = sinks_ahead(self.pipelines[key], manifest, self.forgets)
+            ahead = sinks_ahead(self.pipelines[key], manifest, self.supports_rollback)
             if not ahead:
                 continue
             have = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in ahead)
@@ -390,7 +396,7 @@ def _with_names(manifests: Manifests) -> Iterator[tuple[Manifest, Sequence[str |
         yield manifest, [n.name for n in names if n.stamp == manifest.stamp] or [None]
 
 
-def _shown(wanted: Wanted) -> str:
+def _shown(wanted: RestoreRequest) -> str:
     """The statement that was written, with the sinks in it."""
     what = f"'{wanted.checkpoint}'" if isinstance(wanted.checkpoint, str) else wanted.checkpoint
     only = f"pipeline = '{wanted.pipeline}', " if wanted.pipeline is not None else ""

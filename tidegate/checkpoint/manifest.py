@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 
 
-class Damaged(Exception):
+class DamagedManifest(Exception):
     """A manifest that cannot be believed, and why."""
 
 
@@ -34,7 +34,7 @@ class OperatorState:
     stream: str
     name: str
     fingerprint: str
-    heads: dict[str, list[Any]] = field(default_factory=dict)
+    state_handles: dict[str, list[Any]] = field(default_factory=dict)
     # The files in which the heads and their entries lie, with their bytes.
     files: dict[str, int] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class SinkState:
     connector: str
     # The last epoch with tokens, and its generation; -1 if there was none.
     epoch: int = -1
-    tokens: list[Any] = field(default_factory=list)
+    committables: list[Any] = field(default_factory=list)
     generation: int = 0
     # How many rows the stream had given out when the sink last took part.
     rows: int | None = None
 
     def following(self, before: SinkState | None) -> SinkState:
         """The same after an earlier one: without tokens, the last epoch with some is still that."""
-        if self.tokens:
+        if self.committables:
             return self
         if before is None or before.stream != self.stream:
             return replace(self, epoch=-1)
@@ -88,7 +88,7 @@ class SinkState:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class EpochRange:
     """Epochs of one generation that follow each other, both ends included."""
 
     generation: int
@@ -117,13 +117,13 @@ class Manifest:
     kept_before: int = 0
 
     @property
-    def line(self) -> tuple[Stretch, ...]:
+    def line(self) -> tuple[EpochRange, ...]:
         """The epochs that led to this one, oldest first."""
         found, first = [], -1
         for generation, epoch, after in self.restored:
-            found.append(Stretch(generation, first, epoch))
+            found.append(EpochRange(generation, first, epoch))
             first = after
-        return (*found, Stretch(self.generation, first, self.epoch))
+        return (*found, EpochRange(self.generation, first, self.epoch))
 
     def knows(self, generation: int, epoch: int) -> bool:
         """Whether an epoch is one of those that led to this one."""
@@ -150,11 +150,11 @@ class Manifest:
             version, content = stored["format"], stored["manifest"]
             checksum = stored["checksum"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"it is not whole ({error})") from None
+            raise DamagedManifest(f"it is not whole ({error})") from None
         if version != FORMAT:
-            raise Damaged(f"its format is {version}, and this version reads {FORMAT}")
+            raise DamagedManifest(f"its format is {version}, and this version reads {FORMAT}")
         if checksum != _checksum(content):
-            raise Damaged("its checksum is wrong")
+            raise DamagedManifest("its checksum is wrong")
         known = {item.name for item in fields(cls)}
         given = {key: value for key, value in content.items() if key in known}
         for name, part_of in _PARTS.items():

@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.errors import DataDirectoryError
 from tidegate.storage import AlreadyThere, NotThere
 
@@ -81,7 +81,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Found:
+class NewestManifest:
     """The newest manifest that can be used; None: there is none at all."""
 
     manifest: Manifest | None
@@ -111,7 +111,7 @@ class Manifests:
     def load(self, name: str) -> Manifest:
         return Manifest.from_bytes(self.store.get(name))
 
-    def newest(self) -> Found:
+    def newest(self) -> NewestManifest:
         """The newest whose state is there; damaged ones are passed over, and said."""
         skipped: list[Skipped] = []
         whole = _Whole(self.store)
@@ -119,14 +119,14 @@ class Manifests:
             try:
                 manifest = self.load(name)
                 whole.require(manifest)
-                return Found(manifest, tuple(skipped))
-            except Damaged as error:
+                return NewestManifest(manifest, tuple(skipped))
+            except DamagedManifest as error:
                 skipped.append(Skipped(name, str(error)))
             except NotThere:
                 continue
         if skipped:
             raise self._unusable(skipped)
-        return Found(None)
+        return NewestManifest(None)
 
     def _unusable(self, skipped: list[Skipped]) -> DataDirectoryError:
         older = self.usable()
@@ -145,7 +145,7 @@ class Manifests:
         for name in reversed(self.names()):
             try:
                 found.append(self.load(name))
-            except (Damaged, NotThere):
+            except (DamagedManifest, NotThere):
                 continue
         return found
 
@@ -154,7 +154,7 @@ class Manifests:
         for name in reversed(self.names()):
             try:
                 return self.load(name)
-            except (Damaged, NotThere):
+            except (DamagedManifest, NotThere):
                 continue
         return None
 
@@ -165,7 +165,7 @@ class Manifests:
 
     # Deciding
 
-    def settled(self) -> Found:
+    def settled(self) -> NewestManifest:
         """The newest that can be used, as one that the next epoch can follow.
 
         Where newer ones are damaged, their numbers are spent: it is written again behind them, and
@@ -177,7 +177,7 @@ class Manifests:
         generation, epoch = self.top()
         manifest = found.manifest.gone_back(generation, epoch + 1)
         self.create(manifest)
-        return Found(manifest, found.skipped)
+        return NewestManifest(manifest, found.skipped)
 
     def top(self) -> tuple[int, int]:
         """The largest generation and the largest epoch that were ever used and are still known."""
@@ -250,7 +250,7 @@ class _Whole:
     def require(self, manifest: Manifest) -> None:
         flaw = self.flaw(manifest)
         if flaw is not None:
-            raise Damaged(flaw)
+            raise DamagedManifest(flaw)
 
     def flaw(self, manifest: Manifest) -> str | None:
         for operator in manifest.operators.values():

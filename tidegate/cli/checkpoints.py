@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, sections, summary
-from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli import data, report
 from tidegate.cli.screen import open_screen
@@ -102,7 +102,7 @@ def _damaged(found: dict[str, Manifests]) -> list[TidegateError]:
         for name in manifests.names():
             try:
                 manifests.load(name)
-            except Damaged as error:
+            except DamagedManifest as error:
                 message = f"{name} of the pipeline {pipeline} cannot be used: {error}"
                 problems.append(RunError("TG-605", message))
             except NotThere:

@@ -15,7 +15,7 @@ from tidegate.cli.guard import Interrupts
 from tidegate.cli.report import InputProblem
 from tidegate.cli.screen import Screen
 from tidegate.cli.text import LogFormat
-from tidegate.observe.server import LOOPBACK, Address, MetricsServer, Told
+from tidegate.observe.server import LOOPBACK, Address, MetricsServer, StatusSource
 
 if TYPE_CHECKING:
     from tidegate.console.app import ConsoleServer
@@ -61,7 +61,7 @@ def watched(session: Session, watching: Watching, screen: Screen, title: str) ->
     """Serve what was asked for, for as long as the session runs."""
     with ExitStack() as open_servers:
         if watching.metrics is not None:
-            server = MetricsServer(watching.metrics, told(session))
+            server = MetricsServer(watching.metrics, status_source(session))
             open_servers.callback(server.close)
             screen.line(f"metrics: http://{server.address}/metrics")
         if watching.console is not None:
@@ -84,9 +84,9 @@ def require_console() -> None:
         raise InputProblem("the console is not installed", "pip install 'tidegate[console]'")
 
 
-def told(session: Session) -> Told:
-    """What a session tells."""
-    return Told(
+def status_source(session: Session) -> StatusSource:
+    """Return the source of metrics and health for a session."""
+    return StatusSource(
         session.status,
         lambda: [timeline.sums() for timeline in session.timelines()],
         tidegate.__version__,

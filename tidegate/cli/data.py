@@ -17,7 +17,7 @@ def default_directory(script: Path | None, name: str) -> str:
 
 
 def require(path: str) -> None:
-    """Refuse what is not a data directory, before one is made of it."""
+    """Reject what is not a data directory, before one is made of it."""
     directory = DataDirectory(path)
     if not directory.is_ours:
         raise DataDirectoryError(
@@ -30,7 +30,7 @@ def require(path: str) -> None:
 
 
 def remove(place: str, script: Path | None) -> None:
-    """Remove a data directory with all it remembers; refused if it might be something else."""
+    """Remove a data directory with all it remembers; rejectd if it might be something else."""
     directory = DataDirectory(place)
     if directory.store.local and not directory.path.exists():
         return

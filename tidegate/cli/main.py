@@ -62,7 +62,7 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.
 class OnChange(StrEnum):
     """What to do about streams that changed."""
 
-    REFUSE = "refuse"
+    REJECTE = "reject"
     CONTINUE = "continue"
     RESTART = "restart"
 

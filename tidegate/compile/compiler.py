@@ -14,7 +14,7 @@ from typing import cast
 
 from sqlglot import exp
 
-from tidegate.catalog.catalog import Catalog, drop_refusal, names_of, side_names, unsafe_names
+from tidegate.catalog.catalog import Catalog, drop_rejection, names_of, side_names, unsafe_names
 from tidegate.catalog.connector import Connectors, secret_options
 from tidegate.catalog.declare import (
     STREAM_OPTIONS,
@@ -30,7 +30,7 @@ from tidegate.catalog.declare import (
 from tidegate.catalog.objects import (
     Declared,
     Function,
-    Origin,
+    ScriptOrigin,
     SideStream,
     Sink,
     Source,
@@ -42,8 +42,15 @@ from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
 from tidegate.compile.validate.side_streams import failing_rows, late_readers
 from tidegate.compile.validate.sinks import sink_findings
-from tidegate.compile.validate.validator import Mode, validate
-from tidegate.errors import CatalogError, Place, RunError, TidegateError, did_you_mean, not_built
+from tidegate.compile.validate.validator import ValidatorMode, validate
+from tidegate.errors import (
+    CatalogError,
+    Location,
+    RunError,
+    TidegateError,
+    did_you_mean,
+    unsupported_error,
+)
 from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import bind
@@ -75,7 +82,7 @@ class Compiled:
     explained: tuple[tuple[st.Explain, n.Emit], ...]
     errors: tuple[TidegateError, ...]
     # What is declared right with a connector that is not built.
-    not_built: tuple[TidegateError, ...]
+    unsupported_error: tuple[TidegateError, ...]
     warnings: tuple[TidegateError, ...]
     # Whether something that was declared before is another thing now.
     replaced: bool = False
@@ -85,7 +92,7 @@ class Compiled:
         """What is right and cannot run: it can be explained, and nothing else."""
         streams = [item for item in self.declared if isinstance(item, Stream)]
         found = (error for item in streams for error in self._unrunnable(item))
-        return (*self.not_built, *found)
+        return (*self.unsupported_error, *found)
 
     def _unrunnable(self, stream: Stream) -> list[RunError]:
         return unrunnable(stream, plan_to_run(stream.plan, self.settings))
@@ -118,10 +125,10 @@ class _Run:
         self.script = script
         self.catalog = compiler.catalog.copy()
         self.settings = compiler.settings.copy()
-        self.origin = Origin(script.text, script.file)
+        self.origin = ScriptOrigin(script.text, script.file)
         self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
-        self.not_built: list[TidegateError] = []
+        self.unsupported_error: list[TidegateError] = []
         self.warnings: list[TidegateError] = []
         self.broken = {name.lower() for name in script.broken}
         self.done: list[st.Statement] = []
@@ -158,13 +165,13 @@ class _Run:
             tuple(self.declared),
             tuple(self.explained),
             tuple(self.errors),
-            tuple(self.not_built),
+            tuple(self.unsupported_error),
             tuple(self.warnings),
             self.replaced,
         )
 
-    def _place(self, span: Span) -> Place:
-        return Place(self.origin.text, span.start, span.end, self.origin.file)
+    def _place(self, span: Span) -> Location:
+        return Location(self.origin.text, span.start, span.end, self.origin.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.errors.append(CatalogError(code, message, place=self._place(span), hint=hint))
@@ -245,7 +252,7 @@ class _Run:
         unsafe = unsafe_names(created or [])
         self.errors += unsafe
         if created is None or unsafe:
-            assert len(self.errors) > before or self.broken, "a refusal has a reason"
+            assert len(self.errors) > before or self.broken, "a rejection has a reason"
             self.broken |= {statement.name.lower(), *map(str.lower, side_names(statement))}
             return False
         for item in created:
@@ -283,7 +290,7 @@ class _Run:
             return source is not None and self._sink_fits(item, source)
 
     @contextmanager
-    def _reading(self, origin: Origin) -> Iterator[None]:
+    def _reading(self, origin: ScriptOrigin) -> Iterator[None]:
         """Errors point into another text for a while."""
         before, self.origin = self.origin, origin
         self.declarer = replace(self.declarer, origin=origin)
@@ -308,7 +315,7 @@ class _Run:
         reason = unbuilt_role(item, self.compiler.connectors)
         if reason is not None:
             place = self._place(item.statement.name_span)
-            self.not_built.append(not_built(*reason, place))
+            self.unsupported_error.append(unsupported_error(*reason, place))
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
@@ -381,7 +388,7 @@ class _Run:
         self._error("TG-203", message, statement.name_span, hint)
 
     def _context(
-        self, span: Span, emit: st.Emit | None = None, ttl_us: int | None = None
+        self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
         text, file = self.origin.text, self.origin.file
         known, broken = self.compiler.knows_function, frozenset(self.broken)
@@ -416,19 +423,19 @@ class _Run:
         self.errors += wrong
         return None if wrong else [stream, *side_streams(stream)]
 
-    def _mode(self, options: Options | None) -> Mode:
+    def _mode(self, options: Options | None) -> ValidatorMode:
         own = options["validator"] if options is not None else None
-        return Mode(own or self.settings["validator"])
+        return ValidatorMode(own or self.settings["validator"])
 
     def _validate(self, plan: n.Emit, statement: st.Statement, options: Options | None) -> bool:
         mode = self._mode(options)
-        if mode is Mode.OFF:
+        if mode is ValidatorMode.OFF:
             return True
         found = [
             finding.error(self.origin.text, self.origin.file, statement.span)
             for finding in validate(plan)
         ]
-        if mode is Mode.WARN:
+        if mode is ValidatorMode.WARN:
             self.warnings += found
             return True
         self.errors += found
@@ -470,9 +477,9 @@ class _Run:
         declared = self.catalog.get(statement.name)
         if declared is None and (statement.if_exists or statement.name.lower() in self.broken):
             return False
-        refusal = drop_refusal(statement, declared, self.catalog)
-        if refusal is not None:
-            code, message, hint = refusal
+        rejection = drop_rejection(statement, declared, self.catalog)
+        if rejection is not None:
+            code, message, hint = rejection
             self._error(code, message, statement.name_span, hint)
             return False
         self.catalog.remove(statement.name)
@@ -487,7 +494,7 @@ class _Run:
         self.errors += errors
         if declaration is None:
             return False
-        with self._reading(Origin(declaration.text, None)):
+        with self._reading(ScriptOrigin(declaration.text, None)):
             return self._replace(declaration, stream)
 
     def _set(self, statement: st.Set) -> bool:

@@ -1,4 +1,4 @@
-"""What is new in a script with its types, which Spark finds; what they do not allow is refused."""
+"""What is new in a script with its types, which Spark finds; what they do not allow is rejectd."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidegate.catalog.objects import Declared, Function, SideStream, Sink, Sourc
 from tidegate.catalog.settings import Settings
 from tidegate.compile.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import CatalogError, Place, ScriptError, TidegateError
+from tidegate.errors import CatalogError, Location, ScriptError, TidegateError
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.rejections import refused
+from tidegate.physical.rejections import rejectd
 from tidegate.plan.rewrite.optimizer import plan_to_run
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def analysed(start: Callable[[], SparkSession], compiled: Compiled) -> Catalog:
-    """Let Spark find the types of what is new; its refusals point into the script."""
+    """Let Spark find the types of what is new; its rejections point into the script."""
     kinds = (Source, Stream, Sink, Function)
     fresh = [item for item in compiled.declared if isinstance(item, kinds) and not _is_python(item)]
     if not fresh:
@@ -57,7 +57,7 @@ def _is_python(item: Declared) -> bool:
 
 
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
-    """The stream with the plan that runs; what its types do not allow is refused here."""
+    """The stream with the plan that runs; what its types do not allow is rejectd here."""
     from tidegate.operators.operator import NO_LIMITS
     from tidegate.physical.planner import plan_physical
     from tidegate.spark.analysis import analyse_plan
@@ -73,7 +73,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
         plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
     except Unrunnable as error:
         assert error.node is not None, "it was planned"
-        raise refused(stream, typed.plan, error.node, error.refusal) from None
+        raise rejectd(stream, typed.plan, error.node, error.rejection) from None
     fields = tuple(
         replace(ours, type=theirs.type)
         for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)
@@ -102,6 +102,6 @@ def misfit_sinks(compiled: Compiled) -> list[TidegateError]:
         wrong = spec.check_columns(sink.options, columns)
         if wrong is not None:
             span = sink.statement.name_span
-            place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+            place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
             errors.append(CatalogError("TG-210", wrong, place=place))
     return errors

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.checkpoint.manifest import Stretch
+from tidegate.checkpoint.manifest import EpochRange
 from tidegate.errors import RunError, TidegateError
 from tidegate.types import ChangelogKind
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.catalog.objects import LookupTable, Sink, Source
     from tidegate.catalog.settings import Settings
     from tidegate.checkpoint.manifest import Manifest
-    from tidegate.operators.join.lookup_results import Found
+    from tidegate.operators.join.lookup_results import LookupResult
     from tidegate.storage import Store
 
 
@@ -40,7 +40,7 @@ _LEAST_CHANGE, _MOST_CHANGE = 0.25, 4.0
 _TELLING = 1.2
 
 
-class Pace:
+class EpochSizer:
     """The bytes that an epoch may read of a source, learnt from the epochs of before."""
 
     def __init__(self, target_seconds: float = 1.0) -> None:
@@ -77,8 +77,8 @@ class Pace:
 
 # JSON: how far a source is, what a task reads, what a task has staged.
 Offset = Any
-Share = list[Any]
-Token = Any
+Split = list[Any]
+Committable = Any
 # Columns as SQL, with their names.
 SqlColumns = Sequence[tuple[str, str]]
 
@@ -93,7 +93,7 @@ class SourceContext:
     data: str
     offsets: str
     settings: Settings
-    pace: Pace = field(default_factory=Pace)
+    pace: EpochSizer = field(default_factory=EpochSizer)
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Cut:
+class InputRange:
     """The range of an epoch: where it ends, and what each task reads of it."""
 
     offset: Offset
-    shares: list[Share]
+    splits: list[Split]
     # How many rows it has, where no task counts them.
     rows: int | None = None
     # Whether more is there already.
@@ -133,41 +133,41 @@ class Cut:
     native: Any = None
 
 
-class ShareReader(Protocol):
+class SplitReader(Protocol):
     """Reads the shares of a task; goes to the task as it is."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
-    def read(self, share: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches of the schema, each with the number of records in it."""
 
 
 class Leaf(Protocol):
     """Makes a frame of what tasks read, which also tells what time it is."""
 
-    def __call__(self, reader: ShareReader) -> DataFrame: ...
+    def __call__(self, reader: SplitReader) -> DataFrame: ...
 
     def counted(self, frame: DataFrame) -> DataFrame:
         """A frame whose rows are counted here, because readers cannot tell how many they are."""
 
 
-class OpenSource(Protocol):
+class SourceConnector(Protocol):
     """A source that is open: it cuts ranges, and is read as a frame."""
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         """The next range after an offset; None if nothing is new."""
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         """A manifest has this offset now."""
 
-    def direct(self, read: Read) -> ShareReader | None:
+    def direct(self, read: Read) -> SplitReader | None:
         """A reader whose rows tasks can use as they are; None if Spark must make them."""
 
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         """The stored columns (and _op, and BAD_RECORD) of what tasks read by their orders."""
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         """The same of one cut, read by Spark itself."""
 
 
@@ -212,31 +212,31 @@ class EpochId:
 
 
 @dataclass(frozen=True)
-class Decided:
+class CommittedState:
     """What the newest manifest says when a sink is opened."""
 
     # The last epoch; None before the first one.
     last: EpochId | None
-    tokens: Sequence[Token] = ()
+    committables: Sequence[Committable] = ()
     # The epoch that the tokens were made in; the last one if it is not said.
     staged: EpochId | None = None
     # The epochs that led to the last one; all of its generation if it is not said.
-    line: Sequence[Stretch] = ()
+    line: Sequence[EpochRange] = ()
     # What the sink has of generations before this one may be left there.
     kept_before: int = 0
 
     @classmethod
-    def by(cls, manifest: Manifest, sink: str) -> Decided:
+    def by(cls, manifest: Manifest, sink: str) -> CommittedState:
         """What a manifest says about a sink."""
         last = EpochId(manifest.generation, manifest.epoch) if manifest.epoch >= 0 else None
         state = manifest.sinks.get(sink)
         if state is None or state.epoch < 0:
             return cls(last, (), None, manifest.line, manifest.kept_before)
         staged = EpochId(state.generation, state.epoch)
-        return cls(last, state.tokens, staged, manifest.line, manifest.kept_before)
+        return cls(last, state.committables, staged, manifest.line, manifest.kept_before)
 
     @property
-    def made_in(self) -> EpochId | None:
+    def committables_epoch(self) -> EpochId | None:
         """The epoch that the tokens belong to."""
         return self.staged or self.last
 
@@ -246,7 +246,7 @@ class Decided:
             return True
         line = self.line
         if not line and self.last is not None:
-            line = [Stretch(self.last.generation, -1, self.last.epoch)]
+            line = [EpochRange(self.last.generation, -1, self.last.epoch)]
         return any(stretch.holds(epoch.generation, epoch.epoch) for stretch in line)
 
     @property
@@ -256,34 +256,34 @@ class Decided:
         return [(before.last, after.first) for before, after in pairs]
 
 
-class Stager(Protocol):
+class SinkWriter(Protocol):
     """Stages the rows of one task for one sink."""
 
     def add(self, rows: pa.Table) -> None: ...
 
-    def finish(self) -> list[Token]:
+    def finish(self) -> list[Committable]:
         """What was staged is safe now."""
 
 
-class StagerFactory(Protocol):
+class SinkWriterFactory(Protocol):
     """Opens stagers; goes to the task as it is."""
 
-    def open(self, stamp: str, task: int) -> Stager: ...
+    def open(self, stamp: str, task: int) -> SinkWriter: ...
 
 
-class OpenSink(Protocol):
+class SinkConnector(Protocol):
     """A sink that is open."""
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         """Check the target, finish what was decided, remove what was only staged."""
 
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         """What the sink wants instead of the columns of the stream; None: just those."""
 
-    def stager(self, schema: pa.Schema) -> StagerFactory:
+    def writer_factory(self, schema: pa.Schema) -> SinkWriterFactory:
         """What stages rows of a stream of this schema in tasks."""
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         """Make an epoch visible; again changes nothing."""
 
 
@@ -297,52 +297,54 @@ class LookupContext:
     scratch: str
 
 
-class Answers(Protocol):
+class LookupReader(Protocol):
     """A lookup table as one task asks it."""
 
-    def find(self, keys: list[pa.Array]) -> Found:
+    def find(self, keys: list[pa.Array]) -> LookupResult:
         """The rows for these keys, one for each row that asks; none of them is NULL."""
 
 
-class LookupReader(Protocol):
+class LookupReaderFactory(Protocol):
     """Asks a lookup table; goes to the task as it is."""
 
-    def open(self, as_of: Any, now_us: int) -> Answers: ...
+    def open(self, as_of: Any, now_us: int) -> LookupReader: ...
 
 
-class OpenLookup(Protocol):
+class LookupConnector(Protocol):
     """A lookup table that is open."""
 
     def as_of(self, spark: SparkSession) -> Any:
         """What the tasks of an epoch must know to see the same table, as JSON; None if nobody can
         tell."""
 
-    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> LookupReader:
+    def reader(
+        self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
+    ) -> LookupReaderFactory:
         """What asks for columns (with their types) by key columns."""
 
 
 class LookupFactory(Protocol):
     """Opens a lookup table."""
 
-    def __call__(self, context: LookupContext) -> OpenLookup: ...
+    def __call__(self, context: LookupContext) -> LookupConnector: ...
 
 
 class SourceFactory(Protocol):
     """Opens a source."""
 
-    def __call__(self, context: SourceContext) -> OpenSource: ...
+    def __call__(self, context: SourceContext) -> SourceConnector: ...
 
 
 class SinkFactory(Protocol):
     """Opens a sink."""
 
-    def __call__(self, context: SinkContext) -> OpenSink: ...
+    def __call__(self, context: SinkContext) -> SinkConnector: ...
 
 
 # ---- A sink that has rows of which the pipeline knows nothing.
 
 
-def sink_is_ahead(message: str, ways_out: str, last: EpochId | None) -> TidegateError:
+def sink_ahead_error(message: str, ways_out: str, last: EpochId | None) -> TidegateError:
     """`ways_out` are those besides leaving the rows there, which needs an epoch to go on from."""
     at, leave = "", ""
     if last is not None:
@@ -357,15 +359,15 @@ def sink_is_ahead(message: str, ways_out: str, last: EpochId | None) -> Tidegate
 # ---- What lies staged and was never committed.
 
 
-def sweep_staged(store: Store, folder: str, decided: Decided) -> None:
+def sweep_staged(store: Store, folder: str, committed: CommittedState) -> None:
     """Remove what was staged for decided epochs, and what was written half.
 
     The names of staged files begin with the stamp of their epoch. Those of the next epoch are left
     alone: a process that should be dead could still decide it, and then its rows must be there.
     """
     over: list[str] = []
-    if decided.last is not None:
-        last = decided.last.stamp
+    if committed.last is not None:
+        last = committed.last.stamp
         names = [item.name for item in store.list(folder)]
         over = [name for name in names if name.rpartition("/")[2][: len(last)] <= last]
     store.delete([*over, *(item.name for item in store.asides(folder))])

@@ -64,8 +64,8 @@ EXISTING = OptionSpec(
     "existing",
     OptionType.TEXT,
     "what to do if an earlier pipeline with a sink of this name wrote there",
-    default="refuse",
-    choices=("refuse", "append"),
+    default="reject",
+    choices=("reject", "append"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.connector import ConnectorSpec, SinkSpec
 from tidegate.catalog.options import OptionSpec, OptionType
-from tidegate.connectors.base import Decided, EpochId, SinkContext, SqlColumns, Token
+from tidegate.connectors.base import Committable, CommittedState, EpochId, SinkContext, SqlColumns
 from tidegate.connectors.debug_writers import FirstRowsFactory, Forgetting
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CONSOLE = ConnectorSpec(
                 "rows", OptionType.INTEGER, "rows shown of each epoch", default=20, minimum=1
             ),
         ),
-        forgets=True,
+        supports_rollback=True,
     ),
 )
 
@@ -38,22 +38,25 @@ class ConsoleSink:
 
     context: SinkContext
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         """What was decided may have been shown or not; a person has no use for it twice."""
 
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None
 
-    def stager(self, schema: pa.Schema) -> FirstRowsFactory:
+    def writer_factory(self, schema: pa.Schema) -> FirstRowsFactory:
         return FirstRowsFactory(self.context.sink.options["rows"])
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         import pyarrow as pa
 
-        parts = [pa.ipc.open_file(base64.b64decode(token["rows"])).read_all() for token in tokens]
+        parts = [
+            pa.ipc.open_file(base64.b64decode(committable["rows"])).read_all()
+            for committable in committables
+        ]
         if not parts:
             return
-        total = sum(token["total"] for token in tokens)
+        total = sum(committable["total"] for committable in committables)
         rows = pa.concat_tables(parts).slice(0, self.context.sink.options["rows"])
         shown = rows.replace_schema_metadata({TOTAL_ROWS: str(total)})
         self.context.show(self.context.sink.source, epoch.epoch, shown)
@@ -66,22 +69,22 @@ def open_console(context: SinkContext) -> ConsoleSink:
 # ---- A sink that runs the pipeline and keeps nothing: for measuring.
 
 BLACKHOLE = ConnectorSpec(
-    "blackhole", "takes rows and forgets them", sink=SinkSpec((), forgets=True)
+    "blackhole", "takes rows and forgets them", sink=SinkSpec((), supports_rollback=True)
 )
 
 
 class BlackholeSink:
     """Nothing to commit, nothing to recover."""
 
-    def recover(self, decided: Decided) -> None: ...
+    def recover(self, committed: CommittedState) -> None: ...
 
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None
 
-    def stager(self, schema: pa.Schema) -> Forgetting:
+    def writer_factory(self, schema: pa.Schema) -> Forgetting:
         return Forgetting()
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None: ...
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None: ...
 
 
 def open_blackhole(context: SinkContext) -> BlackholeSink:

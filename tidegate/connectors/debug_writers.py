@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.connectors.base import Token
+    from tidegate.connectors.base import Committable
 
 
 @dataclass
@@ -30,7 +30,7 @@ class FirstRows:
             missing = rows.slice(0, self.most - self.kept.num_rows)
             self.kept = pa.concat_tables([self.kept, missing])
 
-    def finish(self) -> list[Token]:
+    def finish(self) -> list[Committable]:
         if not self.total:
             return []
         from tidegate.connectors.memory.rows import arrow_bytes
@@ -62,5 +62,5 @@ class Forgetting:
     def add(self, rows: pa.Table) -> None:
         """Computed, and that is all."""
 
-    def finish(self) -> list[Token]:
+    def finish(self) -> list[Committable]:
         return []

@@ -9,13 +9,13 @@ from tidegate.connectors import debug_sinks as blackhole
 from tidegate.connectors import debug_sinks as console
 from tidegate.connectors import view
 from tidegate.connectors.base import (
+    LookupConnector,
     LookupContext,
     LookupFactory,
-    OpenLookup,
-    OpenSink,
-    OpenSource,
+    SinkConnector,
     SinkContext,
     SinkFactory,
+    SourceConnector,
     SourceContext,
     SourceFactory,
 )
@@ -41,67 +41,67 @@ _ALL = (
 CONNECTORS: Connectors = {spec.name: spec for spec in _ALL}
 
 
-def _files_source(context: SourceContext) -> OpenSource:
+def _files_source(context: SourceContext) -> SourceConnector:
     from tidegate.connectors.files.source import FilesSource
 
     return FilesSource(context)
 
 
-def _files_sink(context: SinkContext) -> OpenSink:
+def _files_sink(context: SinkContext) -> SinkConnector:
     from tidegate.connectors.files.sink import FilesSink
 
     return FilesSink(context)
 
 
-def _kafka_source(context: SourceContext) -> OpenSource:
+def _kafka_source(context: SourceContext) -> SourceConnector:
     from tidegate.connectors.kafka.source import KafkaSource
 
     return KafkaSource(context)
 
 
-def _kafka_sink(context: SinkContext) -> OpenSink:
+def _kafka_sink(context: SinkContext) -> SinkConnector:
     from tidegate.connectors.kafka.sink import KafkaSink
 
     return KafkaSink(context)
 
 
-def _postgres_source(context: SourceContext) -> OpenSource:
+def _postgres_source(context: SourceContext) -> SourceConnector:
     from tidegate.connectors.postgres import source as postgres_source
 
     return postgres_source.open_source(context)
 
 
-def _postgres_sink(context: SinkContext) -> OpenSink:
+def _postgres_sink(context: SinkContext) -> SinkConnector:
     from tidegate.connectors.postgres import sink as postgres_sink
 
     return postgres_sink.open_sink(context)
 
 
-def _delta_sink(context: SinkContext) -> OpenSink:
+def _delta_sink(context: SinkContext) -> SinkConnector:
     from tidegate.connectors.delta import table_sink as delta_sink
 
     return delta_sink.open_sink(context)
 
 
-def _delta_source(context: SourceContext) -> OpenSource:
+def _delta_source(context: SourceContext) -> SourceConnector:
     from tidegate.connectors.delta import table_source as delta_source
 
     return delta_source.open_source(context)
 
 
-def _files_lookup(context: LookupContext) -> OpenLookup:
+def _files_lookup(context: LookupContext) -> LookupConnector:
     from tidegate.connectors.files import lookup as files_lookup
 
     return files_lookup.open_lookup(context)
 
 
-def _postgres_lookup(context: LookupContext) -> OpenLookup:
+def _postgres_lookup(context: LookupContext) -> LookupConnector:
     from tidegate.connectors.postgres import lookup as postgres_lookup
 
     return postgres_lookup.open_lookup(context)
 
 
-def _memory_lookup(context: LookupContext) -> OpenLookup:
+def _memory_lookup(context: LookupContext) -> LookupConnector:
     from tidegate.connectors.memory import table as memory_lookup
 
     return memory_lookup.open_lookup(context)

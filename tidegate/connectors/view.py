@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.base import Decided, EpochId, SinkContext, SqlColumns, Token, sweep_staged
+from tidegate.connectors.base import (
+    Committable,
+    CommittedState,
+    EpochId,
+    SinkContext,
+    SqlColumns,
+    sweep_staged,
+)
 from tidegate.connectors.changelog import folded
 from tidegate.errors import RunError
 from tidegate.storage import NotThere, Store, open_store
@@ -17,7 +24,7 @@ from tidegate.types import ChangelogKind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.connectors.memory.rows import ArrowStagerFactory
+    from tidegate.connectors.memory.rows import ArrowWriterFactory
 
 
 # ---- What a materialised view keeps: files of changes, each of a range of epochs, and what they mean.
@@ -51,7 +58,7 @@ class Shape:
         columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
-    def meaning(self, query: str) -> str:
+    def canonical_form(self, query: str) -> str:
         """Tells a view from one of another query, or with other columns."""
         text = json.dumps([self.to_json(), query], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -193,19 +200,19 @@ class ViewSink:
         self._ranges: list[Range] = []
         self._since_fold = 0
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         store_shape(self.store, self.shape)
         self.store.delete(leftovers(self.store))
         self._ranges = ranges(self.store)
-        self._forget(decided)
-        if decided.made_in is not None:
-            self.commit(decided.made_in, decided.tokens)
-        sweep_staged(self.store, STAGED, decided)
+        self._forget(committed)
+        if committed.committables_epoch is not None:
+            self.publish(committed.committables_epoch, committed.committables)
+        sweep_staged(self.store, STAGED, committed)
         self._sweep_lives()
 
-    def _forget(self, decided: Decided) -> None:
+    def _forget(self, committed: CommittedState) -> None:
         """The pipeline went back: epochs in gaps, and after the last one, never were."""
-        last = decided.last.epoch if decided.last is not None else -1
+        last = committed.last.epoch if committed.last is not None else -1
         cut = [item for item in self._ranges if item.first <= last < item.last]
         if cut:
             raise RunError(
@@ -214,7 +221,7 @@ class ViewSink:
                 f"epochs {cut[0].first} to {cut[0].last} are one",
                 hint="start the stream over: run once with --on-change restart.",
             )
-        gone = [r for r in self._ranges if r.first > last or r.never_was(decided.gaps)]
+        gone = [r for r in self._ranges if r.first > last or r.never_was(committed.gaps)]
         self.store.delete(item.file for item in gone)
         self._ranges = [item for item in self._ranges if item not in gone]
 
@@ -230,15 +237,15 @@ class ViewSink:
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None
 
-    def stager(self, schema: pa.Schema) -> ArrowStagerFactory:
-        from tidegate.connectors.memory.rows import ArrowStagerFactory
+    def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory:
+        from tidegate.connectors.memory.rows import ArrowWriterFactory
 
-        return ArrowStagerFactory(self.store.child(STAGED).uri)
+        return ArrowWriterFactory(self.store.child(STAGED).uri)
 
     # Epochs
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        names = [f"{STAGED}/{token}" for token in tokens]
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+        names = [f"{STAGED}/{committable}" for committable in committables]
         if names and not any(item.holds(epoch.epoch) for item in self._ranges):
             self._add(Range(epoch.epoch, epoch.epoch), names)
             self._fold()

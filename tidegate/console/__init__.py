@@ -1,6 +1,7 @@
-"""The console: one page in the browser that shows what a pipeline does while it does it.
+"""The console: a page in the browser that shows a pipeline while it runs.
 
-`shown` says what can be shown; `running` shows a session of this process, `stored` a data directory
-that another process may be using. `watch` looks once per second, `app` answers requests, `guard`
-turns away those that it must not answer. It may import everything but the command line.
+Start reading at `providers`: the contract for what can be shown, implemented for a session of this
+process and for a data directory. `history` samples a provider once per second, `graph` builds and
+lays out the graph, and `app` serves the page in `static/`. The package may import every other
+package except `cli`.
 """

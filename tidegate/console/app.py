@@ -1,4 +1,4 @@
-"""The requests that the console answers."""
+"""The HTTP application of the console, and the server that runs it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import tidegate
-from tidegate.checkpoint.checkpoints import Wanted
+from tidegate.checkpoint.checkpoints import RestoreRequest
 from tidegate.console.graph import layout
-from tidegate.console.providers import Shown
-from tidegate.console.watch import Watch
+from tidegate.console.history import ConsoleHistory
+from tidegate.console.providers import ConsoleProvider
 from tidegate.errors import TidegateError
-from tidegate.observe.server import Address, Told, answer, cannot_serve, same_origin
+from tidegate.observe.server import (
+    FOREIGN_HOST,
+    Address,
+    StatusSource,
+    listen_error,
+    respond,
+    same_origin,
+)
 from tidegate.observe.status import json_value
 
-# ---- Turns away requests that the console must not answer.
+# ---- Access
 #
-# Another page in the same browser must not read or change anything: a request calls this machine by
-# one of its own names, comes from a page of ours if it comes from a page, and carries the token in a
-# header if it changes something or shows rows. No page can set that header across origins.
+# Other pages in the same browser must not be able to read or change anything. The Host header must
+# name this machine, and an Origin header must name this server. Actions, and requests that return
+# rows, need the token in a header that pages of other origins cannot set.
 
 TOKEN_HEADER = "X-Tidegate-Token"
-_READS = ("GET", "HEAD")
-_HEADERS = {
+_READ_METHODS = ("GET", "HEAD")
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -52,12 +59,13 @@ _HEADERS = {
 
 
 def new_token() -> str:
+    """Return a random token."""
     return secrets.token_urlsafe(24)
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Stands before an application."""
+class AccessMiddleware:
+    """Rejects requests that the console must not answer, and adds the security headers."""
 
     app: ASGIApp
     address: Address
@@ -68,223 +76,236 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                MutableHeaders(scope=message).update(_SECURITY_HEADERS)
             await send(message)
 
-        reason = self.refusal(scope["method"], Headers(scope=scope))
+        reason = self.rejection(scope["method"], Headers(scope=scope))
         if reason is None:
-            await self.app(scope, receive, send_guarded)
+            await self.app(scope, receive, send_with_headers)
         else:
-            refused = JSONResponse({"error": reason}, status_code=403)
-            await refused(scope, receive, send_guarded)
+            rejection = JSONResponse({"error": reason}, status_code=403)
+            await rejection(scope, receive, send_with_headers)
 
-    def refusal(self, method: str, headers: Headers) -> str | None:
-        """Why a request is turned away; None if it is not."""
+    def rejection(self, method: str, headers: Headers) -> str | None:
+        """Return why a request is rejected, or None if it is allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self.address.answers_to(host):
-            return "this is not the name of this machine"
+        if not self.address.accepts_host(host):
+            return FOREIGN_HOST
         if origin is not None and not same_origin(origin, host):
-            return "requests of other pages are not answered"
-        if method in _READS:
+            return "requests from other origins are not allowed"
+        if method in _READ_METHODS:
             return None
-        given = headers.get(TOKEN_HEADER, "")
-        if not secrets.compare_digest(given.encode(), self.token.encode()):
-            return "this needs the token: open the page by the URL that was printed at the start"
+        token = headers.get(TOKEN_HEADER, "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return "this action needs the token: open the URL that was printed at startup"
         return None
 
 
+# ---- Requests
+
 STATIC = Path(__file__).parent / "static"
-MOST_ROWS = 500
-_LOOK_SECONDS = 0.25
-# So that a connection that is gone is noticed, also when nothing happens.
+MAX_PEEK_ROWS = 500
+_POLL_SECONDS = 0.25
+# Without traffic, a closed connection would go unnoticed.
 _PING_SECONDS = 15.0
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(watch: Watch, address: Address, token: str) -> Starlette:
-    """The application of the console; the guard stands before all of it."""
-    pages = _Pages(watch.shown, watch)
+def build_app(history: ConsoleHistory, address: Address, token: str) -> Starlette:
+    """Create the application; every request passes the access checks."""
+    endpoints = _Endpoints(history.provider, history)
     routes: list[Route | Mount] = [
-        Route("/", pages.index),
-        Route("/api/state", pages.state),
-        Route("/api/events", pages.events),
-        Route("/api/graph", _careful(pages.graph)),
-        Route("/api/objects/{name}", _careful(pages.described)),
-        Route("/api/checkpoints", _careful(pages.checkpoints)),
-        Route("/api/checkpoints", _careful(pages.keep), methods=["POST"]),
-        Route("/api/peek", _careful(pages.peek), methods=["POST"]),
-        Route("/api/restore", _careful(pages.restore), methods=["POST"]),
+        Route("/", endpoints.index),
+        Route("/api/state", endpoints.state),
+        Route("/api/events", endpoints.events),
+        Route("/api/graph", _with_errors(endpoints.graph)),
+        Route("/api/objects/{name}", _with_errors(endpoints.describe)),
+        Route("/api/checkpoints", _with_errors(endpoints.checkpoints)),
+        Route("/api/checkpoints", _with_errors(endpoints.create_checkpoint), methods=["POST"]),
+        Route("/api/peek", _with_errors(endpoints.peek), methods=["POST"]),
+        Route("/api/restore", _with_errors(endpoints.restore), methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    if watch.shown.live:
-        routes += [Route(path, pages.told) for path in ("/metrics", "/health", "/ready")]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, address=address, token=token)])
+    if history.provider.live:
+        routes += [Route(path, endpoints.monitoring) for path in ("/metrics", "/health", "/ready")]
+    access = Middleware(AccessMiddleware, address=address, token=token)
+    return Starlette(routes=routes, middleware=[access])
 
 
-class _Refused(Exception):
-    """A request that makes no sense."""
+class _BadRequest(Exception):
+    """A request with invalid content."""
 
 
-def _careful(endpoint: Endpoint) -> Endpoint:
-    """What a person did wrong is an answer, with its code and its hint."""
+def _with_errors(endpoint: Endpoint) -> Endpoint:
+    """Return errors as JSON: 409 with code and hint for a TidegateError, 400 for a bad request."""
 
-    async def answered(request: Request) -> Response:
+    async def call(request: Request) -> Response:
         try:
             return await endpoint(request)
         except TidegateError as error:
             content = {"code": error.code, "error": error.message, "hint": error.hint}
             return JSONResponse(content, status_code=409)
-        except _Refused as error:
+        except _BadRequest as error:
             return JSONResponse({"error": str(error)}, status_code=400)
 
-    return answered
+    return call
 
 
 @dataclass(frozen=True)
-class _Pages:
-    shown: Shown
-    watch: Watch
+class _Endpoints:
+    provider: ConsoleProvider
+    history: ConsoleHistory
 
     async def index(self, request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
     async def state(self, request: Request) -> Response:
-        """All that is known, for a page that has just been opened."""
-        about = {"title": self.shown.title, "live": self.shown.live}
-        return JSONResponse({**about, **self.watch.since(-1)})
+        """Return the whole history, for a page that has just been opened."""
+        about = {"title": self.provider.title, "live": self.provider.live}
+        return JSONResponse({**about, **self.history.since(-1)})
 
     async def events(self, request: Request) -> Response:
-        """What is new, as it comes."""
+        """Stream the updates after the number `since`."""
         try:
             since = int(request.query_params.get("since", "-1"))
         except ValueError:
-            return JSONResponse({"error": "since is a number"}, status_code=400)
-        return StreamingResponse(ticks(self.watch, since), media_type="text/event-stream")
+            return JSONResponse({"error": "since must be a number"}, status_code=400)
+        return StreamingResponse(updates(self.history, since), media_type="text/event-stream")
 
     async def graph(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(graph_json, self.shown))
+        return JSONResponse(await run_in_threadpool(graph_json, self.provider))
 
-    async def described(self, request: Request) -> Response:
-        found = await run_in_threadpool(self.shown.described, request.path_params["name"])
-        return JSONResponse(asdict(found))
+    async def describe(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        description = await run_in_threadpool(self.provider.describe, name)
+        return JSONResponse(asdict(description))
 
     async def checkpoints(self, request: Request) -> Response:
-        found = await run_in_threadpool(self.shown.checkpoints)
-        return JSONResponse([{k: json_value(v) for k, v in asdict(c).items()} for c in found])
+        checkpoints = await run_in_threadpool(self.provider.checkpoints)
+        rows = [{k: json_value(v) for k, v in asdict(c).items()} for c in checkpoints]
+        return JSONResponse(rows)
 
-    async def told(self, request: Request) -> Response:
-        told = Told(self.shown.statuses, self.shown.sums, tidegate.__version__)
-        found = answer(told, request.url.path, request.headers.get("accept", ""))
-        return Response(found.body, found.code, media_type=found.kind)
+    async def monitoring(self, request: Request) -> Response:
+        """Answer /metrics, /health and /ready."""
+        source = StatusSource(
+            self.provider.statuses, self.provider.epoch_sums, tidegate.__version__
+        )
+        response = respond(source, request.url.path, request.headers.get("accept", ""))
+        return Response(
+            response.body, response.status_code, headers={"Content-Type": response.content_type}
+        )
 
-    # What needs the token
+    # The following requests need the token.
 
     async def peek(self, request: Request) -> Response:
-        asked = await _body(request)
-        stream, rows = asked.get("stream"), asked.get("rows", 20)
-        if not isinstance(stream, str) or type(rows) is not int or not 0 < rows <= MOST_ROWS:
-            raise _Refused(f"a peek needs a stream, and rows between 1 and {MOST_ROWS}")
-        found = await run_in_threadpool(self.shown.peek, stream, rows)
-        values = [[json_value(item) for item in row.values()] for row in found]
-        return JSONResponse({"columns": found.columns, "rows": values})
+        body = await _body(request)
+        stream, rows = body.get("stream"), body.get("rows", 20)
+        if not isinstance(stream, str) or type(rows) is not int or not 0 < rows <= MAX_PEEK_ROWS:
+            raise _BadRequest(f"a peek needs a stream, and rows between 1 and {MAX_PEEK_ROWS}")
+        result = await run_in_threadpool(self.provider.peek, stream, rows)
+        values = [[json_value(item) for item in row.values()] for row in result]
+        return JSONResponse({"columns": result.columns, "rows": values})
 
-    async def keep(self, request: Request) -> Response:
+    async def create_checkpoint(self, request: Request) -> Response:
         name = (await _body(request)).get("name") or None
         if not isinstance(name, str | None):
-            raise _Refused("the name of a checkpoint is a text")
-        kept = await run_in_threadpool(self.shown.keep, name)
-        self.watch.say("info", f"checkpoint '{kept}' was made")
-        return JSONResponse({"name": kept})
+            raise _BadRequest("the name of a checkpoint must be a string")
+        created = await run_in_threadpool(self.provider.create_checkpoint, name)
+        self.history.record("info", f"created checkpoint '{created}'")
+        return JSONResponse({"name": created})
 
     async def restore(self, request: Request) -> Response:
-        asked = await _body(request)
-        checkpoint, pipeline = asked.get("checkpoint"), asked.get("pipeline")
-        named = isinstance(checkpoint, str | int) and not isinstance(checkpoint, bool)
-        if not named or not isinstance(pipeline, str | None):
-            raise _Refused("a restore needs the name of a checkpoint, or the number of an epoch")
+        body = await _body(request)
+        checkpoint, pipeline = body.get("checkpoint"), body.get("pipeline")
+        is_valid = isinstance(checkpoint, str | int) and not isinstance(checkpoint, bool)
+        if not is_valid or not isinstance(pipeline, str | None):
+            raise _BadRequest("a restore needs the name of a checkpoint or the number of an epoch")
         assert checkpoint is not None
-        wanted = Wanted(checkpoint, asked.get("keep_sinks") is True, pipeline)
-        warnings = await run_in_threadpool(self.shown.restore, wanted)
-        self.watch.say("info", f"went back to {checkpoint!r}")
+        target = RestoreRequest(checkpoint, body.get("keep_sinks") is True, pipeline)
+        warnings = await run_in_threadpool(self.provider.restore, target)
+        is_epoch = isinstance(checkpoint, int)
+        restored = f"epoch {checkpoint}" if is_epoch else f"checkpoint '{checkpoint}'"
+        self.history.record("info", f"restored {restored}")
         for warning in warnings:
-            self.watch.say("warning", warning)
+            self.history.record("warning", warning)
         return JSONResponse({"warnings": warnings})
 
 
 async def _body(request: Request) -> dict[str, Any]:
     try:
-        found = await request.json()
+        body = await request.json()
     except ValueError:
-        raise _Refused("the request is no JSON") from None
-    if not isinstance(found, dict):
-        raise _Refused("the request is no JSON object")
-    return found
+        raise _BadRequest("the request body is not valid JSON") from None
+    if not isinstance(body, dict):
+        raise _BadRequest("the request body is not a JSON object")
+    return body
 
 
-async def ticks(watch: Watch, since: int) -> AsyncIterator[str]:
-    """Server-sent events: one whenever something is new."""
-    quiet = 0.0
-    while not watch.closed:
-        if watch.number > since:
-            news = watch.since(since)
-            since, quiet = news["number"], 0.0
-            yield f"data: {json.dumps(news)}\n\n"
-        elif quiet >= _PING_SECONDS:
-            quiet = 0.0
-            yield ": still here\n\n"
-        await asyncio.sleep(_LOOK_SECONDS)
-        quiet += _LOOK_SECONDS
+async def updates(history: ConsoleHistory, since: int) -> AsyncIterator[str]:
+    """Yield a server-sent event for every update, until the history is closed."""
+    idle_seconds = 0.0
+    while not history.closed:
+        if history.number > since:
+            update = history.since(since)
+            since, idle_seconds = update["number"], 0.0
+            yield f"data: {json.dumps(update)}\n\n"
+        elif idle_seconds >= _PING_SECONDS:
+            idle_seconds = 0.0
+            yield ": ping\n\n"
+        await asyncio.sleep(_POLL_SECONDS)
+        idle_seconds += _POLL_SECONDS
 
 
-def graph_json(shown: Shown) -> dict[str, Any]:
-    """The graph with the places of everything in it."""
-    graph = shown.graph()
-    placed = layout(graph)
-    nodes = [
-        {**asdict(node), "layer": placed.positions[node.id][0], "row": placed.positions[node.id][1]}
-        for node in graph.nodes.values()
-    ]
-    edges = [{**asdict(edge), "path": path} for edge, path in placed.paths.items()]
-    return {"nodes": nodes, "edges": edges, "layers": placed.layers, "rows": placed.rows}
+def graph_json(provider: ConsoleProvider) -> dict[str, Any]:
+    """Return the graph as JSON, with the positions of its nodes and edges."""
+    graph = provider.graph()
+    placement = layout(graph)
+    nodes = []
+    for node in graph.nodes.values():
+        layer, row = placement.positions[node.id]
+        nodes.append({**asdict(node), "layer": layer, "row": row})
+    edges = [{**asdict(edge), "path": path} for edge, path in placement.paths.items()]
+    return {"nodes": nodes, "edges": edges, "layers": placement.layers, "rows": placement.rows}
 
 
-# ---- Serves the console from a thread of its own.
+# ---- The server
 
 _CLOSE_SECONDS = 5.0
 
 
 class ConsoleServer:
-    """Serves from the moment it is made until it is closed."""
+    """Serves the console from a background thread, from construction until `close`."""
 
-    def __init__(self, shown: Shown, address: Address) -> None:
+    def __init__(self, provider: ConsoleProvider, address: Address) -> None:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
-            listening = socket.create_server((address.host, address.port), family=family)
+            listener = socket.create_server((address.host, address.port), family=family)
         except OSError as error:
-            raise cannot_serve(address, error) from None
-        self.address = Address(address.host, listening.getsockname()[1])
+            raise listen_error(address, error) from None
+        self.address = Address(address.host, listener.getsockname()[1])
         self.token = new_token()
-        self.watch = Watch(shown)
-        app = build_app(self.watch, self.address, self.token)
+        self.history = ConsoleHistory(provider)
+        app = build_app(self.history, self.address, self.token)
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
-            target=self._server.run, args=([listening],), name="tidegate console", daemon=True
+            target=self._server.run, args=([listener],), name="tidegate console", daemon=True
         )
-        self.watch.start()
+        self.history.start()
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """With the token behind a #, where browsers keep it to themselves."""
+        """The URL with the token in its fragment, which browsers do not send."""
         return f"http://{self.address}/#token={self.token}"
 
     def close(self) -> None:
-        self.watch.close()
+        """Stop serving and sampling."""
+        self.history.close()
         self._server.should_exit = True
         self._thread.join(_CLOSE_SECONDS)

@@ -1,4 +1,8 @@
-"""Shows a session of this process."""
+"""What the console shows, and where it comes from.
+
+`ConsoleProvider` is the contract. `RunningSession` implements it for a session of this process,
+`StoredDirectory` for a data directory that another process may be using.
+"""
 
 from __future__ import annotations
 
@@ -12,76 +16,89 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
-from tidegate.checkpoint.checkpoints import Checkpoint, Checkpoints, Wanted
+from tidegate.checkpoint.checkpoints import Checkpoint, Checkpoints, RestoreRequest
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.console.graph import Graph, graph_of, graph_of_manifests
+from tidegate.console.graph import StreamGraph, graph_of, graph_of_manifests
 from tidegate.errors import RunError, did_you_mean
 from tidegate.observe.status import Rate, State, StreamStatus
-from tidegate.observe.timeline import KEPT, EpochSums, EpochTimes
+from tidegate.observe.timeline import RETAINED_EPOCHS, EpochSums, EpochTimes
 from tidegate.physical.explain import explain
 from tidegate.plan.rewrite.optimizer import optimise
 from tidegate.queries.engine import last_rows
 from tidegate.queries.snapshot import stored_readable
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.status import Counters
-from tidegate.runtime.supervisor import forgets
-from tidegate.session.saved_catalog import remembered
+from tidegate.runtime.supervisor import supports_rollback
+from tidegate.session.saved_catalog import load_declarations
 
 if TYPE_CHECKING:
     from tidegate.queries.engine import QueryResult
     from tidegate.session.session import Session
 
 
-# ---- What the console can show, and do.
+# ---- The contract
 
 
 @dataclass(frozen=True)
-class Described:
-    """A declaration as SQL, secrets masked, and the plan of a stream."""
+class ObjectDescription:
+    """The SQL of a declared object, with secrets masked, and the plan if it is a stream."""
 
     name: str
     sql: str
     plan: str | None = None
 
 
-class Shown(Protocol):
-    """A session, or a data directory. Everything but `statuses` and `epochs` may take a while."""
+class ConsoleProvider(Protocol):
+    """Data and actions of the console.
+
+    `statuses` and `epochs` are called once per second and must be fast. All other methods run in
+    worker threads and may block. Methods may be called by several threads at the same time. Errors
+    that users can act on are raised as `TidegateError`.
+    """
 
     title: str
-    # Whether streams run in this process; else it only reads what another one has stored.
+    # True if the streams run in this process, False if only their manifests can be read.
     live: bool
 
-    def statuses(self) -> tuple[StreamStatus, ...]: ...
+    def statuses(self) -> tuple[StreamStatus, ...]:
+        """Return the current status of every stream."""
 
     def epochs(self) -> list[EpochTimes]:
-        """The last epochs of all pipelines; numbers of a pipeline only grow."""
+        """Return the recent epochs of all pipelines; the numbers of a pipeline ascend."""
 
-    def sums(self) -> list[EpochSums]: ...
+    def epoch_sums(self) -> list[EpochSums]:
+        """Return the totals of every pipeline, for metrics. Empty if not `live`."""
 
-    def graph(self) -> Graph: ...
+    def graph(self) -> StreamGraph:
+        """Return the graph of sources, operators, streams and sinks."""
 
-    def described(self, name: str) -> Described:
-        """Raises what a person can read if there is nothing of that name."""
+    def describe(self, name: str) -> ObjectDescription:
+        """Return the SQL and plan of a declared object. Raises TG-201 for an unknown name."""
 
-    def checkpoints(self) -> list[Checkpoint]: ...
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints that can be restored, by pipeline, newest first."""
 
-    def peek(self, stream: str, rows: int) -> QueryResult: ...
+    def peek(self, stream: str, rows: int) -> QueryResult:
+        """Return up to `rows` recent rows of a stream."""
 
-    def keep(self, name: str | None) -> str:
-        """Keep a checkpoint; returns its name."""
+    def create_checkpoint(self, name: str | None) -> str:
+        """Create a named checkpoint and return its name; None generates one."""
 
-    def restore(self, wanted: Wanted) -> list[str]:
-        """Go back; returns what there is to know about it."""
+    def restore(self, wanted: RestoreRequest) -> list[str]:
+        """Restore a checkpoint and return warnings."""
 
 
+# ---- A session of this process
+
+# How long a peek waits for rows.
 _PEEK_SECONDS = 5.0
 
 
 class RunningSession:
-    """What a session does now; calls that change something wait for each other."""
+    """Provides the data of a session. Peeks, checkpoints and restores run one at a time."""
 
     live = True
 
@@ -96,20 +113,20 @@ class RunningSession:
     def epochs(self) -> list[EpochTimes]:
         return [epoch for timeline in self._session.timelines() for epoch in timeline.epochs()]
 
-    def sums(self) -> list[EpochSums]:
+    def epoch_sums(self) -> list[EpochSums]:
         return [timeline.sums() for timeline in self._session.timelines()]
 
-    def graph(self) -> Graph:
+    def graph(self) -> StreamGraph:
         return graph_of(self._session.catalog)
 
-    def described(self, name: str) -> Described:
+    def describe(self, name: str) -> ObjectDescription:
         catalog = self._session.catalog
         declared = catalog.get(name)
         if declared is None:
             hint = did_you_mean(name, catalog.names(), "names")
-            raise RunError("TG-201", f"nothing is named {name}", hint=hint)
+            raise RunError("TG-201", f"{name} is not declared", hint=hint)
         plan = self._session.explain(name) if isinstance(declared, Stream) else None
-        return Described(declared.name, declared.create_sql(), plan)
+        return ObjectDescription(declared.name, declared.create_sql(), plan)
 
     def checkpoints(self) -> list[Checkpoint]:
         return self._session.checkpoints()
@@ -118,41 +135,45 @@ class RunningSession:
         with self._lock:
             return self._session.peek(stream, rows, _PEEK_SECONDS)
 
-    def keep(self, name: str | None) -> str:
+    def create_checkpoint(self, name: str | None) -> str:
         with self._lock:
             return self._session.checkpoint(name)
 
-    def restore(self, wanted: Wanted) -> list[str]:
+    def restore(self, wanted: RestoreRequest) -> list[str]:
         with self._lock:
             sinks = "keep" if wanted.keep else None
             self._session.restore(wanted.checkpoint, sinks=sinks, pipeline=wanted.pipeline)
             return [warning.message for warning in self._session.warnings]
 
 
-# ---- Shows a data directory that another process may be using: it reads manifests, and takes no lock.
-#
-# Only a restore and a checkpoint take the lock, for the moment that they need.
+# ---- A data directory
 
 
 class StoredDirectory:
-    """What the newest manifests tell; rates are those of the time since it is looked at."""
+    """Provides what the manifests of a data directory contain.
+
+    Reading takes no lock, so another process may be using the directory. Creating and restoring a
+    checkpoint take the lock while they run. Rates are those observed since construction.
+    """
 
     live = False
 
     def __init__(self, path: str) -> None:
         self.directory = DataDirectory(path)
         self.title = str(self.directory)
+        # By pipeline: its newest manifest, and when that was read.
         self._newest: dict[str, Manifest] = {}
-        self._seen: dict[str, float] = {}
-        self._epochs: deque[EpochTimes] = deque(maxlen=KEPT)
+        self._read_s: dict[str, float] = {}
+        self._epochs: deque[EpochTimes] = deque(maxlen=RETAINED_EPOCHS)
+        # By stream: the rates of rows in and rows out.
         self._rates: dict[str, tuple[Rate, Rate]] = {}
         self._lock = threading.Lock()
 
-    # Looking
+    # Manifests
 
     def statuses(self) -> tuple[StreamStatus, ...]:
         with self._lock:
-            self._look()
+            self._read_manifests()
             return tuple(
                 self._status(manifest, name)
                 for manifest in self._newest.values()
@@ -163,38 +184,41 @@ class StoredDirectory:
         with self._lock:
             return list(self._epochs)
 
-    def sums(self) -> list[EpochSums]:
+    def epoch_sums(self) -> list[EpochSums]:
         return []
 
-    def _look(self) -> None:
+    def _read_manifests(self) -> None:
         for name in self.directory.pipelines():
             manifest = Manifests(self.directory.pipeline(name)).last()
-            before = self._newest.get(name)
-            if manifest is not None and (before is None or before.stamp != manifest.stamp):
-                self._take(name, manifest, before)
+            previous = self._newest.get(name)
+            if manifest is not None and (previous is None or previous.stamp != manifest.stamp):
+                self._add_epoch(name, manifest, previous)
 
-    def _take(self, pipeline: str, manifest: Manifest, before: Manifest | None) -> None:
-        now = time.monotonic()
-        seconds = now - self._seen.get(pipeline, now)
-        self._newest[pipeline], self._seen[pipeline] = manifest, now
-        rows_in = rows_out = 0
+    def _add_epoch(self, pipeline: str, manifest: Manifest, previous: Manifest | None) -> None:
+        now_s = time.monotonic()
+        seconds = now_s - self._read_s.get(pipeline, now_s)
+        self._newest[pipeline], self._read_s[pipeline] = manifest, now_s
+        total_in = total_out = 0
         for name, stream in manifest.streams.items():
-            old = before.streams.get(name) if before is not None else None
-            if old is None:
+            previous_stream = previous.streams.get(name) if previous is not None else None
+            if previous_stream is None:
                 continue
-            rates = self._rates.setdefault(name, (Rate(), Rate()))
-            news = (max(stream.rows_in - old.rows_in, 0), max(stream.rows_out - old.rows_out, 0))
-            for rate, rows in zip(rates, news, strict=True):
-                rate.add(rows, seconds)
-            rows_in, rows_out = rows_in + news[0], rows_out + news[1]
-        began = manifest.now_us / 1_000_000
-        self._epochs.append(EpochTimes(pipeline, manifest.epoch, began, (), rows_in, rows_out))
+            # A restore sets the counters back.
+            rows_in = max(stream.rows_in - previous_stream.rows_in, 0)
+            rows_out = max(stream.rows_out - previous_stream.rows_out, 0)
+            rate_in, rate_out = self._rates.setdefault(name, (Rate(), Rate()))
+            rate_in.add(rows_in, seconds)
+            rate_out.add(rows_out, seconds)
+            total_in, total_out = total_in + rows_in, total_out + rows_out
+        started_at = manifest.now_us / 1_000_000
+        epoch = EpochTimes(pipeline, manifest.epoch, started_at, (), total_in, total_out)
+        self._epochs.append(epoch)
 
     def _status(self, manifest: Manifest, name: str) -> StreamStatus:
         stream = manifest.streams[name]
         counters = Counters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
         counters.restore(manifest)
-        # Nobody knows here when it was started: all numbers are since the first epoch.
+        # Manifests do not say when the process started: count from the first epoch.
         counters.before = {}
         rates = self._rates.get(name)
         return replace(
@@ -209,43 +233,47 @@ class StoredDirectory:
 
     # Declarations
 
-    def graph(self) -> Graph:
+    def graph(self) -> StreamGraph:
         catalog = self._catalog()
         with self._lock:
-            self._look()
+            self._read_manifests()
             manifests = list(self._newest.values())
-        ran = {name for manifest in manifests for name in manifest.streams}
-        if ran <= {name.lower() for name in catalog.names()} and catalog.names():
+        stream_names = {name for manifest in manifests for name in manifest.streams}
+        if stream_names <= {name.lower() for name in catalog.names()} and catalog.names():
             return graph_of(catalog)
         return graph_of_manifests(iter(manifests))
 
     def _catalog(self) -> Catalog:
-        """What was declared last, as far as it can be read; secrets are not kept."""
+        """Compile the declarations that the last session saved; they contain no secrets."""
         catalog = Catalog()
-        for file, sql in remembered(self.directory).scripts:
+        for file, sql in load_declarations(self.directory).scripts:
             catalog = Compiler(CONNECTORS, catalog).compile(sql, file).catalog
         return catalog
 
-    def described(self, name: str) -> Described:
+    def describe(self, name: str) -> ObjectDescription:
         catalog = self._catalog()
         declared = catalog.get(name)
         if declared is None:
-            hint = did_you_mean(name, catalog.names(), "names that are known here")
-            raise RunError("TG-201", f"how {name} was declared is not known here", hint=hint)
+            hint = did_you_mean(name, catalog.names(), "declared names")
+            raise RunError(
+                "TG-201",
+                f"the data directory does not contain the declaration of {name}",
+                hint=hint,
+            )
         plan = None
         if isinstance(declared, Stream):
             plan = explain(optimise(declared.plan), declared.name)
-        return Described(declared.name, declared.create_sql(), plan)
+        return ObjectDescription(declared.name, declared.create_sql(), plan)
 
     def peek(self, stream: str, rows: int) -> QueryResult:
-        kept = stored_readable(self.directory).get(stream.lower())
-        if kept is None:
+        stored_rows = stored_readable(self.directory).get(stream.lower())
+        if stored_rows is None:
             raise RunError(
                 "TG-802",
-                f"the rows of {stream} are not kept, and from here only kept ones can be seen",
+                f"the data directory does not store the rows of {stream}",
                 hint=f"CREATE MATERIALIZED VIEW {stream}_now AS SELECT * FROM {stream};",
             )
-        return last_rows(self.directory, kept, rows)
+        return last_rows(self.directory, stored_rows, rows)
 
     # Checkpoints
 
@@ -254,22 +282,24 @@ class StoredDirectory:
 
     def _checkpoints(self) -> Checkpoints:
         names = self.directory.pipelines()
-        return Checkpoints({n: Manifests(self.directory.pipeline(n)) for n in names}, forgets)
+        return Checkpoints(
+            {n: Manifests(self.directory.pipeline(n)) for n in names}, supports_rollback
+        )
 
     @contextmanager
-    def _alone(self) -> Iterator[Checkpoints]:
-        """Refused while another process uses the directory."""
+    def _locked(self) -> Iterator[Checkpoints]:
+        """Hold the lock of the directory. Raises TG-602 if another process holds it."""
         self.directory.open()
         try:
             yield self._checkpoints()
         finally:
             self.directory.close()
 
-    def keep(self, name: str | None) -> str:
-        with self._alone() as checkpoints:
+    def create_checkpoint(self, name: str | None) -> str:
+        with self._locked() as checkpoints:
             return next(iter(checkpoints.keep(name).values())).name
 
-    def restore(self, wanted: Wanted) -> list[str]:
-        with self._alone() as checkpoints:
-            done = checkpoints.restore(wanted)
-        return [warning.message for item in done for warning in item.warnings]
+    def restore(self, wanted: RestoreRequest) -> list[str]:
+        with self._locked() as checkpoints:
+            results = checkpoints.restore(wanted)
+        return [warning.message for result in results for warning in result.warnings]

@@ -1,1 +1,6 @@
-"""What a pipeline tells about itself while it runs: counters, rates and the watermark."""
+"""What streams and pipelines report while they run.
+
+`status` has the snapshots that `Session.status` returns, `timeline` records the steps of epochs,
+`prometheus` turns both into metrics, and `server` serves metrics and health over HTTP. The runtime
+writes, all other packages read. The package imports nothing from Tidegate but errors.
+"""

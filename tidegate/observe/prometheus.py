@@ -45,20 +45,22 @@ class OperatorMetric:
 
 STREAM_METRICS = (
     StreamMetric(_COUNTER, "rows_in", "Rows read.", lambda s: s.rows_in),
-    StreamMetric(_COUNTER, "rows_out", "Rows given to sinks.", lambda s: s.rows_out),
-    StreamMetric(_COUNTER, "late_rows", "Rows that came too late.", lambda s: s.late_rows),
-    StreamMetric(_COUNTER, "dead_letters", "Records that are no rows.", lambda s: s.dead_letters),
-    StreamMetric(_COUNTER, "lost_records", "Records gone before they were read.", lambda s: s.lost),
+    StreamMetric(_COUNTER, "rows_out", "Rows emitted to sinks.", lambda s: s.rows_out),
+    StreamMetric(_COUNTER, "late_rows", "Rows behind the watermark.", lambda s: s.late_rows),
+    StreamMetric(_COUNTER, "dead_letters", "Malformed records.", lambda s: s.dead_letters),
+    StreamMetric(
+        _COUNTER, "lost_records", "Records deleted before they were read.", lambda s: s.lost
+    ),
     StreamMetric(
         _GAUGE,
         "behind_records",
-        "Records that sources have and that were not read when the last epoch began.",
+        "Available records that did not fit into the last epoch.",
         lambda s: s.behind,
     ),
     StreamMetric(
         _GAUGE,
         "watermark_timestamp_seconds",
-        "The watermark, in seconds since 1970.",
+        "The watermark as Unix time.",
         lambda s: s.watermark.timestamp() if s.watermark is not None else None,
     ),
     StreamMetric(
@@ -67,26 +69,26 @@ STREAM_METRICS = (
         "How far the watermark is behind the clock.",
         lambda s: s.watermark_lag_seconds,
     ),
-    StreamMetric(_GAUGE, "open_windows", "Windows that are open.", lambda s: s.open_windows),
-    StreamMetric(_GAUGE, "last_epoch", "The number of the last epoch.", lambda s: s.epoch),
+    StreamMetric(_GAUGE, "open_windows", "Open windows.", lambda s: s.open_windows),
+    StreamMetric(_GAUGE, "last_epoch", "Number of the last epoch.", lambda s: s.epoch),
     StreamMetric(
         _GAUGE,
         "last_epoch_seconds",
-        "How long the last epoch took from its order to its commit.",
+        "Duration of the last epoch, without planning its range.",
         lambda s: s.epoch_seconds,
     ),
     StreamMetric(
         _GAUGE,
         "stream_error",
-        "1 if the stream has failed or waits for another system, else 0.",
+        "1 if the stream has failed or is waiting for another system, else 0.",
         lambda s: s.error is not None,
     ),
 )
 
 OPERATOR_METRICS = (
-    OperatorMetric("state_bytes", "Bytes that an operator keeps.", lambda o: o.bytes),
-    OperatorMetric("state_rows", "Rows that an operator keeps.", lambda o: o.rows),
-    OperatorMetric("state_groups", "Groups that an operator keeps.", lambda o: o.groups),
+    OperatorMetric("state_bytes", "Size of the operator state.", lambda o: o.bytes),
+    OperatorMetric("state_rows", "Rows in the operator state.", lambda o: o.rows),
+    OperatorMetric("state_groups", "Groups in the operator state.", lambda o: o.groups),
 )
 
 
@@ -103,14 +105,22 @@ class StatusCollector(Collector):
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterator[Metric]:
-        yield _family(_GAUGE, "build_info", "The version.", ["version"], [([self.version], 1)])
+        yield _family(
+            _GAUGE, "build_info", "Version of Tidegate.", ["version"], [([self.version], 1)]
+        )
         states: list[Sample] = [
             ([status.name, state.value], status.state is state)
             for status in self.statuses
             for state in State
         ]
         labels = ["stream", "state"]
-        yield _family(_GAUGE, "stream_state", "1 for the state it is in.", labels, states)
+        yield _family(
+            _GAUGE,
+            "stream_state",
+            "1 for the current state of the stream, 0 for the others.",
+            labels,
+            states,
+        )
         for metric in STREAM_METRICS:
             values: list[Sample] = [([s.name], metric.read(s)) for s in self.statuses]
             yield _family(metric.family, metric.name, metric.help, ["stream"], values)
@@ -121,16 +131,16 @@ class StatusCollector(Collector):
         yield from self._epoch_families()
 
     def _epoch_families(self) -> Iterator[Metric]:
-        last: list[Sample] = [([item.pipeline], item.last_began) for item in self.sums]
-        name, help_text = "last_epoch_timestamp_seconds", "When it was begun."
+        last: list[Sample] = [([item.pipeline], item.last_started_at) for item in self.sums]
+        name, help_text = "last_epoch_timestamp_seconds", "Start of the last epoch as Unix time."
         yield _family(_GAUGE, name, help_text, ["pipeline"], last)
         steps: list[Sample] = [
             ([item.pipeline, step], seconds) for item in self.sums for step, seconds in item.steps
         ]
-        name, help_text = "epoch_step_seconds", "Time in steps of epochs."
+        name, help_text = "epoch_step_seconds", "Time spent in each step of epochs."
         yield _family(_COUNTER, name, help_text, ["pipeline", "step"], steps)
         durations = HistogramMetricFamily(
-            "tidegate_epoch_seconds", "How long epochs took.", labels=["pipeline"]
+            "tidegate_epoch_seconds", "Duration of epochs.", labels=["pipeline"]
         )
         for item in self.sums:
             buckets = [(str(bound), n) for bound, n in zip(BUCKETS, item.buckets, strict=True)]

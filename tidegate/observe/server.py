@@ -1,4 +1,4 @@
-"""A small server for /metrics, /health and /ready, made of Python alone."""
+"""An HTTP server for /metrics, /health and /ready, and the addresses that servers listen on."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from tidegate.errors import RunError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import EpochSums
 
-# ---- Where somebody may look from: addresses to serve on, and names to be called by.
+# ---- Addresses and request headers
 
 LOOPBACK = "127.0.0.1"
+FOREIGN_HOST = "the Host header does not name this machine"
 
 
 @dataclass(frozen=True)
 class Address:
-    """A host and a port to serve on; without a host, only this machine can reach it."""
+    """A host and a port to listen on."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """`HOST:PORT`, `[IPv6]:PORT` or `PORT`; None if it is none of them."""
+        """Parse `HOST:PORT`, `[IPv6]:PORT` or `PORT`. Returns None if the text is none of them.
+
+        Without a host, the address is that of the loopback interface.
+        """
         host, colon, port = text.rpartition(":")
         if host.startswith("[") != host.endswith("]") or (":" in host and "[" not in host):
             return None
@@ -46,40 +50,41 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
         return is_loopback(self.host)
 
-    def answers_to(self, host_header: str) -> bool:
-        """Whether a request may call this machine so.
+    def accepts_host(self, host_header: str) -> bool:
+        """Return whether a request with this Host header may be answered.
 
-        A page of somebody else's can make its own name mean this machine (DNS rebinding); then the
-        request still carries that name. Addresses cannot be made to mean another machine.
+        This prevents DNS rebinding: a foreign page can make its own host name resolve to this
+        machine, but the request still carries that name. IP addresses cannot be redirected.
         """
-        name = _host_of(host_header)
+        name = _host_name(host_header)
         if name is None:
             return False
         if is_loopback(name):
             return True
         if self.is_loopback:
             return False
-        own = {self.host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-        return _is_ip(name) or name in own
+        local_names = {self.host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+        return _is_ip(name) or name in local_names
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is always this machine."""
+    """Return whether a host is the loopback interface."""
     if host.lower() == "localhost":
         return True
     return _is_ip(host) and ipaddress.ip_address(host).is_loopback
 
 
 def same_origin(origin: str, host_header: str) -> bool:
-    """Whether a page that sends a request came from the place that it sends it to."""
+    """Return whether an Origin header names the host that the request was sent to."""
     return urlsplit(origin).netloc.lower() == host_header.lower()
 
 
-def _host_of(header: str) -> str | None:
+def _host_name(host_header: str) -> str | None:
     try:
-        return urlsplit(f"//{header}").hostname
+        return urlsplit(f"//{host_header}").hostname
     except ValueError:
         return None
 
@@ -92,38 +97,43 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-# ---- Whether streams are well, for whoever restarts processes or sends them work.
+# ---- Health, for process supervisors and load balancers
 
-_READY = (State.RUNNING, State.FINISHED)
+_READY_STATES = (State.RUNNING, State.FINISHED)
 
 
 @dataclass(frozen=True)
 class Health:
-    """An answer to /health or /ready: whether all is well, and what is not."""
+    """The result of a health or readiness check."""
 
-    well: bool
+    ok: bool
     problems: tuple[str, ...] = ()
 
     @property
-    def code(self) -> int:
-        return 200 if self.well else 503
+    def status_code(self) -> int:
+        """The HTTP status."""
+        return 200 if self.ok else 503
 
     def content(self) -> dict[str, Any]:
-        return {"status": "ok" if self.well else "failing", "problems": list(self.problems)}
+        """Return the JSON body."""
+        return {"status": "ok" if self.ok else "failing", "problems": list(self.problems)}
 
 
 def health(statuses: Sequence[StreamStatus]) -> Health:
-    """Well unless a stream has failed: waiting for another system is no reason for a restart."""
+    """Return whether no stream has failed.
+
+    A stream that waits for another system is healthy: a restart would not help.
+    """
     failed = [status for status in statuses if status.state is State.FAILED]
     return Health(not failed, tuple(map(_problem, failed)))
 
 
 def readiness(statuses: Sequence[StreamStatus]) -> Health:
-    """Ready if all streams run, or have finished, and none waits for another system."""
+    """Return whether every stream is running or finished, and none waits for another system."""
     if not statuses:
         return Health(False, ("no stream has been started yet",))
-    waiting = [s for s in statuses if s.state not in _READY or s.error is not None]
-    return Health(not waiting, tuple(map(_problem, waiting)))
+    unready = [s for s in statuses if s.state not in _READY_STATES or s.error is not None]
+    return Health(not unready, tuple(map(_problem, unready)))
 
 
 def _problem(status: StreamStatus) -> str:
@@ -131,53 +141,61 @@ def _problem(status: StreamStatus) -> str:
     return f"{status.name} is {status.state.value}{reason}"
 
 
+# ---- The server
+
+
 @dataclass(frozen=True)
-class Told:
-    """What is told, asked for anew each time."""
+class StatusSource:
+    """Provides the current status; the functions are called for every request."""
 
     statuses: Callable[[], tuple[StreamStatus, ...]]
-    sums: Callable[[], list[EpochSums]]
+    epoch_sums: Callable[[], list[EpochSums]]
     version: str
-
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics and their content type."""
-        # prometheus_client takes 50 ms to import: only when Prometheus scrapes.
-        from tidegate.observe.prometheus import StatusCollector, exposition
-
-        return exposition(StatusCollector(self.statuses(), self.sums(), self.version), accept)
 
 
 @dataclass(frozen=True)
-class Answer:
-    code: int
-    kind: str
+class HttpResponse:
+    """A complete response."""
+
+    status_code: int
+    content_type: str
     body: bytes
 
 
-def answer(told: Told, path: str, accept: str = "") -> Answer:
-    """What is at a path."""
+def respond(source: StatusSource, path: str, accept: str = "") -> HttpResponse:
+    """Answer a GET request. `accept` is the Accept header, which selects the metrics format."""
     if path == "/metrics":
-        body, content_type = told.metrics(accept)
-        return Answer(200, content_type, body)
+        return _metrics(source, accept)
     if path == "/health":
-        return _health(health(told.statuses()))
+        return _health_response(health(source.statuses()))
     if path == "/ready":
-        return _health(readiness(told.statuses()))
-    return Answer(404, "text/plain", b"there are /metrics, /health and /ready\n")
+        return _health_response(readiness(source.statuses()))
+    return HttpResponse(404, "text/plain", b"use /metrics, /health or /ready\n")
 
 
-def _health(found: Health) -> Answer:
-    return Answer(found.code, "application/json", json.dumps(found.content()).encode())
+def _metrics(source: StatusSource, accept: str) -> HttpResponse:
+    # Importing prometheus_client takes about 50 ms: do it for the first scrape, not at startup.
+    from tidegate.observe.prometheus import StatusCollector, exposition
+
+    collector = StatusCollector(source.statuses(), source.epoch_sums(), source.version)
+    body, content_type = exposition(collector, accept)
+    return HttpResponse(200, content_type, body)
+
+
+def _health_response(result: Health) -> HttpResponse:
+    return HttpResponse(
+        result.status_code, "application/json", json.dumps(result.content()).encode()
+    )
 
 
 class MetricsServer:
-    """Serves in threads of its own, from the moment it is made until it is closed."""
+    """Serves in background threads from construction until `close`."""
 
-    def __init__(self, address: Address, told: Told) -> None:
+    def __init__(self, address: Address, source: StatusSource) -> None:
         try:
-            self._server = _Server((address.host, address.port), _handler(address, told))
+            self._server = _Server((address.host, address.port), _handler(address, source))
         except OSError as error:
-            raise cannot_serve(address, error) from None
+            raise listen_error(address, error) from None
         self.address = Address(address.host, self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="tidegate metrics", daemon=True
@@ -185,6 +203,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop serving and release the port."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -193,34 +212,35 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
-def _handler(address: Address, told: Told) -> type[BaseHTTPRequestHandler]:
+def _handler(address: Address, source: StatusSource) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "tidegate"
         sys_version = ""
 
         def do_GET(self) -> None:
-            if not address.answers_to(self.headers.get("Host", "")):
-                self._send(Answer(403, "text/plain", b"this is not the name of this machine\n"))
+            if not address.accepts_host(self.headers.get("Host", "")):
+                self._send(HttpResponse(403, "text/plain", f"{FOREIGN_HOST}\n".encode()))
                 return
             path, accept = self.path.partition("?")[0], self.headers.get("Accept", "")
-            self._send(answer(told, path, accept))
+            self._send(respond(source, path, accept))
 
-        def _send(self, found: Answer) -> None:
-            self.send_response(found.code)
-            self.send_header("Content-Type", found.kind)
-            self.send_header("Content-Length", str(len(found.body)))
+        def _send(self, response: HttpResponse) -> None:
+            self.send_response(response.status_code)
+            self.send_header("Content-Type", response.content_type)
+            self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
-            self.wfile.write(found.body)
+            self.wfile.write(response.body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody wants a line for each look."""
+            """Suppress the access log."""
 
     return Handler
 
 
-def cannot_serve(address: Address, error: OSError) -> RunError:
+def listen_error(address: Address, error: OSError) -> RunError:
+    """Return the error for an address that cannot be listened on."""
     return RunError(
         "TG-511",
-        f"nothing can be served on {address}: {error.strerror or error}",
-        hint="choose another port, or 0 for any that is free.",
+        f"cannot listen on {address}: {error.strerror or error}",
+        hint="choose another port, or 0 for any free port.",
     )

@@ -1,4 +1,4 @@
-"""The state of a pipeline, as shown by `tidegate run` and `Session.status`."""
+"""Status snapshots of streams, as `tidegate run` shows and `Session.status` returns them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-# Nobody waits a day for rows that are on their way.
-_OLD_SECONDS = 86_400
+# A watermark that is further behind the clock belongs to historical data: its lag means nothing.
+_MAX_LIVE_LAG_SECONDS = 86_400
 
 
 class State(Enum):
-    """Where a pipeline is in its life."""
+    """The lifecycle state of a stream."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -30,7 +30,10 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class OperatorStatus:
-    """What one operator keeps, all key groups together; counters are since the stream started."""
+    """State and counters of one operator over all key groups.
+
+    `late_rows` and `discarded` count since the stream was started.
+    """
 
     name: str
     watermark: datetime | None = None
@@ -44,7 +47,10 @@ class OperatorStatus:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """A snapshot of one stream; counters are since it was started, rates of the last seconds."""
+    """A snapshot of one stream.
+
+    Counters count since the stream was started. Rates cover the last five seconds.
+    """
 
     name: str
     state: State
@@ -60,68 +66,80 @@ class StreamStatus:
     state_bytes: int = 0
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
-    # Records that were gone before they were read, and records that its sources have and that were
-    # not read yet when the last epoch began, where a source can tell.
+    # Records that were deleted before they were read.
     lost: int = 0
+    # Available records that did not fit into the last epoch; None if no source can count them.
     behind: int | None = None
-    # How long its last epoch took.
+    # Duration of the last epoch.
     epoch_seconds: float | None = None
-    # The share of its input that was read since the start, where the sources can tell.
+    # Fraction of the input that has been read since the start; None if the sources do not know.
     progress: float | None = None
-    # How long an epoch has been running by now; None while it waits for news.
+    # How long the current epoch has been running; None between epochs.
     working_seconds: float | None = None
 
     @property
     def open_windows(self) -> int:
+        """The open windows of all operators."""
         return sum(operator.open_windows for operator in self.operators)
 
     @property
     def live_lag_seconds(self) -> float | None:
-        """How far the watermark is behind the clock; of old data that says nothing."""
+        """How far the watermark is behind the clock; None for historical data."""
         lag = self.watermark_lag_seconds
-        return lag if lag is not None and lag < _OLD_SECONDS else None
+        return lag if lag is not None and lag < _MAX_LIVE_LAG_SECONDS else None
 
 
-# ---- How many rows per second pass now, and not how many did when the last of them came.
+# ---- Rates
 
 _WINDOW_SECONDS = 5.0
 
 
 @dataclass
 class Rate:
-    """Rows of the last seconds; those of an epoch are spread over the time it took."""
+    """Rows per second over the last five seconds.
+
+    The rows of an epoch are spread evenly over its duration, and the rate falls to zero when no
+    more epochs are added.
+    """
 
     clock: Callable[[], float] = time.monotonic
+    # Start, end and rows of each epoch.
     _epochs: deque[tuple[float, float, int]] = field(default_factory=deque)
 
     def add(self, rows: int, seconds: float) -> None:
-        """An epoch that is just over."""
-        now = self.clock()
-        self._epochs.append((now - max(seconds, 0.001), now, rows))
-        self._forget(now)
+        """Add an epoch that has just ended and took `seconds`."""
+        now_s = self.clock()
+        self._epochs.append((now_s - max(seconds, 0.001), now_s, rows))
+        self._expire(now_s)
 
     def per_second(self) -> float:
-        now = self.clock()
-        self._forget(now)
+        """Return the current rate."""
+        now_s = self.clock()
+        self._expire(now_s)
         if not self._epochs:
             return 0.0
-        # Right after a start less time is known of than the window is long.
-        begin = max(now - _WINDOW_SECONDS, self._epochs[0][0])
-        seen = sum(
-            rows * (end - max(start, begin)) / (end - start) for start, end, rows in self._epochs
+        # Shortly after the start, the recorded epochs cover less time than the window.
+        window_start_s = max(now_s - _WINDOW_SECONDS, self._epochs[0][0])
+        rows_in_window = sum(
+            rows * (end_s - max(start_s, window_start_s)) / (end_s - start_s)
+            for start_s, end_s, rows in self._epochs
         )
-        return seen / max(now - begin, 0.001)
+        return rows_in_window / max(now_s - window_start_s, 0.001)
 
-    def _forget(self, now: float) -> None:
-        while self._epochs and self._epochs[0][1] <= now - _WINDOW_SECONDS:
+    def _expire(self, now_s: float) -> None:
+        while self._epochs and self._epochs[0][1] <= now_s - _WINDOW_SECONDS:
             self._epochs.popleft()
 
 
-# ---- Values of rows as JSON.
+# ---- Values and rows as JSON and HTML
 
 
 def json_value(value: Any) -> Any:
-    """A value of a row as JSON has it; what JSON has no word for is a text."""
+    """Convert a value of a row to JSON types.
+
+    Types that JSON lacks become strings: times in ISO 8601, bytes in Base64, infinities and NaN by
+    name.
+    """
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, dict):
@@ -137,11 +155,8 @@ def json_value(value: Any) -> Any:
     return value
 
 
-# ---- Rows as HTML, for notebooks.
-
-
 def html_table(columns: list[str], rows: list[dict[str, Any]], caption: str) -> str:
-    """Rows as HTML; what is in them is text, never markup."""
+    """Render rows as an HTML table for notebooks. Values are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     cells = (
         "".join(f"<td>{html.escape(_text(row[name]))}</td>" for name in columns) for row in rows

@@ -1,4 +1,4 @@
-"""The last epochs of a pipeline and how long each of their steps took, kept in memory."""
+"""Durations of a pipeline's recent epochs, step by step, kept in memory."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-# So many epochs are remembered; sums go on for ever.
-KEPT = 512
-# Upper bounds of the classes into which the lengths of epochs are counted, in seconds.
+# Only the last epochs are kept; totals include all epochs since the start.
+RETAINED_EPOCHS = 512
+# Upper bounds of the histogram of epoch durations, in seconds.
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """An epoch that was committed; steps are in the order in which they were done."""
+    """Durations of a committed epoch; `steps` is in the order of execution."""
 
     pipeline: str
     epoch: int
-    # Seconds since 1970 when it was begun to be cut.
-    began: float
+    # Unix time at which planning started.
+    started_at: float
     steps: tuple[tuple[str, float], ...] = ()
     rows_in: int = 0
     rows_out: int = 0
 
     @property
     def seconds(self) -> float:
+        """The total duration."""
         return sum(seconds for _, seconds in self.steps)
 
 
 @dataclass(frozen=True)
 class EpochSums:
-    """All epochs of a pipeline since it was started."""
+    """Totals over all epochs of a pipeline since it was started."""
 
     pipeline: str
     epochs: int = 0
-    # When the last of them began.
-    last_began: float | None = None
+    # Unix time at which the last epoch started.
+    last_started_at: float | None = None
     steps: tuple[tuple[str, float], ...] = ()
-    # How many took at most as long as each of BUCKETS.
+    # Per upper bound in BUCKETS, the number of epochs that took at most as long.
     buckets: tuple[int, ...] = (0,) * len(BUCKETS)
 
     @property
     def seconds(self) -> float:
+        """The total duration."""
         return sum(seconds for _, seconds in self.steps)
 
 
@@ -60,91 +62,98 @@ Listener = Callable[[EpochTimes], None]
 
 @dataclass
 class Timeline:
-    """Told by the loop what it has done; read by whoever looks."""
+    """Recent epochs of one pipeline.
+
+    The pipeline's thread calls `begin`, `lap` and `end`. Other threads may call `epochs` and `sums`
+    at any time.
+    """
 
     pipeline: str
     listener: Listener | None = None
     clock: Callable[[], float] = time.monotonic
-    _began: float = 0.0
-    _lap_began: float = 0.0
+    _started_at: float = 0.0
+    _lap_started_s: float = 0.0
     _laps: list[tuple[str, float]] = field(default_factory=list)
-    _epochs: deque[EpochTimes] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _epochs: deque[EpochTimes] = field(default_factory=lambda: deque(maxlen=RETAINED_EPOCHS))
     _sums: EpochSums | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
-        """Something may become an epoch; what was begun before and not ended never was one."""
-        self._began, self._lap_began, self._laps = time.time(), self.clock(), []
+        """Start to measure an epoch. Discards an epoch that was begun and not ended."""
+        self._started_at, self._lap_started_s, self._laps = time.time(), self.clock(), []
 
     def lap(self, step: str) -> float:
-        """A step is done; returns the seconds since the one before."""
-        now = self.clock()
-        seconds, self._lap_began = now - self._lap_began, now
+        """Record the end of a step and return its duration in seconds."""
+        now_s = self.clock()
+        seconds, self._lap_started_s = now_s - self._lap_started_s, now_s
         self._laps.append((step, seconds))
         return seconds
 
     def end(self, epoch: int, rows_in: int, rows_out: int) -> None:
-        """The epoch is committed."""
-        times = EpochTimes(self.pipeline, epoch, self._began, tuple(self._laps), rows_in, rows_out)
+        """Add the epoch that has just been committed, and notify the listener."""
+        steps = tuple(self._laps)
+        times = EpochTimes(self.pipeline, epoch, self._started_at, steps, rows_in, rows_out)
         with self._lock:
             self._epochs.append(times)
-            self._sums = _added(self._sums or EpochSums(self.pipeline), times)
+            self._sums = _add(self._sums or EpochSums(self.pipeline), times)
         if self.listener is not None:
-            # Who only watches cannot stop a pipeline.
+            # An error in monitoring must not stop the pipeline.
             with suppress(Exception):
                 self.listener(times)
 
     def epochs(self) -> list[EpochTimes]:
-        """The last epochs, oldest first."""
+        """Return the retained epochs, oldest first."""
         with self._lock:
             return list(self._epochs)
 
     def sums(self) -> EpochSums:
+        """Return the totals since the start."""
         with self._lock:
             return self._sums or EpochSums(self.pipeline)
 
 
-def _added(sums: EpochSums, times: EpochTimes) -> EpochSums:
+def _add(sums: EpochSums, times: EpochTimes) -> EpochSums:
     steps = dict(sums.steps)
     for step, seconds in times.steps:
         steps[step] = steps.get(step, 0.0) + seconds
-    first = bisect_left(BUCKETS, times.seconds)
-    buckets = (count + (place >= first) for place, count in enumerate(sums.buckets))
+    first_bucket = bisect_left(BUCKETS, times.seconds)
+    buckets = (count + (index >= first_bucket) for index, count in enumerate(sums.buckets))
     return EpochSums(
-        sums.pipeline, sums.epochs + 1, times.began, tuple(steps.items()), tuple(buckets)
+        sums.pipeline, sums.epochs + 1, times.started_at, tuple(steps.items()), tuple(buckets)
     )
 
 
-# ---- Epochs as spans of OpenTelemetry, where its library is installed.
-#
-# Without it, or if nobody has set up where spans go, nothing happens.
+# ---- OpenTelemetry spans. Without OpenTelemetry or a tracer provider, none are created.
 
 
 def span_listener() -> Listener | None:
-    """What tells OpenTelemetry of epochs; None where it is not installed."""
-    return emit if find_spec("opentelemetry") is not None else None
+    """Return a listener that exports epochs as spans, or None if OpenTelemetry is not installed."""
+    return export_spans if find_spec("opentelemetry") is not None else None
 
 
-def emit(times: EpochTimes, provider: TracerProvider | None = None) -> None:
-    """One span for the epoch, and one below it for each step; to the provider of the process."""
+def export_spans(times: EpochTimes, provider: TracerProvider | None = None) -> None:
+    """Create a span for the epoch with a child span for each step.
+
+    Uses the tracer provider of the process unless `provider` is given.
+    """
     from opentelemetry import trace
 
     tracer = trace.get_tracer("tidegate", tracer_provider=provider)
-    at = _ns(times.began)
+    time_ns = _nanoseconds(times.started_at)
     attributes: dict[str, str | int] = {
         "tidegate.pipeline": times.pipeline,
         "tidegate.epoch": times.epoch,
         "tidegate.rows_in": times.rows_in,
         "tidegate.rows_out": times.rows_out,
     }
-    epoch = tracer.start_span("epoch", start_time=at, attributes=attributes)
-    below = trace.set_span_in_context(epoch)
+    epoch_span = tracer.start_span("epoch", start_time=time_ns, attributes=attributes)
+    context = trace.set_span_in_context(epoch_span)
     for step, seconds in times.steps:
-        span = tracer.start_span(step, context=below, start_time=at)
-        at += _ns(seconds)
-        span.end(end_time=at)
-    epoch.end(end_time=at)
+        step_span = tracer.start_span(step, context=context, start_time=time_ns)
+        time_ns += _nanoseconds(seconds)
+        step_span.end(end_time=time_ns)
+    epoch_span.end(end_time=time_ns)
 
 
-def _ns(seconds: float) -> int:
+def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1_000_000_000)

@@ -11,8 +11,15 @@ import pyarrow as pa
 from tidegate.columns import OP
 from tidegate.operators.aggregate.groups import HASH, PANE, concat
 from tidegate.operators.late_rows import LateRows
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
-from tidegate.operators.store.time_buckets import FORMAT, SegmentLog
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
 
@@ -28,7 +35,7 @@ def spread_by(output: pa.Schema) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Hold:
+class HoldOperator:
     """The pane of a row is the moment at which it may go; `output` are the columns it has.
 
     In a key group rows come out in the order of their panes.
@@ -42,7 +49,7 @@ class Hold:
     name: str = "hold_until_close"
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         hidden = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
         return ((pa.schema([*hidden, *self.output]),),)
 
@@ -53,24 +60,26 @@ class Hold:
     def stored_as(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.output))
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        schema = self.packed[0][0]
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.shuffle_schemas[0][0]
         return (pa.table([rows.column(name) for name in schema.names], schema=schema),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.packed[0], None)
-        output = Output()
-        rows = concat(inputs[0])[0] if inputs[0] else self.packed[0][0].empty_table()
-        if moment.before_us is not None and rows.num_rows:
-            late = rows.column(PANE).to_numpy() <= moment.before_us
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        log = TimeBucketStore(state, self.shuffle_schemas[0], None)
+        output = StepOutput()
+        rows = concat(inputs[0])[0] if inputs[0] else self.shuffle_schemas[0][0].empty_table()
+        if epoch_time.previous_watermark_us is not None and rows.num_rows:
+            late = rows.column(PANE).to_numpy() <= epoch_time.previous_watermark_us
             state.count_late(int(late.sum()))
             if late.any():
-                self._keep_late(rows.filter(pa.array(late)), moment, output)
+                self._keep_late(rows.filter(pa.array(late)), epoch_time, output)
                 rows = rows.filter(pa.array(~late))
-        after = moment.after_us
+        after = epoch_time.watermark_us
         if after is not None:
             due = [part[0] for part in log.load(None, after + 1)]
             now = rows.column(PANE).to_numpy() <= after
@@ -91,7 +100,7 @@ class Hold:
         order = np.argsort(rows.column(PANE).to_numpy(), kind="stable")
         return [rows.take(pa.array(order)).select(self.output.names)] if rows.num_rows else []
 
-    def _keep_late(self, rows: pa.Table, moment: Moment, output: Output) -> None:
+    def _keep_late(self, rows: pa.Table, epoch_time: EpochTime, output: StepOutput) -> None:
         if self.late_rows is None:
             return
         names = dict(zip(self.late_rows.names, self.output.names, strict=False))
@@ -100,4 +109,6 @@ class Hold:
         starts = ends
         if self.start is not None:
             starts = np.asarray(rows.column(self.start).cast(pa.int64()).to_numpy(), np.int64)
-        output.late.append(self.late_rows.marked(renamed, starts, ends, moment.before_us))
+        output.late.append(
+            self.late_rows.marked(renamed, starts, ends, epoch_time.previous_watermark_us)
+        )

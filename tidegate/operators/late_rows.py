@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidegate.operators.aggregate.groups import PANE, SEEN, Panes
 from tidegate.operators.kernels.matching import ints
-from tidegate.operators.operator import Moment, Operator, OperatorState, Tables
+from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, Tables
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 # What a late stream tells besides the row.
@@ -43,7 +43,7 @@ class LateRows:
         return [f"l{index}" for index, _ in enumerate(self.original)]
 
     @property
-    def packed(self) -> pa.Schema:
+    def shuffle_schemas(self) -> pa.Schema:
         own = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
         return pa.schema([*self.needed, *own])
 
@@ -54,7 +54,7 @@ class LateRows:
         return pa.schema([*own, *(pa.field(*pair) for pair in REASON)])
 
     def select(self, rows: pa.Table) -> pa.Table:
-        schema = self.packed
+        schema = self.shuffle_schemas
         return pa.table(
             [rows.column(name).cast(schema.field(name).type) for name in schema.names],
             schema=schema,
@@ -64,7 +64,7 @@ class LateRows:
         self, parts: Sequence[pa.Table], panes: Panes, limit_us: int | None
     ) -> tuple[pa.Table, pa.Table]:
         """The rows that still count, and those whose last window the watermark has passed."""
-        rows = pa.concat_tables(parts) if parts else self.packed.empty_table()
+        rows = pa.concat_tables(parts) if parts else self.shuffle_schemas.empty_table()
         if limit_us is None or not rows.num_rows:
             return rows, rows.slice(0, 0)
         late = panes.last_end(rows.column(PANE).to_numpy()) <= limit_us
@@ -114,18 +114,20 @@ class LateRows:
 
 
 def split_late(
-    packed: pa.Schema, parts: Sequence[Tables], state: OperatorState, moment: Moment
+    shuffle_schemas: pa.Schema, parts: Sequence[Tables], state: KeyGroupState, epoch_time: EpochTime
 ) -> tuple[pa.Table, pa.Table]:
     """Rows whose pane the watermark has not passed, and those whose pane it has, which are counted.
 
     Where rows were left behind before they came here, SEEN says how many each stands for.
     """
-    rows = pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
-    if moment.before_us is None or not rows.num_rows:
+    rows = pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
+    if epoch_time.previous_watermark_us is None or not rows.num_rows:
         return rows, rows.slice(0, 0)
-    is_late = ints(rows, PANE) <= moment.before_us
+    is_late = ints(rows, PANE) <= epoch_time.previous_watermark_us
     late = rows.filter(pa.array(is_late))
-    state.count_late(int(ints(late, SEEN).sum()) if SEEN in packed.names else late.num_rows)
+    state.count_late(
+        int(ints(late, SEEN).sum()) if SEEN in shuffle_schemas.names else late.num_rows
+    )
     return rows.filter(pa.array(~is_late)), late
 
 

@@ -15,14 +15,27 @@ from tidegate.operators.aggregate.groups import HASH, concat
 from tidegate.operators.kernels.keys import canonical, group_ids, places_of
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS, BY_ARRIVAL
 from tidegate.operators.kernels.weighted_rows import changes
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
-from tidegate.operators.store.sorted_runs import FORMAT, TOUCHED, RunLog, hashes_of, of_hashes
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
+from tidegate.operators.store.sorted_runs import (
+    FORMAT,
+    TOUCHED,
+    SortedRunStore,
+    hashes_of,
+    of_hashes,
+)
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizeOperator:
     """`keys` are the types of the key, `columns` those of the whole row.
 
     A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored. The
@@ -58,21 +71,21 @@ class Normalize:
         return row if self.ttl_us is None else row.append(pa.field(TOUCHED, pa.int64()))
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         return ((self._row,),)
 
     def stored_as(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.stored))
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        schema = self.packed[0][0]
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.shuffle_schemas[0][0]
         # The columns of a row stay what they are; its key is equal where SQL says so.
         keys = {name: canonical(rows.column(name)) for name in self._names}
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         rows = pa.table(columns, schema=schema)
         return (self._last(rows.filter(pc.not_equal(rows.column(OP), BEFORE))),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return (self._last(concat(parts)[0]),)
 
     def _last(self, rows: pa.Table) -> pa.Table:
@@ -109,12 +122,14 @@ class Normalize:
         due = pc.if_else(gone, pc.add(rows.column(TOUCHED), self.ttl_us), END_US)
         return np.asarray(due.to_numpy(), np.int64)
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output = Output()
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output = StepOutput()
         due = None if self.ttl_us is None else self._due
-        log = RunLog(state, (self.stored,), self._combine, due=due)
+        log = SortedRunStore(state, (self.stored,), self._combine, due=due)
         if self.ttl_us is not None:
-            log.drop_due(moment.now_us)
+            log.drop_due(epoch_time.now_us)
         if inputs[0]:
             new = self._last(concat(inputs[0])[0])
             stored = log.load(hashes_of(new))[0]
@@ -123,11 +138,11 @@ class Normalize:
             result = changes(_rows(stored.filter(pa.array(known))), _rows(new), self._names)
             if result.num_rows:
                 output.main.append(result.select(self.output.names))
-            self._keep(log, new, stored.filter(pa.array(~known)), moment.now_us)
+            self._keep(log, new, stored.filter(pa.array(~known)), epoch_time.now_us)
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
-    def _keep(self, log: RunLog, new: pa.Table, others: pa.Table, now_us: int) -> None:
+    def _keep(self, log: SortedRunStore, new: pa.Table, others: pa.Table, now_us: int) -> None:
         """The new rows instead of those of their keys; `others` may have the same hashes."""
         gone = pc.equal(new.column(OP), DELETE)
         kept = pa.concat_tables([new.filter(pc.invert(gone)), self._emptied(new.filter(gone))])

@@ -19,30 +19,30 @@ from tidegate.state.state_file import StateBackend
 Tables = tuple[pa.Table, ...]
 # Tables up to this size lie in the head, as long as all of them together are no larger than that.
 INLINE_BYTES = 16_384
-HEAD_BYTES = 65_536
+HANDLE_BYTES = 65_536
 _SIZES = struct.Struct("<II")
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
-class Moment:
+class EpochTime:
     """The watermark before and after an epoch, and the epoch's processing time."""
 
-    before_us: int | None
-    after_us: int | None
+    previous_watermark_us: int | None
+    watermark_us: int | None
     now_us: int
 
     @property
     def ended(self) -> bool:
-        return self.after_us == END_US
+        return self.watermark_us == END_US
 
     @property
     def just_ended(self) -> bool:
-        return self.ended and self.before_us != END_US
+        return self.ended and self.previous_watermark_us != END_US
 
 
 @dataclass
-class Output:
+class StepOutput:
     """What an operator hands out in an epoch."""
 
     main: list[pa.Table] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Operator(Protocol):
     def name(self) -> str: ...
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]: ...
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]: ...
 
     @property
     def output(self) -> pa.Schema: ...
@@ -67,17 +67,19 @@ class Operator(Protocol):
     def stored_as(self) -> tuple[str, ...]:
         """How its state is stored: a version that is raised by hand, and the columns."""
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         """Where the rows are: make them as small as they can be."""
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         """Where the rows are: several lifted parts as one."""
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
         """One epoch of one key group: parts by port, in the order they came."""
 
 
-class OperatorState:
+class KeyGroupState:
     """The state of one operator in one key group: a small `meta` and stored tables.
 
     Small tables lie in the head, next to the meta: an epoch then reads and writes one value, and
@@ -128,7 +130,7 @@ class OperatorState:
         """Move the largest tables out of the head until it is small enough."""
         size = sum(len(payload) for payload in self.inline.values())
         for full in sorted(self.inline, key=lambda full: -len(self.inline[full])):
-            if size <= HEAD_BYTES:
+            if size <= HANDLE_BYTES:
                 return
             payload = self.inline.pop(full)
             size -= len(payload)
@@ -191,7 +193,7 @@ class Log(Protocol):
     def compact(self) -> None: ...
 
 
-class Waiting(Protocol):
+class WaitingRows(Protocol):
     """What keeps rows by time until they are due."""
 
     def save(self) -> None: ...
@@ -219,7 +221,7 @@ class Limits:
         self.check(operator, gauges)
 
     def enforce_both(
-        self, operator: str, log: Log, waiting: Waiting, gauges: dict[str, int]
+        self, operator: str, log: Log, waiting: WaitingRows, gauges: dict[str, int]
     ) -> None:
         """The same where rows wait besides."""
         waiting.save()

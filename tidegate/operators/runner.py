@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tidegate.operators.operator import Moment, Operator, OperatorState, Output, Tables
-from tidegate.operators.watermark import END_US, Clock, Origin, Tick, newest
+from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, StepOutput, Tables
+from tidegate.operators.watermark import END_US, Clock, Origin, WatermarkUpdate, newest
 from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
 
@@ -24,8 +24,8 @@ Report = dict[str, Any]
 class EpochResult:
     """Rows out, the operator's own tick, and numbers to show."""
 
-    output: Output
-    tick: Tick | None
+    output: StepOutput
+    update: WatermarkUpdate | None
     report: Report
 
 
@@ -37,34 +37,38 @@ class Runner:
     operator: Operator
     ports: tuple[tuple[Origin, ...], ...]
     # Windows of processing time: the clock of the epochs takes the place of the watermark.
-    by_clock: bool = False
+    by_processing_time: bool = False
     # How far behind the watermark the times of rows can be that come out after it.
-    held_back_us: int = 0
+    output_watermark_delay_us: int = 0
     # What the state means: a canonical text of the operator and of everything below it.
-    meaning: str = ""
+    canonical_form: str = ""
 
     @cached_property
     def fingerprint(self) -> bytes:
         """What the state means and how it is stored, in eight bytes."""
-        return codec.fingerprint(self.operator.name, self.meaning, *self.operator.stored_as())
+        return codec.fingerprint(
+            self.operator.name, self.canonical_form, *self.operator.stored_as()
+        )
 
     def run(
         self,
         backend: StateBackend,
         inputs: Sequence[Sequence[Tables]],
-        ticks: Sequence[Tick],
+        updates: Sequence[WatermarkUpdate],
         now_us: int | None,
         key_group: int = 0,
     ) -> EpochResult:
         """Step once. Nothing but `backend` is remembered."""
         clock, state, discarded = self._load(backend, key_group == 0)
         before = self._mark(clock)
-        clock.step(newest(ticks), now_us)
+        clock.step(newest(updates), now_us)
         mark = self._mark(clock)
-        moment = Moment(before, mark, clock.now_us)
-        output = self.operator.step(state, [list(parts) for parts in inputs], moment)
+        epoch_time = EpochTime(before, mark, clock.now_us)
+        output = self.operator.step(state, [list(parts) for parts in inputs], epoch_time)
         self._save(backend, clock, state)
-        tick = None if mark is None else Tick(self.id, 0, self._handed_on(mark), clock.idle)
+        update = (
+            None if mark is None else WatermarkUpdate(self.id, 0, self._handed_on(mark), clock.idle)
+        )
         report = {
             "operator": self.operator.name,
             "watermark_us": mark,
@@ -73,33 +77,33 @@ class Runner:
             "wake_us": self._wake_us(clock, state),
             **state.gauges,
         }
-        return EpochResult(output, tick, report)
+        return EpochResult(output, update, report)
 
-    def _wake_us(self, clock: Clock, state: OperatorState) -> int | None:
+    def _wake_us(self, clock: Clock, state: KeyGroupState) -> int | None:
         """When an epoch is wanted though no rows came."""
         if clock.watermark_us == END_US:
             return None
         moments = [clock.idle_at_us(), state.wake_us]
-        if self.by_clock and state.gauges.get("rows", 0):
+        if self.by_processing_time and state.gauges.get("rows", 0):
             # Windows of processing time close on a grid; where there is none, look now and then.
             panes = getattr(self.operator, "panes", None)
             width = panes.width_us if panes is not None and panes.width_us > 1 else _LOOK_US
             offset = panes.offset_us if panes is not None else 0
             moments.append(clock.now_us - (clock.now_us - offset) % width + width)
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min((epoch_time for epoch_time in moments if epoch_time is not None), default=None)
 
     def _mark(self, clock: Clock) -> int | None:
-        if not self.by_clock or clock.watermark_us == END_US:
+        if not self.by_processing_time or clock.watermark_us == END_US:
             return clock.watermark_us
         return clock.now_us or None
 
     def _handed_on(self, mark: int) -> int:
-        return mark if mark == END_US else mark - self.held_back_us
+        return mark if mark == END_US else mark - self.output_watermark_delay_us
 
-    def _load(self, backend: StateBackend, first: bool) -> tuple[Clock, OperatorState, bool]:
+    def _load(self, backend: StateBackend, first: bool) -> tuple[Clock, KeyGroupState, bool]:
         """The head outlives a change of the operator: the watermark must not go back with it."""
         own = self.fingerprint
-        state = OperatorState(backend, own, first)
+        state = KeyGroupState(backend, own, first)
         stored = backend.get(_HEAD, b"")
         if stored is None:
             return Clock(self.ports), state, False
@@ -119,7 +123,7 @@ class Runner:
         _, state, _ = self._load(backend, True)
         return [full.partition(b"\0")[0].decode() for full in state.inline]
 
-    def _save(self, backend: StateBackend, clock: Clock, state: OperatorState) -> None:
+    def _save(self, backend: StateBackend, clock: Clock, state: KeyGroupState) -> None:
         times = clock.to_bytes()
-        head = _LENGTH.pack(len(times), state.fingerprint) + times + state.to_bytes()
-        backend.put(_HEAD, b"", head)
+        handle = _LENGTH.pack(len(times), state.fingerprint) + times + state.to_bytes()
+        backend.put(_HEAD, b"", handle)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import LIVE
+from tidegate.columns import SELECTED
 
 # What an expression comes to: an array, or a scalar where it is the same for all rows.
 Value = Any
@@ -35,7 +35,7 @@ class Vector(Protocol):
 
 
 @dataclass(frozen=True)
-class Column:
+class VectorColumn:
     name: str
 
     def of(self, batch: pa.RecordBatch) -> Value:
@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Constant:
+class VectorConstant:
     value: Any
     type: pa.DataType
 
@@ -75,7 +75,7 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Call:
+class VectorCall:
     """A kernel by its name here."""
 
     kernel: str
@@ -141,11 +141,11 @@ class VectorStage:
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
         names = [name for name, _, _ in self.columns]
-        carried = [live if name == LIVE else batch.column(name) for name in hidden]
+        carried = [live if name == SELECTED else batch.column(name) for name in hidden]
         return pa.record_batch([*arrays, *carried], names=[*names, *hidden])
 
     def _live(self, batch: pa.RecordBatch) -> pa.Array:
-        live = batch.column(LIVE)
+        live = batch.column(SELECTED)
         for condition in self.conditions:
             held = pc.fill_null(condition.of(batch), False)
             live = pc.and_(live, held)

@@ -21,7 +21,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
-class Tick:
+class WatermarkUpdate:
     """No row of this partition of this origin comes any more with a time before `mark_us`."""
 
     origin: int
@@ -30,21 +30,21 @@ class Tick:
     idle: bool = False
 
 
-def encode_ticks(ticks: Iterable[Tick]) -> bytes:
-    return b"".join(_TICK.pack(t.origin, t.partition, t.mark_us, t.idle) for t in ticks)
+def encode_updates(updates: Iterable[WatermarkUpdate]) -> bytes:
+    return b"".join(_TICK.pack(t.origin, t.partition, t.mark_us, t.idle) for t in updates)
 
 
-def decode_ticks(data: bytes | memoryview) -> list[Tick]:
-    return [Tick(o, p, mark, bool(idle)) for o, p, mark, idle in _TICK.iter_unpack(data)]
+def decode_updates(data: bytes | memoryview) -> list[WatermarkUpdate]:
+    return [WatermarkUpdate(o, p, mark, bool(idle)) for o, p, mark, idle in _TICK.iter_unpack(data)]
 
 
-def newest(ticks: Iterable[Tick]) -> list[Tick]:
+def newest(updates: Iterable[WatermarkUpdate]) -> list[WatermarkUpdate]:
     """One tick per partition: the furthest."""
-    best: dict[tuple[int, int], Tick] = {}
-    for tick in ticks:
-        known = best.get((tick.origin, tick.partition))
-        if known is None or tick.mark_us > known.mark_us:
-            best[(tick.origin, tick.partition)] = tick
+    best: dict[tuple[int, int], WatermarkUpdate] = {}
+    for update in updates:
+        known = best.get((update.origin, update.partition))
+        if known is None or update.mark_us > known.mark_us:
+            best[(update.origin, update.partition)] = update
     return [best[key] for key in sorted(best)]
 
 
@@ -78,28 +78,28 @@ class Clock:
     def __post_init__(self) -> None:
         self.marks = self.marks or [None] * len(self.ports)
 
-    def step(self, ticks: Sequence[Tick], now_us: int | None) -> None:
+    def step(self, updates: Sequence[WatermarkUpdate], now_us: int | None) -> None:
         """Take in the ticks of an epoch; `now_us` is its processing time, the same on replay."""
         since_us = self.now_us
         if now_us is not None:
             self.now_us = max(self.now_us, now_us)
             self.began_us = self.now_us if self.began_us is None else self.began_us
-        for tick in ticks:
-            key = (tick.origin, tick.partition)
+        for update in updates:
+            key = (update.origin, update.partition)
             known = self.partitions.get(key)
-            if known is not None and tick.mark_us == UNHEARD_US:
+            if known is not None and update.mark_us == UNHEARD_US:
                 continue
-            mark = tick.mark_us if known is None else max(tick.mark_us, known.mark_us)
+            mark = update.mark_us if known is None else max(update.mark_us, known.mark_us)
             self.partitions[key] = _Partition(mark, self.now_us)
-        self._end({tick.origin for tick in ticks if tick.mark_us == END_US})
+        self._end({update.origin for update in updates if update.mark_us == END_US})
         # However long ago the last epoch was: what fell silent since then did so one by one, and
         # what says that it is idle has said before how far it came.
         for moment_us in [at for at in self._idle_moments(since_us) if at <= self.now_us]:
             self._move(moment_us)
         self._move(self.now_us)
-        for tick in ticks:
-            self.partitions[tick.origin, tick.partition].idle |= tick.idle
-        if any(tick.idle for tick in ticks):
+        for update in updates:
+            self.partitions[update.origin, update.partition].idle |= update.idle
+        if any(update.idle for update in updates):
             self._move(self.now_us)
 
     def _move(self, at_us: int) -> None:

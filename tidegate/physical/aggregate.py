@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.columns import NOW, OP
-from tidegate.physical.canonical import CallPlan, Words, emit_words, plan_call, text_of, ttl_words
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.canonical import (
+    CallPlan,
+    CanonicalWriter,
+    canonical_emit,
+    canonical_ttl,
+    plan_call,
+    text_of,
+)
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
@@ -27,7 +34,7 @@ EARLY = (EmitMode.UPDATE, EmitMode.CHANGES, EmitMode.EVERY)
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputField:
     """Where a field of the aggregate comes from: a key, a result, or a time of the window."""
 
     kind: str
@@ -46,18 +53,18 @@ class AggregatePlan:
     # None without windows: groups are never closed. DUE: a column says when.
     window: n.WindowSpec | None
     by_pane: bool
-    by_clock: bool
+    by_processing_time: bool
     # The time of a row in microseconds.
     time: str | None
     keys: tuple[str, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputField, ...]
     calls: tuple[CallPlan, ...]
 
     @property
     def time_id(self) -> str | None:
         """The column that is the time of a row, if it is one as it stands."""
         window = self.node.grouped_window
-        return window.time_id if window is not None and not self.by_clock else None
+        return window.time_id if window is not None and not self.by_processing_time else None
 
     @property
     def retracts(self) -> bool:
@@ -87,17 +94,19 @@ def _windowed(node: n.Aggregate, window: n.Window, calls: tuple[CallPlan, ...]) 
     time = NOW if spec.processing_time else micros(to_sql(window.time))
     derived = _window_columns(spec, [item.id for item in window.fields[-3:]])
     keys, outputs = _keys(node, derived)
-    by_clock = spec.processing_time
-    return AggregatePlan(node, window.input, spec, True, by_clock, time, keys, outputs, calls)
+    by_processing_time = spec.processing_time
+    return AggregatePlan(
+        node, window.input, spec, True, by_processing_time, time, keys, outputs, calls
+    )
 
 
-def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, Output]:
+def _window_columns(spec: n.WindowSpec, names: list[str]) -> dict[str, OutputField]:
     start, end, time = names
     fixed = spec.kind in (n.WindowKind.TUMBLE, n.WindowKind.HOP)
     return {
-        start: Output("due", -spec.size_us) if fixed else Output("start", 0),
-        end: Output("due", 0),
-        time: Output("due", -1),
+        start: OutputField("due", -spec.size_us) if fixed else OutputField("start", 0),
+        end: OutputField("due", 0),
+        time: OutputField("due", -1),
     }
 
 
@@ -109,7 +118,7 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
         return AggregatePlan(node, node.input, None, False, False, None, keys, outputs, calls)
     delta = _closes_after_us(item)
     at = micros(to_sql(node.keys[node.key_fields.index(item)]))
-    keys, outputs = _keys(node, {item.id: Output("due", -delta)})
+    keys, outputs = _keys(node, {item.id: OutputField("due", -delta)})
     pane = f"{at} + {delta}L" if delta else at
     clock = item.window_by_clock
     return AggregatePlan(node, node.input, None, True, clock, pane, keys, outputs, calls)
@@ -126,21 +135,21 @@ def _closes_after_us(item: n.Field) -> int:
 
 
 def _keys(
-    node: n.Aggregate, derived: dict[str, Output]
-) -> tuple[tuple[str, ...], tuple[Output, ...]]:
+    node: n.Aggregate, derived: dict[str, OutputField]
+) -> tuple[tuple[str, ...], tuple[OutputField, ...]]:
     keys: list[str] = []
-    outputs: list[Output] = []
+    outputs: list[OutputField] = []
     for item, tree in zip(node.key_fields, node.keys, strict=True):
         known = derived.get(item.id)
         if known is None:
-            known = Output("key", len(keys))
+            known = OutputField("key", len(keys))
             keys.append(to_sql(tree))
         outputs.append(known)
-    outputs += [Output("result", index) for index, _ in enumerate(node.aggregates)]
+    outputs += [OutputField("result", index) for index, _ in enumerate(node.aggregates)]
     return tuple(keys), tuple(outputs)
 
 
-# What it needs to know, and what it refuses
+# What it needs to know, and what it rejects
 
 
 def operands(node: n.Aggregate) -> Iterator[Operands]:
@@ -149,37 +158,37 @@ def operands(node: n.Aggregate) -> Iterator[Operands]:
     yield Operands((plan.input,), (*plan.keys, *arguments))
 
 
-def refusals(node: n.Aggregate) -> Iterator[Refusal]:
+def rejections(node: n.Aggregate) -> Iterator[Rejection]:
     try:
         plan_aggregate(node)
     except Unrunnable as error:
-        yield error.refusal
+        yield error.rejection
     if node.makes_sessions and node.emit is not None and node.emit.mode is EmitMode.EVERY:
-        yield Refusal(
+        yield Rejection(
             "EMIT EVERY of sessions cannot run yet",
             "use EMIT ON UPDATE, which gives out what changed in each epoch.",
             node.emit.span,
         )
-    if held_back_us(node) is None:
-        yield Refusal(
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "sessions of rows that keep another event time cannot run yet",
             "leave that column out of GROUP BY.",
         )
 
 
-def held_back_us(node: n.Aggregate) -> int | None:
+def output_watermark_delay_us(node: n.Aggregate) -> int | None:
     # A session that ends at the watermark is still open, and comes out after it.
     late = node.lateness_us + (1 if node.makes_sessions else 0)
     if node.closing_key is None:
         return late
-    behind = node.closing_key.held_back_us(node.key_fields)
+    behind = node.closing_key.output_watermark_delay_us(node.key_fields)
     return None if behind is None else behind + late
 
 
 def waits_for_end(node: n.Aggregate, has_watermark: bool) -> bool:
     if node.emit is not None and node.emit.mode in EARLY:
         return False
-    return not node.windowed or not (node.by_clock or node.input.has_watermark)
+    return not node.windowed or not (node.by_processing_time or node.input.has_watermark)
 
 
 def operator_name(node: n.Aggregate) -> str:
@@ -194,10 +203,10 @@ def describe(node: n.Aggregate) -> str:
     return f"Aggregate by {keys}: {calls}"
 
 
-def meaning(node: n.Aggregate, to: Words) -> list[str]:
+def canonical_form(node: n.Aggregate, to: CanonicalWriter) -> list[str]:
     parts = [f"keys={to.texts(node.keys)}", f"calls={to.texts(node.aggregates)}"]
-    parts += ["from_start"] if node.from_start else []
-    return [*parts, *emit_words(node.emit), *ttl_words(node)]
+    parts += ["from_start"] if node.emits_initial_row else []
+    return [*parts, *canonical_emit(node.emit), *canonical_ttl(node)]
 
 
 def sql(node: n.Aggregate, to: SqlWriter) -> str:
@@ -235,7 +244,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
         columns.add_all(f"a{index}_", call.argument_sql)
     late = _late(plan, columns, request.types, name) if request.keeps_late else None
     spec = _spec(plan, request.types)
-    # Making the accumulators here refuses what cannot run before anything starts.
+    # Making the accumulators here rejects what cannot run before anything starts.
     groups = Groups(spec)
     operator = _operator(plan, spec, late, request, name, with_op)
     made_of_panes = plan.window is not None and plan.session_gap_us is None
@@ -250,7 +259,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
         hashed=columns.keys,
         partials=partials,
     )
-    return Built(operator, (port,), plan.by_clock)
+    return Built(operator, (port,), plan.by_processing_time)
 
 
 def _partials(
@@ -329,7 +338,7 @@ def _operator(
 ) -> Operator:
     from tidegate.operators.aggregate.groups import Layout
     from tidegate.operators.aggregate.keyed import KeyedAggregate
-    from tidegate.operators.aggregate.sessions import ChangingSessions, SessionAggregate
+    from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
     from tidegate.operators.aggregate.window import WindowAggregate
 
     node, limits = plan.node, request.limits
@@ -338,7 +347,7 @@ def _operator(
     layout = Layout(_output(plan, request.types), panes, with_op)
     gap = plan.session_gap_us
     if gap is not None:
-        sessions = ChangingSessions if spec.retracts else SessionAggregate
+        sessions = UpdatingSessions if spec.retracts else SessionAggregate
         return sessions(spec, gap, layout, node.lateness_us, plan.early, late, limits)
     if plan.by_pane and not plan.early:
         return WindowAggregate(spec, panes, layout, node.lateness_us, late, limits, name)
@@ -355,7 +364,7 @@ def _operator(
         late,
         limits,
         name,
-        node.from_start and not at_end,
+        node.emits_initial_row and not at_end,
     )
 
 
@@ -391,11 +400,11 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
     takes_every=True,
 )

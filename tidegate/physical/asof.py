@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
 from tidegate.physical.aggregate import WEIGHT_SQL
-from tidegate.physical.canonical import Words, text_of, ttl_words
-from tidegate.physical.join import common_types, operator_name, pairs_in_words
+from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, text_of
+from tidegate.physical.join import canonical_pairs, common_types, operator_name
 from tidegate.physical.join import sql as join_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
 from tidegate.physical.stage_sql import Columns, PortPlan, carries_op, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
@@ -20,17 +20,17 @@ from tidegate.sql.quoting import quoted
 from tidegate.types import format_duration
 
 if TYPE_CHECKING:
-    from tidegate.operators.join.asof import Nearest, NearestJoin
+    from tidegate.operators.join.asof import AsofBounds, AsofJoin
     from tidegate.operators.kernels.matching import Matching
     from tidegate.operators.operator import Operator
 
 KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 
 
-def near(node: n.Join) -> n.Nearness:
+def near(node: n.Join) -> n.AsofCondition:
     """Which row of the right counts; of whole microseconds no end is open."""
-    found = node.nearness
-    assert found is not None, "it was refused otherwise"
+    found = node.asof_condition
+    assert found is not None, "it was rejectd otherwise"
     if not node.by_watermark:
         return found
     lower, upper = found.lower, found.upper
@@ -57,13 +57,13 @@ def _shown(node: n.Join, port: int) -> list[n.Field]:
     return [item for item in node.inputs[port].fields if item.id in out]
 
 
-# What it needs to know, and what it refuses
+# What it needs to know, and what it rejects
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
     """The keys and values of each side, and the types in which Spark compares two of them."""
     left, right = _keys(node)
-    if node.nearness is not None and not node.by_watermark:
+    if node.asof_condition is not None and not node.by_watermark:
         one, other = _values(node)
         left, right = [*left, one], [*right, other]
     yield Operands((node.left,), tuple(left))
@@ -72,45 +72,45 @@ def operands(node: n.Join) -> Iterator[Operands]:
     yield Operands(node.inputs, tuple(both))
 
 
-def refusals(node: n.Join) -> Iterator[Refusal]:
-    if node.nearness is None or node.how not in ("INNER", "LEFT"):
-        yield Refusal(
+def rejections(node: n.Join) -> Iterator[Rejection]:
+    if node.asof_condition is None or node.how not in ("INNER", "LEFT"):
+        yield Rejection(
             f"this {node.how} {node.kind.value} join does not say which row is the nearest",
             "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
         )
         return
     if node.kind is n.JoinKind.TEMPORAL and not (node.versioned and node.timed):
-        yield Refusal(
+        yield Rejection(
             "the right side of this temporal join has no versions",
             "join a source with PRIMARY KEY and WATERMARK, by the event time of the left side.",
         )
         return
     if node.residual is not None:
-        yield Refusal(
+        yield Rejection(
             "an ASOF join with a condition on both sides that is neither an equality nor a bound "
             "of the distance cannot run yet",
             "use JOIN with a bound of time, or compute the condition in a stream below.",
         )
     if not node.by_watermark and node.ttl_us is None and not node.bounded:
-        yield Refusal(
+        yield Rejection(
             "an ASOF join that no watermark makes final would have to remember every row forever",
             "compare the event times of both sides, or let state expire: CREATE STREAM … WITH "
             "(state_ttl = '1 day') AS …",
         )
-    if held_back_us(node) is None:
-        yield Refusal(
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "rows of sessions that keep other event times cannot be joined yet",
             "leave those columns out of the join's inputs.",
         )
 
 
-def held_back_us(node: n.Join) -> int | None:
+def output_watermark_delay_us(node: n.Join) -> int | None:
     """A row comes when the watermark has passed all that it may match."""
-    if node.nearness is None or not node.by_watermark:
+    if node.asof_condition is None or not node.by_watermark:
         return 0
     found = near(node)
     times = [item for item in node.left.fields if item.id == found.left.name]
-    behind = times[0].held_back_us(node.left.fields) if times else 0
+    behind = times[0].output_watermark_delay_us(node.left.fields) if times else 0
     if behind is None or found.lower is None:
         return behind
     return behind + max(0, -int(found.lower))
@@ -118,28 +118,28 @@ def held_back_us(node: n.Join) -> int | None:
 
 def waits_for_end(node: n.Join, has_watermark: bool) -> bool:
     """Whether its rows come out only when its inputs have ended."""
-    return node.nearness is not None and not node.by_watermark and not carries_op(node)
+    return node.asof_condition is not None and not node.by_watermark and not carries_op(node)
 
 
 # What it says of itself
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{pairs_in_words(node)}"
+    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
     if node.as_of is not None:
         text += f", as of {text_of(node.as_of)}"
     if node.match is not None:
         text += f", nearest {text_of(node.match)}"
-    if node.kind is n.JoinKind.ASOF and node.nearness is not None:
+    if node.kind is n.JoinKind.ASOF and node.asof_condition is not None:
         text += _distance(near(node), node.by_watermark)
-    if node.nearness is not None and node.nearness.first:
+    if node.asof_condition is not None and node.asof_condition.first:
         text += ", first version"
     if node.residual is not None:
         text += f", where {text_of(node.residual)}"
     return text
 
 
-def _distance(found: n.Nearness, times: bool) -> str:
+def _distance(found: n.AsofCondition, times: bool) -> str:
     """How far apart rows may be, where there is a limit."""
     behind = found.upper if found.direction != n.FORWARD else None
     ahead = found.lower if found.direction != n.BACKWARD else None
@@ -151,12 +151,12 @@ def _distance(found: n.Nearness, times: bool) -> str:
     return f", up to {' and '.join(words)}" if words else ""
 
 
-def meaning(node: n.Join, to: Words) -> list[str]:
+def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
     for pair in node.equal:
         same = "<=>" if pair.null_safe else "="
         words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
-    if node.nearness is not None:
+    if node.asof_condition is not None:
         found = near(node)
         ends = f"{'(' if found.lower_open else '['}{found.lower} {found.upper}"
         ends += ")" if found.upper_open else "]"
@@ -164,7 +164,7 @@ def meaning(node: n.Join, to: Words) -> list[str]:
         words.append(f"{which}({to.text(found.left)} {to.text(found.right)} {ends})")
     words += [f"where={to.text(node.residual)}"] if node.residual is not None else []
     words += [f"alive={to.columns[node.alive_id]}"] if node.alive_id is not None else []
-    return [*words, *([] if node.by_watermark else ttl_words(node))]
+    return [*words, *([] if node.by_watermark else canonical_ttl(node))]
 
 
 # Building
@@ -192,11 +192,11 @@ def _matching(node: n.Join, keys: list[str]) -> Matching:
     return Matching(tuple(arrow_type(name) for name in keys), safe)
 
 
-def _nearest(node: n.Join) -> Nearest:
-    from tidegate.operators.join.asof import Nearest
+def _nearest(node: n.Join) -> AsofBounds:
+    from tidegate.operators.join.asof import AsofBounds
 
     f = near(node)
-    return Nearest(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
+    return AsofBounds(f.direction, f.lower, f.upper, f.lower_open, f.upper_open, f.first)
 
 
 def _columns(node: n.Join, types: Types) -> Any:
@@ -204,9 +204,9 @@ def _columns(node: n.Join, types: Types) -> Any:
 
 
 def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
-    from tidegate.operators.join.asof import NearestJoin
+    from tidegate.operators.join.asof import AsofJoin
 
-    join = NearestJoin(
+    join = AsofJoin(
         _matching(node, keys),
         _nearest(node),
         _columns(node, request.types),
@@ -220,7 +220,7 @@ def _by_watermark(node: n.Join, keys: list[str], request: Request) -> Operator:
     return _with_late(join) if request.keeps_late else join
 
 
-def _with_late(join: NearestJoin) -> NearestJoin:
+def _with_late(join: AsofJoin) -> AsofJoin:
     import pyarrow as pa
 
     from tidegate.operators.late_rows import LateRows
@@ -233,9 +233,9 @@ def _with_late(join: NearestJoin) -> NearestJoin:
 
 
 def _changing(node: n.Join, keys: list[str], value: str, request: Request) -> Operator:
-    from tidegate.operators.join.asof_updating import ChangingNearest
+    from tidegate.operators.join.asof_updating import UpdatingAsofJoin
 
-    return ChangingNearest(
+    return UpdatingAsofJoin(
         _matching(node, keys),
         _nearest(node),
         arrow_type(value),
@@ -316,10 +316,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=join_sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

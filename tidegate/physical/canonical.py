@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidegate.physical.operator_kind import Refusal, Unrunnable
+from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
-from tidegate.sql.statements import Emit
+from tidegate.sql.statements import EmitClause
 
 if TYPE_CHECKING:
     from tidegate.operators.kernels.ordering import Ordering
     from tidegate.physical.typed import Types
 
 
-class Words:
+class CanonicalWriter:
     """Writes expressions; a column is known by the number of its node and its place there."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def _parts(tree: exp.Expr) -> list[tuple[str, Any]]:
     ]
 
 
-def emit_words(emit: Emit | None) -> list[str]:
+def canonical_emit(emit: EmitClause | None) -> list[str]:
     """When rows come out."""
     if emit is None:
         return ["emit=default"]
@@ -64,12 +64,12 @@ def emit_words(emit: Emit | None) -> list[str]:
     return words
 
 
-def ttl_words(node: Any) -> list[str]:
+def canonical_ttl(node: Any) -> list[str]:
     """Whether rows are stamped; how long they live may change."""
     return ["ttl"] if node.ttl_us is not None else []
 
 
-def window_words(spec: n.WindowSpec) -> str:
+def canonical_window(spec: n.WindowSpec) -> str:
     """Its kind and sizes in microseconds."""
     clock = "clock" if spec.processing_time else "event"
     return f"{spec.kind.name.lower()}({spec.size_us} {spec.slide_us} {spec.offset_us} {clock})"
@@ -87,7 +87,7 @@ def names_of(fields: tuple[n.Field, ...]) -> str:
     return ", ".join(item.name for item in fields)
 
 
-def in_words(tree: exp.Expr, node: n.Node) -> str:
+def canonical_expression(tree: exp.Expr, node: n.Node) -> str:
     """An expression with the names that the query gives to the columns of a node."""
     names = {item.id: item.name for item in node.fields}
 
@@ -140,7 +140,7 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     """Take an aggregate call over the columns of a node apart."""
     from tidegate.operators.aggregate.functions import FUNCTIONS, constants_from
 
-    text = in_words(tree, node)
+    text = canonical_expression(tree, node)
     call, condition, constants = _unwrapped(tree)
     name = ex.call_name(call)
     assert name is not None, f"{text} is a call"
@@ -148,7 +148,7 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
     if function not in FUNCTIONS:
         known = ", ".join(sorted(FUNCTIONS))
         message = f"the aggregate {function} cannot run on streams yet"
-        raise Unrunnable(Refusal(message, f"aggregates that run: {known}.", own_span(tree)))
+        raise Unrunnable(Rejection(message, f"aggregates that run: {known}.", own_span(tree)))
     parts = list(call.expressions)
     distinct = bool(parts) and isinstance(parts[0], exp.Distinct)
     if distinct:
@@ -166,7 +166,7 @@ def plan_call(tree: exp.Expr, node: n.Node) -> CallPlan:
         else:
             message = f"{text}: {text_of(part)} is not a constant, and such a call cannot run"
             hint = "write that argument as a literal."
-            raise Unrunnable(Refusal(message, hint, own_span(tree)))
+            raise Unrunnable(Rejection(message, hint, own_span(tree)))
     if function == "count" and len(parts) == 1 and arguments and _constant(parts[0])[0]:
         # count(1) counts rows; count(NULL) counts none and is left as it is.
         arguments = [] if _constant(parts[0])[1] is not None and not distinct else arguments
@@ -182,7 +182,7 @@ def _unwrapped(tree: exp.Expr) -> tuple[exp.Expr, str | None, list[Any]]:
         if isinstance(tree, exp.WithinGroup):
             message = f"{text_of(whole)}: WITHIN GROUP cannot run on streams yet"
             hint = "percentile(x, 0.5) and string_agg(x, ',') take no order."
-            raise Unrunnable(Refusal(message, hint, own_span(whole)))
+            raise Unrunnable(Rejection(message, hint, own_span(whole)))
         if isinstance(tree, exp.Filter):
             condition = to_sql(tree.expression.this)
         else:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidegate.physical import aggregate
-from tidegate.physical.canonical import Words, names_of, ttl_words
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, names_of
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
 from tidegate.physical.stage_sql import SqlWriter, carries_op
 from tidegate.physical.typed import Operands
 from tidegate.plan import nodes as n
-from tidegate.sql.statements import Emit, EmitMode
+from tidegate.sql.statements import EmitClause, EmitMode
 from tidegate.types import Span
 
 
@@ -29,7 +29,7 @@ def as_aggregate(node: n.Distinct) -> n.Aggregate:
         keys=keys,
         aggregates=(),
         window=None,
-        emit=Emit(mode, node.span or Span(0, 0)),
+        emit=EmitClause(mode, node.span or Span(0, 0)),
         ttl_us=node.ttl_us,
         span=node.span,
     )
@@ -39,16 +39,16 @@ def operands(node: n.Distinct) -> Iterator[Operands]:
     yield from aggregate.operands(as_aggregate(node))
 
 
-def refusals(node: n.Distinct) -> Iterator[Refusal]:
-    if held_back_us(node) is None:
-        yield Refusal(
+def rejections(node: n.Distinct) -> Iterator[Rejection]:
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "DISTINCT over rows of sessions that keep another event time cannot run yet",
             "leave that column out of it.",
         )
 
 
-def held_back_us(node: n.Distinct) -> int | None:
-    return aggregate.held_back_us(as_aggregate(node))
+def output_watermark_delay_us(node: n.Distinct) -> int | None:
+    return aggregate.output_watermark_delay_us(as_aggregate(node))
 
 
 def waits_for_end(node: n.Distinct, has_watermark: bool) -> bool:
@@ -63,8 +63,8 @@ def describe(node: n.Distinct) -> str:
     return f"Distinct {names_of(node.fields)}"
 
 
-def meaning(node: n.Distinct, to: Words) -> list[str]:
-    return [*(["at_close"] if node.at_close else []), *ttl_words(node)]
+def canonical_form(node: n.Distinct, to: CanonicalWriter) -> list[str]:
+    return [*(["at_close"] if node.at_close else []), *canonical_ttl(node)]
 
 
 def sql(node: n.Distinct, to: SqlWriter) -> str:
@@ -80,10 +80,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.physical.canonical import Words, emit_words, window_words
+from tidegate.physical.canonical import CanonicalWriter, canonical_emit, canonical_window
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
 
@@ -27,15 +27,15 @@ class _Writer:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.words = Words()
+        self.words = CanonicalWriter()
 
     def write(self, node: n.Node) -> int:
         """The number of the line of a node."""
         if isinstance(node, n.Inlined):
             return self.write(node.input)
         inputs = [self.write(child) for child in node.inputs]
-        meaning = _STEPS.get(type(node)) or kind_of(node).meaning
-        words = meaning(node, self.words)
+        canonical_form = _STEPS.get(type(node)) or kind_of(node).canonical_form
+        words = canonical_form(node, self.words)
         number = len(self.lines)
         head = " ".join([str(number), type(node).__name__.lower(), *map(str, inputs)])
         types = ",".join(item.type or "?" for item in node.fields)
@@ -50,7 +50,7 @@ class _Writer:
         return item.name.lower() if isinstance(node, n.Scan | n.SideScan) else str(place)
 
 
-def _scan(node: n.Scan, to: Words) -> list[str]:
+def _scan(node: n.Scan, to: CanonicalWriter) -> list[str]:
     source = node.source
     computed = {c.name.lower(): c.computed for c in source.columns if c.computed is not None}
     told = {c.name.lower(): c.metadata for c in source.columns if c.metadata is not None}
@@ -66,42 +66,42 @@ def _scan(node: n.Scan, to: Words) -> list[str]:
     return words
 
 
-def _side(node: n.SideScan, to: Words) -> list[str]:
-    made = [f"({node.side.meaning})"] if node.side.meaning else []
+def _side(node: n.SideScan, to: CanonicalWriter) -> list[str]:
+    made = [f"({node.side.canonical_form})"] if node.side.canonical_form else []
     return [node.side.name.lower(), *made]
 
 
-def _lookup(node: n.LookupScan, to: Words) -> list[str]:
+def _lookup(node: n.LookupScan, to: CanonicalWriter) -> list[str]:
     return [node.table.name.lower(), f"[{' '.join(item.name.lower() for item in node.fields)}]"]
 
 
-def _filter(node: n.Filter, to: Words) -> list[str]:
+def _filter(node: n.Filter, to: CanonicalWriter) -> list[str]:
     return [to.text(node.condition)]
 
 
-def _project(node: n.Project, to: Words) -> list[str]:
+def _project(node: n.Project, to: CanonicalWriter) -> list[str]:
     return [to.texts(node.expressions)]
 
 
-def _explode(node: n.Explode, to: Words) -> list[str]:
+def _explode(node: n.Explode, to: CanonicalWriter) -> list[str]:
     return [to.text(node.generator), *(["outer"] if node.outer else [])]
 
 
-def _window(node: n.Window, to: Words) -> list[str]:
+def _window(node: n.Window, to: CanonicalWriter) -> list[str]:
     time = [] if node.spec.processing_time else [to.text(node.time)]
-    return [window_words(node.spec), *time, *(["grouped"] if node.grouped else [])]
+    return [canonical_window(node.spec), *time, *(["grouped"] if node.grouped else [])]
 
 
-def _set_operation(node: n.SetOperation, to: Words) -> list[str]:
+def _set_operation(node: n.SetOperation, to: CanonicalWriter) -> list[str]:
     return [node.operation.lower(), *(["all"] if node.all else [])]
 
 
-def _emit(node: n.Emit, to: Words) -> list[str]:
-    return emit_words(node.clause)
+def _emit(node: n.Emit, to: CanonicalWriter) -> list[str]:
+    return canonical_emit(node.clause)
 
 
 # What keeps state speaks for itself.
-_STEPS: dict[type[n.Node], Callable[[Any, Words], list[str]]] = {
+_STEPS: dict[type[n.Node], Callable[[Any, CanonicalWriter], list[str]]] = {
     n.Scan: _scan,
     n.SideScan: _side,
     n.LookupScan: _lookup,

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate.columns import OP
-from tidegate.physical.canonical import Words, window_words
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.canonical import CanonicalWriter, canonical_window
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql, micros
 from tidegate.plan import nodes as n
 from tidegate.sql.quoting import quoted
 
 
-def refusals(node: n.Hold) -> Iterator[Refusal]:
-    if held_back_us(node) is None:
-        yield Refusal(
+def rejections(node: n.Hold) -> Iterator[Rejection]:
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "rows of sessions that keep another event time cannot wait for their end yet",
             "leave that column out of it.",
         )
 
 
-def held_back_us(node: n.Hold) -> int | None:
-    return node.field(node.end_id).held_back_us(node.fields)
+def output_watermark_delay_us(node: n.Hold) -> int | None:
+    return node.field(node.end_id).output_watermark_delay_us(node.fields)
 
 
 def waits_for_end(node: n.Hold, has_watermark: bool) -> bool:
@@ -38,8 +38,8 @@ def describe(node: n.Hold) -> str:
     return f"Hold until {node.spec} closes"
 
 
-def meaning(node: n.Hold, to: Words) -> list[str]:
-    return [to.columns[node.end_id], *([window_words(node.spec)] if node.spec else [])]
+def canonical_form(node: n.Hold, to: CanonicalWriter) -> list[str]:
+    return [to.columns[node.end_id], *([canonical_window(node.spec)] if node.spec else [])]
 
 
 def sql(node: n.Hold, to: SqlWriter) -> str:
@@ -50,7 +50,7 @@ def build(node: n.Hold, request: Request) -> Built:
     import pyarrow as pa
 
     from tidegate.operators.aggregate.groups import PANE
-    from tidegate.operators.hold import Hold, spread_by
+    from tidegate.operators.hold import HoldOperator, spread_by
     from tidegate.operators.late_rows import LateRows
 
     columns = Columns()
@@ -73,7 +73,7 @@ def build(node: n.Hold, request: Request) -> Built:
     if request.keeps_late:
         late = LateRows(operator_name(node), output, tuple(output.types[:original]))
     start = f"c{len(names) - 3}" if window is not None else None
-    operator = Hold(output, start=start, late_rows=late, limits=request.limits)
+    operator = HoldOperator(output, start=start, late_rows=late, limits=request.limits)
     port = columns.port(node.input, hashed=spread_by(output))
     return Built(operator, (port,))
 
@@ -82,9 +82,9 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from tidegate.columns import OP
 from tidegate.physical.aggregate import WEIGHT_SQL
-from tidegate.physical.canonical import Words, text_of, ttl_words
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.canonical import CanonicalWriter, canonical_ttl, text_of
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import Columns, PortPlan, SqlWriter, carries_op, column_sql, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
@@ -24,7 +24,7 @@ from tidegate.types import format_duration
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.operators.join.interval import TimedJoin
+    from tidegate.operators.join.interval import IntervalJoin
     from tidegate.operators.operator import Operator
 
 RUN = (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR)
@@ -110,13 +110,13 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
     return found.get(n.Role.WINDOW_END) or found[n.Role.WINDOW_START]
 
 
-def held_back_us(node: n.Join) -> int | None:
+def output_watermark_delay_us(node: n.Join) -> int | None:
     """A pair comes when the later row does, or when the earlier one is sure to get no other."""
     if node.kind is n.JoinKind.REGULAR:
         return 0
     behind = 0
     for side, item in zip(node.inputs, _closing(node), strict=True):
-        own = item.held_back_us(side.fields)
+        own = item.output_watermark_delay_us(side.fields)
         if own is None:
             return None
         behind = max(behind, own)
@@ -135,7 +135,7 @@ def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
     return n.KeyPair(true, piece)
 
 
-# What it needs to know, and what it refuses
+# What it needs to know, and what it rejects
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
@@ -150,9 +150,9 @@ def _both(left: str, right: str) -> str:
     return f"coalesce({left}, {right})"
 
 
-def refusals(node: n.Join) -> Iterator[Refusal]:
+def rejections(node: n.Join) -> Iterator[Rejection]:
     if node.kind not in RUN:
-        yield Refusal(
+        yield Rejection(
             f"{node.kind.value} joins cannot run yet",
             "interval, window, regular, temporal and ASOF joins run: join by equality and a bound "
             "of time.",
@@ -163,7 +163,7 @@ def refusals(node: n.Join) -> Iterator[Refusal]:
     for piece in ex.conjuncts(node.residual):
         ids = referenced(piece)
         if not (ids <= left or ids <= right):
-            yield Refusal(
+            yield Rejection(
                 f"a {node.how} join with a condition on both sides that is neither an equality "
                 "nor a bound of time cannot run yet",
                 "use JOIN, or compute the condition in a stream below.",
@@ -171,12 +171,12 @@ def refusals(node: n.Join) -> Iterator[Refusal]:
     if node.kind is n.JoinKind.REGULAR:
         return
     if node.at_close and any(carries_op(side) for side in node.inputs):
-        yield Refusal(
+        yield Rejection(
             "EMIT ON WINDOW CLOSE over a join of rows that are retracted cannot run yet",
             "use EMIT CHANGES, or join streams without ALLOW LATENESS.",
         )
-    if held_back_us(node) is None:
-        yield Refusal(
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "rows of sessions that keep other event times cannot be joined yet",
             "leave those columns out of the join's inputs.",
         )
@@ -197,7 +197,7 @@ def operator_name(node: n.Join) -> str:
 
 
 def describe(node: n.Join) -> str:
-    text = f"Join {node.how} {node.kind.value}{pairs_in_words(node)}"
+    text = f"Join {node.how} {node.kind.value}{canonical_pairs(node)}"
     if node.bounds is not None:
         lower = format_duration(node.bounds.lower_us or 0)
         upper = format_duration(node.bounds.upper_us or 0)
@@ -209,7 +209,7 @@ def describe(node: n.Join) -> str:
     return text
 
 
-def pairs_in_words(node: n.Join) -> str:
+def canonical_pairs(node: n.Join) -> str:
     """The keys of a join, as `explain` shows them."""
     if not node.equal:
         return ""
@@ -219,7 +219,7 @@ def pairs_in_words(node: n.Join) -> str:
     )
 
 
-def meaning(node: n.Join, to: Words) -> list[str]:
+def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
     for pair in node.equal:
         same = "<=>" if pair.null_safe else "="
@@ -229,7 +229,7 @@ def meaning(node: n.Join, to: Words) -> list[str]:
         words.append(f"bounds({times} {node.bounds.lower_us} {node.bounds.upper_us})")
     for name, tree in (("where", node.residual), ("as_of", node.as_of)):
         words += [f"{name}={to.text(tree)}"] if tree is not None else []
-    return [*words, *(["at_close"] if node.at_close else []), *ttl_words(node)]
+    return [*words, *(["at_close"] if node.at_close else []), *canonical_ttl(node)]
 
 
 def sql(node: n.Join, to: SqlWriter) -> str:
@@ -262,7 +262,7 @@ def common_types(left: list[str], right: list[str], types: Types) -> list[str]:
         if one != other and not _comparable(one, other):
             text = f"{one_sql} = {other_sql}: a join of {one} with {other} cannot run yet"
             hint = "CAST one side to the type of the other."
-            raise Unrunnable(Refusal(text.replace("`", ""), hint))
+            raise Unrunnable(Rejection(text.replace("`", ""), hint))
         common.append(one if one == other else types.name(_both(one_sql, other_sql)))
     return common
 
@@ -273,8 +273,8 @@ def _comparable(one: str, other: str) -> bool:
 
 
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
-    from tidegate.operators.join.interval import TimedJoin
-    from tidegate.operators.join.regular import ChangeJoin
+    from tidegate.operators.join.interval import IntervalJoin
+    from tidegate.operators.join.regular import RegularJoin
     from tidegate.operators.kernels.matching import Matching
 
     node = plan.node
@@ -287,10 +287,10 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
     named: dict[str, Any] = {"limits": request.limits, "name": operator_name(node)}
     if not plan.changes:
         assert plan.step_us is not None, "rows have times"
-        join = TimedJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
+        join = IntervalJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
         return _with_late(join, node) if request.keeps_late else join
     ttl = node.ttl_us if plan.step_us is None else None
-    return ChangeJoin(
+    return RegularJoin(
         matching,
         columns,
         node.how,
@@ -303,7 +303,7 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
     )
 
 
-def _with_late(join: TimedJoin, node: n.Join) -> TimedJoin:
+def _with_late(join: IntervalJoin, node: n.Join) -> IntervalJoin:
     """A late row has the columns of its side; where it has a window, that is the reason."""
     import pyarrow as pa
 
@@ -346,10 +346,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidegate.columns import LIVE
-from tidegate.physical.operator_kind import Refusal, Unrunnable, calls_user_function
-from tidegate.physical.stage_sql import TickedWriter, carries_op, when_live
+from tidegate.columns import SELECTED
+from tidegate.physical.operator_kind import Rejection, Unrunnable, calls_user_function
+from tidegate.physical.stage_sql import MaskedWriter, carries_op, when_selected
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
 from tidegate.sql import expressions as ex
@@ -28,7 +28,7 @@ _KEYS = (*_EXACT, "BOOLEAN", "STRING", "VARCHAR", "CHAR", "DATE", "TIMESTAMP", "
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LookupColumns:
     """What is asked of a lookup table: its columns with their types, and which are the keys."""
 
     columns: tuple[tuple[str, str], ...]
@@ -61,11 +61,11 @@ def table_of(node: n.Join) -> n.LookupScan:
     return node.right
 
 
-def wanted(node: n.Join, types: Types) -> Wanted:
+def wanted(node: n.Join, types: Types) -> LookupColumns:
     table = table_of(node)
     names = {item.id: item.name for item in table.fields}
     columns = tuple((item.name, types.name(quoted(item.id))) for item in table.fields)
-    return Wanted(columns, tuple(names[pair.right.name] for pair in node.asked))
+    return LookupColumns(columns, tuple(names[pair.right.name] for pair in node.asked))
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
@@ -79,26 +79,26 @@ def _both(pair: n.KeyPair) -> str:
     return f"coalesce({to_sql(pair.left)}, {to_sql(pair.right)})"
 
 
-def refusals(node: n.Join) -> Iterator[Refusal]:
+def rejections(node: n.Join) -> Iterator[Rejection]:
     table = node.right.table if isinstance(node.right, n.LookupScan) else None
     served = table is not None and node.how in ("INNER", "LEFT")
     # A table that tasks hold as a whole need not be asked by a key.
-    if not served or not (node.asked or (table is not None and table.steady)):
-        yield Refusal(
+    if not served or not (node.asked or (table is not None and table.consistent_in_epoch)):
+        yield Rejection(
             "a lookup needs a lookup table on the right of JOIN or LEFT JOIN, and a column of it "
             "that is compared with =",
             "FROM my_stream AS s JOIN customers AS c ON s.customer_id = c.id",
         )
         return
     if any(calls_user_function(piece) for piece in rest(node)):
-        yield Refusal(
+        yield Rejection(
             "functions of your own in the condition of a lookup join, beside its keys, cannot run "
             "yet",
             "call them in the SELECT list of a stream below or above the join.",
         )
 
 
-def enrich_sql(node: n.Join, types: Types, writer: TickedWriter) -> EnrichSql:
+def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     """The SQL around a lookup, with the hidden columns that a writer carries."""
     own = [quoted(item.id) for item in node.left.fields]
     own += ["_op"] if carries_op(node.left) else []
@@ -114,7 +114,9 @@ def enrich_sql(node: n.Join, types: Types, writer: TickedWriter) -> EnrichSql:
         if item.id in places
     ]
     above += writer.carried
-    above.append(f"{LIVE} AND {_ONE} IS NOT NULL AS {LIVE}" if node.how == "INNER" else LIVE)
+    above.append(
+        f"{SELECTED} AND {_ONE} IS NOT NULL AS {SELECTED}" if node.how == "INNER" else SELECTED
+    )
     named = tuple((name, sql) for sql, name in {**hidden, **passed}.items())
     return EnrichSql(named, keys, tuple(above), _found(node, places, passed))
 
@@ -133,7 +135,7 @@ def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
         return exp.column(passed[quoted(part.name)])
 
     condition = to_sql(other.copy().transform(swap))
-    return when_live(f"filter({FOUND}, {_ONE} -> {condition})")
+    return when_selected(f"filter({FOUND}, {_ONE} -> {condition})")
 
 
 def rest(node: n.Join) -> list[exp.Expr]:
@@ -156,7 +158,7 @@ def _key(pair: n.KeyPair, types: Types) -> str:
     kinds = tuple(kind.partition("(")[0] for kind in (mine, theirs))
     if kinds[1] not in _KEYS:
         raise Unrunnable(
-            Refusal(
+            Rejection(
                 f"{_plain(left, right)}: a lookup by values of type {theirs} cannot run yet",
                 "look up by a whole number, a text, a time or a decimal.",
             )
@@ -165,15 +167,15 @@ def _key(pair: n.KeyPair, types: Types) -> str:
     times = all(kind in ("TIMESTAMP", "TIMESTAMP_NTZ") for kind in kinds)
     if mine != theirs and not exact and not times:
         text = f"{_plain(left, right)}: a lookup of {mine} by {theirs} cannot run yet"
-        raise Unrunnable(Refusal(text, f"CAST({left.replace('`', '')} AS {theirs}) = …"))
+        raise Unrunnable(Rejection(text, f"CAST({left.replace('`', '')} AS {theirs}) = …"))
     if mine == theirs:
-        return when_live(left)
+        return when_selected(left)
     common = types.name(_both(pair))
     if common == theirs:
-        return when_live(f"CAST({left} AS {theirs})")
+        return when_selected(f"CAST({left} AS {theirs})")
     cast = f"try_cast({left} AS {theirs})"
     same = f"CAST({cast} AS {common}) = CAST({left} AS {common})"
-    return f"CASE WHEN {LIVE} AND {same} THEN {cast} END"
+    return f"CASE WHEN {SELECTED} AND {same} THEN {cast} END"
 
 
 def _plain(left: str, right: str) -> str:
@@ -181,10 +183,10 @@ def _plain(left: str, right: str) -> str:
 
 
 def require_known_types(columns: Sequence[tuple[str, str]], table: str) -> None:
-    """Refuse what cannot be handed to a task."""
+    """Reject what cannot be handed to a task."""
     for name, kind in columns:
         try:
             arrow_type(kind)
         except ValueError as error:
             text = f"the column {name} of the lookup table {table}: {error}"
-            raise Unrunnable(Refusal(text, f"leave {name} out.")) from None
+            raise Unrunnable(Rejection(text, f"leave {name} out.")) from None

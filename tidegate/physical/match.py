@@ -8,10 +8,17 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.physical.canonical import CallPlan, Words, ordered_by, ordering, plan_call, ttl_words
+from tidegate.physical.canonical import (
+    CallPlan,
+    CanonicalWriter,
+    canonical_ttl,
+    ordered_by,
+    ordering,
+    plan_call,
+)
 from tidegate.physical.join import closing_sql
 from tidegate.physical.match_conditions import UNKNOWN, kind_named, scalar_of
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import Columns, SqlWriter, column_sql, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
@@ -23,8 +30,15 @@ from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRows
-    from tidegate.operators.match.matcher import Match, MatchSpec, Taken, Totalled
-    from tidegate.operators.match.search import Condition, Here, Program, Running, Seen, Step
+    from tidegate.operators.match.matcher import MatchOperator, MatchSpec, TakenValue, Totalled
+    from tidegate.operators.match.search import (
+        CompiledCondition,
+        Here,
+        Program,
+        Running,
+        Seen,
+        Step,
+    )
 
 
 # ---- A row pattern as a program, with conditions and measures over numbered values of rows.
@@ -35,12 +49,12 @@ _MOST_SUMMED = 28
 
 
 def require_translatable(node: n.Match) -> None:
-    """Refuse conditions that cannot run whatever the types turn out to be."""
+    """Reject conditions that cannot run whatever the types turn out to be."""
     fields = by_id(node.input.fields)
     for item in node.conditions:
         kinds = []
         for part in item.parts:
-            if isinstance(part, n.Total):
+            if isinstance(part, n.MatchTotal):
                 _running_call(part, node.input)
                 kinds.append(UNKNOWN)
             else:
@@ -86,7 +100,7 @@ class MatchPlan:
         steps, start = compiled(self.node.pattern)
         return Program(steps, start, conditions, tuple(self.groups), self.node.within_us)
 
-    def measures(self) -> tuple[Taken | Totalled, ...]:
+    def measures(self) -> tuple[TakenValue | Totalled, ...]:
         fields = self.node.fields[len(self.node.partition) :]
         pairs = zip(fields, self.node.measures, strict=True)
         return tuple(self._measure(item, part) for item, part in pairs)
@@ -104,14 +118,14 @@ class MatchPlan:
             self.groups.append(group)
         return self.groups.index(group)
 
-    def _measure(self, item: n.Field, part: n.Pick | n.Total) -> Taken | Totalled:
+    def _measure(self, item: n.Field, part: n.Pick | n.MatchTotal) -> TakenValue | Totalled:
         from tidegate.operators.aggregate.functions import Call
-        from tidegate.operators.match.matcher import Taken, Totalled
+        from tidegate.operators.match.matcher import TakenValue, Totalled
 
         group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
         if isinstance(part, n.Pick):
             value = self._value(to_sql(part.value))
-            return Taken(value, result, group, part.last, part.offset, part.back)
+            return TakenValue(value, result, group, part.last, part.offset, part.back)
         own = plan_call(part.call, self.node.input)
         texts = own.argument_sql
         arguments = tuple(self.types.all(texts))
@@ -122,31 +136,31 @@ class MatchPlan:
 
     # Conditions
 
-    def _condition(self, item: n.Condition) -> Condition:
-        from tidegate.operators.match.search import Condition
+    def _condition(self, item: n.Condition) -> CompiledCondition:
+        from tidegate.operators.match.search import CompiledCondition
 
         found = [self._part(part) for part in item.parts]
         test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
-        return Condition(test, tuple(part for part, _ in found))
+        return CompiledCondition(test, tuple(part for part, _ in found))
 
-    def _part(self, part: n.Pick | n.Total) -> tuple[Seen | Here | Running, str]:
+    def _part(self, part: n.Pick | n.MatchTotal) -> tuple[Seen | Here | Running, str]:
         from tidegate.operators.match.search import Here, Seen
 
-        if isinstance(part, n.Total):
+        if isinstance(part, n.MatchTotal):
             return self._running(part)
         sql = to_sql(part.value)
         value, kind = self._value(sql), kind_named(self.types.name(sql))
         if kind == UNKNOWN:
             message = f"values of type {self.types.name(sql)} cannot be compared across rows"
             hint = "read a part of it, or to_json(…) of it."
-            raise Unrunnable(Refusal(message, hint, own_span(part.value)))
+            raise Unrunnable(Rejection(message, hint, own_span(part.value)))
         missing = None if part.missing is None else self._value(to_sql(part.missing))
         if part.is_current:
             return Here(value, part.back, missing), kind
         group = self._group(part.variables)
         return Seen(value, group, part.last, part.offset, part.back, missing), kind
 
-    def _running(self, part: n.Total) -> tuple[Running, str]:
+    def _running(self, part: n.MatchTotal) -> tuple[Running, str]:
         from tidegate.operators.match.search import Running
 
         call = _running_call(part, self.node.input)
@@ -169,7 +183,7 @@ class MatchPlan:
         return Running(call.function, group, self._value(sql), zero, doubles, bits), result
 
 
-def _running_call(part: n.Total, below: n.Node) -> CallPlan:
+def _running_call(part: n.MatchTotal, below: n.Node) -> CallPlan:
     """An aggregate that can be computed row by row; raises Unrunnable."""
     call = plan_call(part.call, below)
     if call.function not in _RUNNING or call.distinct or len(call.argument_sql) > 1:
@@ -190,9 +204,9 @@ def _adds_up(call: CallPlan, kind: str) -> bool:
     return call.function == "sum" and digits <= _MOST_SUMMED
 
 
-def _unrunnable(part: n.Total, message: str) -> Unrunnable:
+def _unrunnable(part: n.MatchTotal, message: str) -> Unrunnable:
     hint = "count, sum, avg, min and max of numbers run in DEFINE; cast, as in CAST(x AS DOUBLE)."
-    return Unrunnable(Refusal(message, hint, own_span(part.call)))
+    return Unrunnable(Rejection(message, hint, own_span(part.call)))
 
 
 # Patterns
@@ -230,7 +244,7 @@ class _Compiler:
             for way in reversed(ways):
                 found = self._fork(way, found, False)
             return found
-        assert isinstance(pattern, pt.Repetition), "what is foreign was refused"
+        assert isinstance(pattern, pt.Repetition), "what is foreign was rejectd"
         return self._repeat(pattern, then)
 
     def _repeat(self, pattern: pt.Repetition, then: int) -> int:
@@ -263,7 +277,7 @@ def _fork(first: int, second: int) -> Step:
     return Fork(first, second)
 
 
-# What it needs to know, and what it refuses
+# What it needs to know, and what it rejects
 
 
 def operands(node: n.Match) -> Iterator[Operands]:
@@ -279,30 +293,30 @@ def operands(node: n.Match) -> Iterator[Operands]:
     yield Operands((node.input,), tuple(totals))
 
 
-def _parts(node: n.Match) -> list[n.Pick | n.Total]:
+def _parts(node: n.Match) -> list[n.Pick | n.MatchTotal]:
     return [*(part for item in node.conditions for part in item.parts), *node.measures]
 
 
-def refusals(node: n.Match) -> Iterator[Refusal]:
+def rejections(node: n.Match) -> Iterator[Rejection]:
     if node.input.changelog is not ChangelogKind.APPEND:
-        yield Refusal(
+        yield Rejection(
             "MATCH_RECOGNIZE over rows that are retracted cannot run",
             "match rows that stay: those of a source, or of windows with EMIT ON WINDOW CLOSE.",
         )
     for part in _parts(node):
         try:
-            if isinstance(part, n.Total):
+            if isinstance(part, n.MatchTotal):
                 plan_call(part.call, node.input)
         except Unrunnable as error:
-            yield error.refusal
+            yield error.rejection
             return
     try:
         require_translatable(node)
     except Unrunnable as error:
-        yield error.refusal
+        yield error.rejection
 
 
-def held_back_us(node: n.Match) -> int | None:
+def output_watermark_delay_us(node: n.Match) -> int | None:
     """Rows of open matches are no older than WITHIN; where nothing goes by time, none counts."""
     return node.within_us or 0
 
@@ -325,7 +339,7 @@ def describe(node: n.Match) -> str:
     )
 
 
-def meaning(node: n.Match, to: Words) -> list[str]:
+def canonical_form(node: n.Match, to: CanonicalWriter) -> list[str]:
     parts = [
         "["
         + " ".join([item.variable, to.text(item.tree), *(_words(p, to) for p in item.parts)])
@@ -334,12 +348,12 @@ def meaning(node: n.Match, to: Words) -> list[str]:
     ]
     words = [to.texts(node.partition), to.texts(node.order), f"({pt.text_of(node.pattern)})"]
     words += [str(node.skip), f"within={node.within_us}", *parts]
-    return [*words, *(_words(part, to) for part in node.measures), *ttl_words(node)]
+    return [*words, *(_words(part, to) for part in node.measures), *canonical_ttl(node)]
 
 
-def _words(part: n.Pick | n.Total, to: Words) -> str:
+def _words(part: n.Pick | n.MatchTotal, to: CanonicalWriter) -> str:
     of = "*" if part.variables is None else "|".join(sorted(part.variables))
-    if isinstance(part, n.Total):
+    if isinstance(part, n.MatchTotal):
         return f"{of}:{to.text(part.call)}"
     way = f"{'last' if part.last else 'first'}{part.offset}-{part.back}"
     missing = "" if part.missing is None else f"?{to.text(part.missing)}"
@@ -364,7 +378,7 @@ def sql(node: n.Match, to: SqlWriter) -> str:
 
 def build(node: n.Match, request: Request) -> Built:
     from tidegate.operators.aggregate.groups import PANE
-    from tidegate.operators.match.matcher import TIME, Match
+    from tidegate.operators.match.matcher import TIME, MatchOperator
 
     columns, types = Columns(), request.types
     plan = MatchPlan(node, types)
@@ -377,14 +391,14 @@ def build(node: n.Match, request: Request) -> Built:
     columns.add_all("v", plan.values)
     columns.add(ARRIVAL_FILE, ARRIVAL_FILE)
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
-    operator = Match(spec, node.ttl_us, limits=request.limits, name=operator_name(node))
+    operator = MatchOperator(spec, node.ttl_us, limits=request.limits, name=operator_name(node))
     if request.keeps_late:
         columns.add_all("l", column_sql(node.input))
         operator = replace(operator, late_rows=_late(operator, node, types))
     return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
 
 
-def _late(operator: Match, node: n.Match, types: Types) -> LateRows:
+def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRows:
     """What comes too late is kept as it was."""
     from tidegate.operators.late_rows import LateRows
 
@@ -405,7 +419,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
         plan.numbers(node.skip.variables),
         node.rows_back,
     )
-    # An aggregate that cannot run is refused now, and not when there is a match.
+    # An aggregate that cannot run is rejectd now, and not when there is a match.
     assert spec.results.groups is not None, "it is made from all calls"
     return spec
 
@@ -414,10 +428,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -1,7 +1,7 @@
 """What DEFINE leaves to the operator, as expressions that it computes value by value.
 
 Types are Spark's, and what comes out is what Spark would give. What cannot be had exactly is
-refused: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
+rejectd: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
 found the types, an unknown one (`?`) fits everywhere.
 """
 
@@ -29,7 +29,7 @@ from tidegate.operators.match.search import (
     Part,
     Scalar,
 )
-from tidegate.physical.operator_kind import Refusal, Unrunnable
+from tidegate.physical.operator_kind import Rejection, Unrunnable
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 
@@ -91,7 +91,7 @@ def scalar_of(variable: str, tree: exp.Expr, kinds: Sequence[str]) -> Scalar:
             raise _Untranslatable(f"it is {found.kind}, and not true or false", tree)
     except _Untranslatable as error:
         message = f"DEFINE {variable}: {error}"
-        raise Unrunnable(Refusal(message, _HINT, own_span(error.tree))) from None
+        raise Unrunnable(Rejection(message, _HINT, own_span(error.tree))) from None
     return found.scalar
 
 

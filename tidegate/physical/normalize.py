@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.physical.canonical import Words, ttl_words
+from tidegate.physical.canonical import CanonicalWriter, canonical_ttl
 from tidegate.physical.operator_kind import Built, OperatorKind, Request
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.plan import nodes as n
@@ -18,9 +18,9 @@ def describe(node: n.Normalize) -> str:
     return f"Normalize upserts by {', '.join(node.key)}"
 
 
-def meaning(node: n.Normalize, to: Words) -> list[str]:
+def canonical_form(node: n.Normalize, to: CanonicalWriter) -> list[str]:
     key = ",".join(to.columns[column] for column in node.key)
-    return [f"key={key}", *ttl_words(node)]
+    return [f"key={key}", *canonical_ttl(node)]
 
 
 def sql(node: n.Normalize, to: SqlWriter) -> str:
@@ -29,7 +29,7 @@ def sql(node: n.Normalize, to: SqlWriter) -> str:
 
 
 def build(node: n.Normalize, request: Request) -> Built:
-    from tidegate.operators.normalize import Normalize
+    from tidegate.operators.normalize import NormalizeOperator
 
     keys = [quoted(column) for column in node.key]
     columns = Columns()
@@ -40,7 +40,7 @@ def build(node: n.Normalize, request: Request) -> Built:
     columns.add(ARRIVAL_ROW, ARRIVAL_ROW)
     kinds = tuple(request.types.all(keys))
     whole = tuple(request.types.columns(node))
-    operator = Normalize(kinds, whole, request.limits, node.ttl_us)
+    operator = NormalizeOperator(kinds, whole, request.limits, node.ttl_us)
     return Built(operator, (columns.port(node.input, hashed=columns.keys, arrival=True),))
 
 
@@ -48,6 +48,6 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
 )

@@ -15,7 +15,7 @@ from tidegate.types import Span
 
 if TYPE_CHECKING:
     from tidegate.operators.operator import Limits, Operator
-    from tidegate.physical.canonical import Words
+    from tidegate.physical.canonical import CanonicalWriter
     from tidegate.physical.stage_sql import PortPlan, SqlWriter
     from tidegate.plan.nodes import Node
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """The reason and what to do instead; `span` if it is not the place of the whole node."""
 
     message: str
@@ -35,9 +35,9 @@ class Refusal:
 class Unrunnable(Exception):
     """A node cannot run for a reason that shows only when it is planned in detail."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.message)
+        self.rejection = rejection
         # The node, once it is known which one was planned.
         self.node: Node | None = None
 
@@ -59,7 +59,7 @@ class Built:
     operator: Operator
     ports: tuple[PortPlan, ...]
     # Windows of processing time: the clock of the epochs takes the place of the watermark.
-    by_clock: bool = False
+    by_processing_time: bool = False
 
 
 def _never(node: Any, has_watermark: bool) -> bool:
@@ -82,16 +82,16 @@ class OperatorKind:
     describe: Callable[[Any], str]
     build: Callable[[Any, Request], Built]
     # What its state means, besides what is below it.
-    meaning: Callable[[Any, Words], list[str]]
+    canonical_form: Callable[[Any, CanonicalWriter], list[str]]
     # The node over its inputs as Spark SQL: the columns and types are right, the rows may not be.
     sql: Callable[[Any, SqlWriter], str]
     # The expressions whose types it must know.
     operands: Callable[[Any], Iterator[Operands]] = _none
     # Why a node of this kind cannot run.
-    refusals: Callable[[Any], Iterator[Refusal]] = _none
+    rejections: Callable[[Any], Iterator[Rejection]] = _none
     # How far behind the watermark the times of rows can be that come out after it; None: nobody
-    # can tell, and it refuses the node.
-    held_back_us: Callable[[Any], int | None] = _zero
+    # can tell, and it rejects the node.
+    output_watermark_delay_us: Callable[[Any], int | None] = _zero
     # Whether neither an epoch nor the watermark makes a node give something out.
     waits_for_end: Callable[[Any, bool], bool] = _never
     # Whether it can hold its changes back for EMIT EVERY.
@@ -102,26 +102,31 @@ def _of_stages(node: Any, to: Any) -> Any:
     raise AssertionError("stages have such nodes too, and print them")
 
 
-def unbuilt(
+def unsupported(
     name: Callable[[Any], str],
     describe: Callable[[Any], str],
-    meaning: Callable[[Any, Words], list[str]] = _of_stages,
+    canonical_form: Callable[[Any, CanonicalWriter], list[str]] = _of_stages,
     sql: Callable[[Any, SqlWriter], str] = _of_stages,
 ) -> OperatorKind:
     """A kind of node that the language knows and that cannot run yet."""
 
-    def refuse(node: n.Node) -> Iterator[Refusal]:
-        yield Refusal(
+    def reject(node: n.Node) -> Iterator[Rejection]:
+        yield Rejection(
             f"the operator {name(node)} cannot run yet",
             "projections, filters, UNION ALL, LATERAL VIEW, windows, aggregates, DISTINCT, top-N, "
             "OVER, interval, window, regular, temporal and ASOF joins run.",
         )
 
     def build(node: n.Node, request: Request) -> Built:
-        raise AssertionError(f"{name(node)} was refused")
+        raise AssertionError(f"{name(node)} was rejectd")
 
     return OperatorKind(
-        name=name, describe=describe, build=build, meaning=meaning, sql=sql, refusals=refuse
+        name=name,
+        describe=describe,
+        build=build,
+        canonical_form=canonical_form,
+        sql=sql,
+        rejections=reject,
     )
 
 

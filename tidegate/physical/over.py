@@ -11,16 +11,16 @@ from sqlglot import exp
 from tidegate.columns import OP
 from tidegate.physical.canonical import (
     CallPlan,
-    Words,
-    in_words,
+    CanonicalWriter,
+    canonical_expression,
+    canonical_ttl,
     ordered_by,
     ordering,
     plan_call,
     text_of,
-    ttl_words,
 )
 from tidegate.physical.join import closing_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request, Unrunnable
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
@@ -28,10 +28,10 @@ from tidegate.plan.bind.functions import NEWEST
 from tidegate.plan.nodes.over import (
     OF_WHOLE_PARTITIONS,
     Bound,
-    Looks,
-    looks_of,
+    WindowFunction,
     time_of,
     whole_number,
+    window_functions_of,
 )
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRows
     from tidegate.operators.operator import Operator
     from tidegate.operators.over.frames import Frame
-    from tidegate.operators.over.functions import Function, OverSpec
+    from tidegate.operators.over.functions import OverFunction, OverSpec
 
 _RANKS = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS
 _DAY_US = 86_400_000_000
@@ -54,7 +54,7 @@ _DAY_US = 86_400_000_000
 class FunctionPlan:
     """A function: the SQL of its arguments, and of what it gives where there is no value."""
 
-    looks: Looks
+    looks: WindowFunction
     text: str
     arguments: tuple[str, ...] = ()
     default: str | None = None
@@ -63,19 +63,19 @@ class FunctionPlan:
     call: CallPlan | None = None
 
 
-def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
+def plan_function(looks: WindowFunction, below: n.Node) -> FunctionPlan:
     """Take a function apart; an error says what of it cannot run."""
-    text = in_words(looks.window, below)
+    text = canonical_expression(looks.window, below)
     if any(part.meta.get(NEWEST) for part in looks.order):
         raise Unrunnable(
-            Refusal(
+            Rejection(
                 "each row that comes would be the first, and all others would get new numbers",
                 "keep the last ones only: QUALIFY row_number() OVER (… ORDER BY PROCTIME() DESC) "
                 "<= 10; or number upwards: ORDER BY PROCTIME().",
                 own_span(looks.window),
             )
         )
-    _refuse_frame(looks, text)
+    _reject_frame(looks, text)
     numbers = [bound for bound in (looks.start, looks.end) if bound.value and not bound.is_interval]
     if looks.by_rows is False and numbers and time_of(looks, below.fields) is not None:
         raise _unrunnable(looks, f"{text}: the distance between times is an interval")
@@ -86,7 +86,7 @@ def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
     if looks.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
         name = looks.name.lower()
         hint = f"say of what: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
-        raise Unrunnable(Refusal(f"{text} has no argument", hint, own_span(looks.window)))
+        raise Unrunnable(Rejection(f"{text} has no argument", hint, own_span(looks.window)))
     if looks.name in ("LAG", "LEAD"):
         if looks.shift is None:
             raise _unrunnable(looks, f"{text} looks at a row that differs from row to row")
@@ -99,7 +99,7 @@ def plan_function(looks: Looks, below: n.Node) -> FunctionPlan:
     return FunctionPlan(looks, text, tuple(call.argument_sql), call=call)
 
 
-def _refuse_frame(looks: Looks, text: str) -> None:
+def _reject_frame(looks: WindowFunction, text: str) -> None:
     spec = looks.window.args.get("spec")
     kind = str(spec.args.get("kind")).upper() if spec is not None else "RANGE"
     if kind not in ("ROWS", "RANGE") or (spec is not None and spec.args.get("exclude")):
@@ -109,7 +109,7 @@ def _refuse_frame(looks: Looks, text: str) -> None:
         raise _unrunnable(looks, f"{text}: {message}")
 
 
-def _number(looks: Looks, place: int, default: int | None, text: str) -> int:
+def _number(looks: WindowFunction, place: int, default: int | None, text: str) -> int:
     parts = looks.call.expressions
     number = whole_number(parts[place]) if len(parts) > place else default
     if number is None or number < 1:
@@ -121,12 +121,12 @@ def _is_null(tree: exp.Expr) -> bool:
     return isinstance(tree.unnest(), exp.Null)
 
 
-def _unrunnable(looks: Looks, message: str) -> Unrunnable:
+def _unrunnable(looks: WindowFunction, message: str) -> Unrunnable:
     hint = "write ROWS or RANGE BETWEEN … AND … with constants, such as 10 PRECEDING or INTERVAL "
-    return Unrunnable(Refusal(message, f"{hint}'1' HOUR PRECEDING.", own_span(looks.window)))
+    return Unrunnable(Rejection(message, f"{hint}'1' HOUR PRECEDING.", own_span(looks.window)))
 
 
-# What it needs to know, and what it refuses
+# What it needs to know, and what it rejects
 
 
 def operands(node: n.Over) -> Iterator[Operands]:
@@ -137,27 +137,31 @@ def operands(node: n.Over) -> Iterator[Operands]:
     yield Operands((node.input,), tuple(texts))
 
 
-def refusals(node: n.Over) -> Iterator[Refusal]:
+def rejections(node: n.Over) -> Iterator[Rejection]:
     for looks in node.looks:
         try:
             plan_function(looks, node.input)
         except Unrunnable as error:
-            yield error.refusal
-    if held_back_us(node) is None:
-        yield Refusal(
+            yield error.rejection
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "OVER over sessions whose rows keep another event time cannot run yet",
             "leave that column out.",
         )
 
 
-def held_back_us(node: n.Over) -> int | None:
+def output_watermark_delay_us(node: n.Over) -> int | None:
     if node.mode is n.OverMode.TIME and node.time_field is not None:
         if node.rows_ahead:
             # Nothing above goes by time.
             return 0
-        behind = node.time_field.held_back_us(node.fields)
+        behind = node.time_field.output_watermark_delay_us(node.fields)
         return None if behind is None else behind + node.time_ahead_us
-    return 0 if node.closing_field is None else node.closing_field.held_back_us(node.fields)
+    return (
+        0
+        if node.closing_field is None
+        else node.closing_field.output_watermark_delay_us(node.fields)
+    )
 
 
 def waits_for_end(node: n.Over, has_watermark: bool) -> bool:
@@ -174,8 +178,8 @@ def describe(node: n.Over) -> str:
     return "Over " + ", ".join(text_of(function) for function in node.functions)
 
 
-def meaning(node: n.Over, to: Words) -> list[str]:
-    return [node.mode.name.lower(), to.texts(node.functions), *ttl_words(node)]
+def canonical_form(node: n.Over, to: CanonicalWriter) -> list[str]:
+    return [node.mode.name.lower(), to.texts(node.functions), *canonical_ttl(node)]
 
 
 def sql(node: n.Over, to: SqlWriter) -> str:
@@ -203,7 +207,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
         return part
 
     typed = function.copy().transform(plain)
-    if looks_of(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
+    if window_functions_of(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
         # By arrival: nothing else is equal.
         typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
     return typed
@@ -267,19 +271,19 @@ def _moment(item: n.Field) -> str:
 
 def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
     from tidegate.operators.over.partitions import WholePartitions
-    from tidegate.operators.over.streaming import Over
-    from tidegate.operators.top_n.updating import ChangingTopN
+    from tidegate.operators.over.streaming import OverOperator
+    from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN
 
     limits, name = request.limits, operator_name(node)
     closes = node.closing_field is not None
     if node.mode is n.OverMode.TIME:
-        return Over(spec, closes, node.ttl_us, limits=limits, name=name)
+        return OverOperator(spec, closes, node.ttl_us, limits=limits, name=name)
     whole, start = WholePartitions(spec), _start(node)
     if node.mode is n.OverMode.WINDOW:
         return WindowTopN(whole, limits=limits, start=start, name=name)
     changes = node.mode is n.OverMode.CHANGES
-    return ChangingTopN(
+    return UpdatingTopN(
         whole,
         retracts=carries_op(node.input),
         closes=changes and closes,
@@ -313,7 +317,7 @@ def _needed(operator: Operator) -> pa.Schema:
     """What it packs of a row, without what it counts."""
     from tidegate.operators.aggregate.groups import SEEN
 
-    schema = operator.packed[0][0]
+    schema = operator.shuffle_schemas[0][0]
     place = schema.get_field_index(SEEN)
     return schema if place < 0 else schema.remove(place)
 
@@ -355,26 +359,28 @@ def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
 
 def _function(
     plan: FunctionPlan, sort: int, ordered_by: pa.DataType | None, types: Types, name: str
-) -> Function:
+) -> OverFunction:
     from tidegate.operators.aggregate.functions import Call
     from tidegate.operators.over.frames import Frame
-    from tidegate.operators.over.functions import Function
+    from tidegate.operators.over.functions import OverFunction
     from tidegate.physical.typed import arrow_type
 
     looks, result = plan.looks, arrow_type(name)
     if looks.name in _RANKS:
-        return Function(looks.name, result, sort, buckets=plan.number)
+        return OverFunction(looks.name, result, sort, buckets=plan.number)
     arguments = tuple(types.all(plan.arguments))
     default = plan.default is not None
     if plan.shift is not None:
         if not looks.ignores_nulls or plan.shift == 0:
-            return Function(looks.name, result, sort, plan.shift, default, argument=arguments[0])
+            return OverFunction(
+                looks.name, result, sort, plan.shift, default, argument=arguments[0]
+            )
         # The nth value that is not NULL, from the current row on.
         ahead = plan.shift > 0
         call = Call("nth_value" if ahead else "lag", plan.text, arguments, result)
         call = replace(call, constants=(abs(plan.shift), True))
         frame = Frame(True, 1, None) if ahead else Frame(True, None, -1)
-        return Function(looks.name, result, sort, default=default, frame=frame, call=call)
+        return OverFunction(looks.name, result, sort, default=default, frame=frame, call=call)
     frame = _frame(looks, ordered_by)
     if plan.call is None:
         call = Call("nth_value", plan.text, arguments, result)
@@ -383,10 +389,10 @@ def _function(
         own = plan.call
         call = Call(own.function, plan.text, arguments, result, own.distinct, own.filtered)
         call = replace(call, constants=own.constants)
-    return Function(looks.name, result, sort, frame=frame, call=call)
+    return OverFunction(looks.name, result, sort, frame=frame, call=call)
 
 
-def _frame(looks: Looks, ordered_by: pa.DataType | None) -> Frame:
+def _frame(looks: WindowFunction, ordered_by: pa.DataType | None) -> Frame:
     from tidegate.operators.over.frames import Frame
 
     ends = [_offset(bound, ordered_by) for bound in (looks.start, looks.end)]
@@ -406,10 +412,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -7,19 +7,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Column, LookupTable, SideStream
-from tidegate.columns import BAD_MARK, LIVE, MARK, OP, ORIGIN, SIDE
+from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, OP, ORIGIN, SELECTED
 from tidegate.errors import RunError
 from tidegate.operators.operator import Limits, Operator
 from tidegate.operators.vectorized import VectorStage
 from tidegate.operators.watermark import Origin
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.lookup import Wanted, enrich_sql, require_known_types, table_of, wanted
-from tidegate.physical.operator_kind import Built, Refusal, Request, Unrunnable
+from tidegate.physical.lookup import (
+    LookupColumns,
+    enrich_sql,
+    require_known_types,
+    table_of,
+    wanted,
+)
+from tidegate.physical.operator_kind import Built, Rejection, Request, Unrunnable
 from tidegate.physical.stage_sql import (
     Guard,
     LastWriter,
+    MaskedWriter,
     PortPlan,
-    TickedWriter,
     carries_op,
     micros,
     output_sql,
@@ -53,10 +59,10 @@ if TYPE_CHECKING:
 
 
 def require_fitting(late: LateStream, node: n.Node) -> None:
-    """Refuse columns whose types turn out to differ; the validator knows declared types alone."""
+    """Reject columns whose types turn out to differ; the validator knows declared types alone."""
     for one, other in late.clashes:
         error = Unrunnable(
-            Refusal(
+            Rejection(
                 f"rows can be too late in {len(late.inputs)} places of this query, and their "
                 f"columns {one.name} have the types {one.type} and {other.type}",
                 "CAST one of them to the type of the other, or rename it, in a subquery below.",
@@ -73,10 +79,10 @@ def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
     judges = dict.fromkeys(item.judge for item in late.inputs)
     lines = [line for judge in judges for line in canonical(judge).splitlines()]
     columns = (*found, *side.columns[len(found) :])
-    return replace(side, columns=columns, meaning="; ".join(lines))
+    return replace(side, columns=columns, canonical_form="; ".join(lines))
 
 
-def is_judge(late: LateStream | None, node: n.Node) -> bool:
+def is_late_operator(late: LateStream | None, node: n.Node) -> bool:
     """Whether a node finds rows that a late stream wants."""
     return late is not None and any(item.judge is node for item in late.inputs)
 
@@ -117,7 +123,11 @@ class ScanPlan:
         """The event time of a row in microseconds; `bad` is true for records of no use."""
         watermark = self.node.source.watermark if isinstance(self.node, n.Scan) else None
         time = micros(quoted(watermark.column)) if watermark else "CAST(NULL AS BIGINT)"
-        return time if bad is None else f"CASE WHEN {bad} THEN {BAD_MARK + 1}L - 1L ELSE {time} END"
+        return (
+            time
+            if bad is None
+            else f"CASE WHEN {bad} THEN {INVALID_TIME + 1}L - 1L ELSE {time} END"
+        )
 
     @property
     def late_of(self) -> str | None:
@@ -148,7 +158,7 @@ class EnrichPlan:
 
     node: n.Join
     table: LookupTable
-    wanted: Wanted
+    wanted: LookupColumns
     # What the rows that ask have, and what is made of the answers in the view `asked`.
     below: str
     leaves: tuple[LeafPlan, ...]
@@ -184,10 +194,10 @@ class OperatorPlan:
     node: n.Node
     operator: Operator
     ports: tuple[FedPort, ...]
-    by_clock: bool
-    held_back_us: int
+    by_processing_time: bool
+    output_watermark_delay_us: int
     # What its state means: a canonical text of the operator and of everything below it.
-    meaning: str
+    canonical_form: str
     view: str
     arrival: bool
     clocked: bool
@@ -280,7 +290,7 @@ class _Planner:
         only = _only_leaf(leaves)
         samples = any(isinstance(leaf, ScanPlan) and leaf.has_time for leaf in row_leaves(leaves))
         writer = LastWriter(views.get, self.clocked, samples, self.guard)
-        sql = output_sql(self.root, views.get, writer, (ORIGIN, MARK, LIVE, SIDE))
+        sql = output_sql(self.root, views.get, writer, (ORIGIN, EVENT_TIME, SELECTED, CONTROL))
         operators = tuple(sorted(self.operators, key=lambda item: item.number))
         assert len(self.scans) == len(list(all_scans(self.stage))), "every scan is planned once"
         return PhysicalPlan(
@@ -311,7 +321,7 @@ class _Planner:
         node = leaf.node
         table = table_of(node).table
         leaves = self._leaves(leaf.input, arrival)
-        writer = TickedWriter(_views(leaves).get, arrival, self.clocked, self.guard)
+        writer = MaskedWriter(_views(leaves).get, arrival, self.clocked, self.guard)
         try:
             asked = wanted(node, self.types)
             require_known_types(asked.columns, table.name)
@@ -348,9 +358,9 @@ class _Planner:
     def _operator(self, leaf: StatefulNode, arrival: bool) -> OperatorPlan:
         number = FIRST_OPERATOR + self.numbered
         self.numbered += 1
-        built = self._built(leaf, is_judge(self.late_of, leaf.node))
+        built = self._built(leaf, is_late_operator(self.late_of, leaf.node))
         operator = built.operator
-        if self.late_of is not None and is_judge(self.late_of, leaf.node):
+        if self.late_of is not None and is_late_operator(self.late_of, leaf.node):
             operator = in_late_stream(operator, leaf.node, self.late_of, self.types)
             self.late = operator.late
         ports = tuple(
@@ -362,8 +372,8 @@ class _Planner:
             leaf.node,
             operator,
             ports,
-            built.by_clock,
-            leaf.kind.held_back_us(leaf.node) or 0,
+            built.by_processing_time,
+            leaf.kind.output_watermark_delay_us(leaf.node) or 0,
             canonical(leaf.node),
             self._view("operator", number - FIRST_OPERATOR),
             arrival,
@@ -379,17 +389,17 @@ class _Planner:
             error.node = leaf.node
             raise
         except RunError as error:
-            refusal = Unrunnable(Refusal(error.message, error.hint))
-            refusal.node = leaf.node
-            raise refusal from None
+            rejection = Unrunnable(Rejection(error.message, error.hint))
+            rejection.node = leaf.node
+            raise rejection from None
 
     def _port(self, port: PortPlan, stage: Stage) -> FedPort:
         leaves = self._leaves(stage, port.arrival)
         origins = _origins(leaves)
         if _is_mark(stage, port.time_id):
-            port = port.with_pane(MARK)
-        writer = TickedWriter(_views(leaves).get, port.arrival, self.clocked, self.guard)
-        hidden = [MARK, LIVE, SIDE]
+            port = port.with_pane(EVENT_TIME)
+        writer = MaskedWriter(_views(leaves).get, port.arrival, self.clocked, self.guard)
+        hidden = [EVENT_TIME, SELECTED, CONTROL]
         several = any(isinstance(leaf, ScanPlan) and leaf.partitioned for leaf in leaves)
         hidden += [ORIGIN] if several or len(origins) > 1 else []
         below = writer.guarded(port.node, [made for _, made in port.stage])
@@ -457,7 +467,12 @@ def runner_of(plan: OperatorPlan) -> Runner:
         for number, fed in enumerate(plan.ports)
     )
     return Runner(
-        plan.number, plan.operator, origins, plan.by_clock, plan.held_back_us, plan.meaning
+        plan.number,
+        plan.operator,
+        origins,
+        plan.by_processing_time,
+        plan.output_watermark_delay_us,
+        plan.canonical_form,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidegate.physical import aggregate, distinct, hold, join, match, normalize, over, top_n
 from tidegate.physical import asof as nearest_join
-from tidegate.physical.canonical import Words, names_of, text_of
-from tidegate.physical.operator_kind import OperatorKind, unbuilt
+from tidegate.physical.canonical import CanonicalWriter, names_of, text_of
+from tidegate.physical.operator_kind import OperatorKind, unsupported
 from tidegate.physical.stage_sql import SqlWriter
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
@@ -34,7 +34,7 @@ def _window_name(node: n.Window) -> str:
     return "processing_time_window" if node.spec.processing_time else "session_window"
 
 
-def _sort_meaning(node: n.Sort, to: Words) -> list[str]:
+def _sort_meaning(node: n.Sort, to: CanonicalWriter) -> list[str]:
     return [to.texts(node.order)]
 
 
@@ -43,7 +43,7 @@ def _sort_sql(node: n.Sort, to: SqlWriter) -> str:
     return f"SELECT {', '.join(to.ids(node))} FROM {to.child(node.input)} ORDER BY {keys}"
 
 
-def _limit_meaning(node: n.Limit, to: Words) -> list[str]:
+def _limit_meaning(node: n.Limit, to: CanonicalWriter) -> list[str]:
     return [to.text(node.count), to.text(node.offset)]
 
 
@@ -53,11 +53,11 @@ def _limit_sql(node: n.Limit, to: SqlWriter) -> str:
     return text + (f" OFFSET {to_sql(node.offset)}" if node.offset is not None else "")
 
 
-SORT = unbuilt(lambda node: "sort", _sort, _sort_meaning, _sort_sql)
-LIMIT = unbuilt(lambda node: "limit", _limit, _limit_meaning, _limit_sql)
-SET_OPERATION = unbuilt(lambda node: node.operation.lower(), _set_operation)
-WINDOW = unbuilt(_window_name, _window)
-SUBQUERY = unbuilt(lambda node: "subquery", lambda node: node.label())
+SORT = unsupported(lambda node: "sort", _sort, _sort_meaning, _sort_sql)
+LIMIT = unsupported(lambda node: "limit", _limit, _limit_meaning, _limit_sql)
+SET_OPERATION = unsupported(lambda node: node.operation.lower(), _set_operation)
+WINDOW = unsupported(_window_name, _window)
+SUBQUERY = unsupported(lambda node: "subquery", lambda node: node.label())
 
 
 _KINDS: dict[type[n.Node], OperatorKind] = {

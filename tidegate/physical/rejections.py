@@ -1,4 +1,4 @@
-"""Refuses what cannot run, at its place in the query: TG-501 and TG-505 come from here."""
+"""Rejects what cannot run, at its place in the query: TG-501 and TG-505 come from here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidegate.catalog.objects import SideKind, Stream
-from tidegate.errors import Place, RunError, not_built
+from tidegate.errors import Location, RunError, unsupported_error
 from tidegate.physical import lookup
 from tidegate.physical.fingerprint import canonical
-from tidegate.physical.operator_kind import Refusal, reads_user_functions
+from tidegate.physical.operator_kind import Rejection, reads_user_functions
 from tidegate.physical.stage_sql import GENERATORS
 from tidegate.physical.stages import Stage, all_enriched, all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
@@ -25,10 +25,10 @@ class _Places:
     stream: Stream
     plan: n.Node
 
-    def of(self, node: n.Node, span: Span | None = None) -> Place:
+    def of(self, node: n.Node, span: Span | None = None) -> Location:
         origin = self.stream.origin
         at = self._span(node, span) or self.stream.statement.span
-        return Place(origin.text, at.start, at.end, origin.file)
+        return Location(origin.text, at.start, at.end, origin.file)
 
     def _span(self, wanted: n.Node, span: Span | None) -> Span | None:
         for node in n.walk(self.plan, into_inlined=False):
@@ -43,26 +43,28 @@ def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     """Everything in the plan of a stream that cannot run."""
     places = _Places(stream, plan)
     return [
-        not_built(refusal.message, refusal.hint, places.of(node, refusal.span))
-        for node, refusal in _refusals(stream, plan_stages(plan))
+        unsupported_error(rejection.message, rejection.hint, places.of(node, rejection.span))
+        for node, rejection in _rejections(stream, plan_stages(plan))
     ]
 
 
-def refused(stream: Stream, plan: n.Emit, node: n.Node, refusal: Refusal) -> RunError:
+def rejectd(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
     """The error for what showed when the types were known."""
-    return not_built(refusal.message, refusal.hint, _Places(stream, plan).of(node, refusal.span))
+    return unsupported_error(
+        rejection.message, rejection.hint, _Places(stream, plan).of(node, rejection.span)
+    )
 
 
-def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+def _rejections(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     yield from _asked_twice(stage)
     yield from _failed_readers(stage)
     for enriched in all_enriched(stage):
-        for refusal in lookup.refusals(enriched.node):
-            yield enriched.node, refusal
+        for rejection in lookup.rejections(enriched.node):
+            yield enriched.node, rejection
         yield from _of_stage(enriched.node.left)
     for leaf in all_stateful(stage):
-        for refusal in leaf.kind.refusals(leaf.node):
-            yield leaf.node, refusal
+        for rejection in leaf.kind.rejections(leaf.node):
+            yield leaf.node, rejection
         for below in leaf.inputs:
             yield from _of_stage(below.node)
     guarded = stream.on_error == "dead_letter"
@@ -77,7 +79,7 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
         if not leaf.kind.takes_every:
             yield (
                 stage.node,
-                Refusal(
+                Rejection(
                     f"EMIT EVERY over the operator {leaf.name} cannot run yet",
                     "use EMIT ON UPDATE, which gives out what changed in each epoch.",
                     emit.span,
@@ -85,7 +87,7 @@ def _refusals(stream: Stream, stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
             )
 
 
-def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """What fails in ways that cannot be told row by row."""
     for node in n.walk(stage.node):
         what = None
@@ -98,19 +100,19 @@ def _unguarded(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
         if what is not None:
             yield (
                 node,
-                Refusal(
+                Rejection(
                     f"{what} in a stream with on_error = 'dead_letter' cannot run yet",
                     "leave on_error out, and use TRY_CAST and NULLIF where values may fail.",
                 ),
             )
 
 
-def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     for scan in all_scans(stage):
         if isinstance(scan, n.SideScan) and scan.side.holds is SideKind.FAILED_ROWS:
             yield (
                 scan,
-                Refusal(
+                Rejection(
                     f"a stream that reads {scan.side.name}, the dead letters of the stream "
                     f"{scan.side.parent}, cannot run yet",
                     f"put a sink on it: CREATE SINK letters FROM {scan.side.name} WITH (…).",
@@ -118,28 +120,28 @@ def _failed_readers(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
             )
 
 
-def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Refusal]]:
+def _asked_twice(stage: Stage) -> Iterator[tuple[n.Node, Rejection]]:
     """Rows of a lookup that a query reads twice would be asked for twice, with two answers."""
     known: set[str] = set()
     for enriched in all_enriched(stage):
         table = enriched.node.right
-        if not isinstance(table, n.LookupScan) or table.table.steady:
+        if not isinstance(table, n.LookupScan) or table.table.consistent_in_epoch:
             continue
-        meaning = canonical(enriched.node)
-        if meaning in known:
+        canonical_form = canonical(enriched.node)
+        if canonical_form in known:
             yield (
                 enriched.node,
-                Refusal(
+                Rejection(
                     f"the rows that {table.table.name} is asked for are read twice by this query, "
                     f"and {table.table.name} may give two answers",
                     "look up after the join, union or subquery that reads the rows twice; a lookup "
                     "table on files gives all who ask in an epoch the same answer.",
                 ),
             )
-        known.add(meaning)
+        known.add(canonical_form)
 
 
-def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:
+def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Rejection]]:
     """What a stage whose rows carry time cannot compute."""
     if not node.stateless:
         return
@@ -149,14 +151,14 @@ def _of_stage(node: n.Node) -> Iterator[tuple[n.Node, Refusal]]:
             known = ", ".join(sorted(item.lower() for item in GENERATORS))
             yield (
                 node,
-                Refusal(f"{name.lower()} below an operator cannot run yet", f"use {known}."),
+                Rejection(f"{name.lower()} below an operator cannot run yet", f"use {known}."),
             )
     for child in node.inputs:
         yield from _of_stage(child)
 
 
 def require_end(stream: Stream, plan: n.Emit) -> None:
-    """Refuse a stream that says nothing before its input ends, if that is not waited for."""
+    """Reject a stream that says nothing before its input ends, if that is not waited for."""
     for leaf in all_stateful(plan_stages(plan)):
         node = leaf.node
         watermark = all(child.has_watermark for child in node.inputs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.catalog.objects import Source
-from tidegate.operators.vectorized import Cast, Column, Vector
+from tidegate.operators.vectorized import Cast, Vector, VectorColumn
 from tidegate.physical.planner import ScanPlan
 from tidegate.physical.typed import arrow_type
 from tidegate.physical.vectorized import Known, Untranslatable, known, translated
@@ -52,7 +52,7 @@ class _Columns:
     def of(self, name: str) -> Known:
         column = self.columns[name.lower()]
         if column.computed is None:
-            return known(Column(column.name), str(column.type))
+            return known(VectorColumn(column.name), str(column.type))
         tree = column.computed.copy()
         inner = {part.name.lower(): self.of(part.name) for part in tree.find_all(exp.Column)}
         lowered = tree.transform(_lowered)

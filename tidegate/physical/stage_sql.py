@@ -18,15 +18,15 @@ from tidegate.columns import (
     ARRIVAL,
     ARRIVAL_FILE,
     ARRIVAL_ROW,
-    BAD_MARK,
+    CONTROL,
+    EVENT_TIME,
+    INVALID_TIME,
     LETTER,
     LETTER_COLUMNS,
-    LIVE,
-    MARK,
     NOW,
     OP,
     ORIGIN,
-    SIDE,
+    SELECTED,
 )
 from tidegate.physical.typed import Types
 from tidegate.plan import nodes as n
@@ -312,11 +312,11 @@ class Guard:
             f"THEN {text_literal(_in_words(sql, node))}"
             for sql in risky
         )
-        tried = f"explode(array(CASE WHEN {LIVE} THEN CASE {tests} END END)) AS {_FAILED}"
-        side = f"CASE WHEN {_FAILED} IS NULL THEN {SIDE} ELSE {self._letter(node)} END"
+        tried = f"explode(array(CASE WHEN {SELECTED} THEN CASE {tests} END END)) AS {_FAILED}"
+        side = f"CASE WHEN {_FAILED} IS NULL THEN {CONTROL} ELSE {self._letter(node)} END"
         return (
-            f"(SELECT * EXCEPT ({LIVE}, {SIDE}, {_FAILED}), "
-            f"{LIVE} AND {_FAILED} IS NULL AS {LIVE}, {side} AS {SIDE} "
+            f"(SELECT * EXCEPT ({SELECTED}, {CONTROL}, {_FAILED}), "
+            f"{SELECTED} AND {_FAILED} IS NULL AS {SELECTED}, {side} AS {CONTROL} "
             f"FROM (SELECT *, {tried} FROM {rows}))"
         )
 
@@ -356,12 +356,12 @@ _NONE: Mapping[str, str | None] = {}
 GENERATORS = _OF_COLLECTION | _OUTER.keys() | _ALWAYS
 
 
-def when_live(sql: str) -> str:
+def when_selected(sql: str) -> str:
     """An expression that is computed for rows only."""
-    return f"CASE WHEN {LIVE} THEN {sql} END"
+    return f"CASE WHEN {SELECTED} THEN {sql} END"
 
 
-class TickedWriter(SqlWriter):
+class MaskedWriter(SqlWriter):
     """Prints a stage with the hidden columns; its leaves have them already."""
 
     def __init__(
@@ -373,10 +373,10 @@ class TickedWriter(SqlWriter):
     ) -> None:
         super().__init__(leaf)
         self.guard = guard
-        self.carried: tuple[str, ...] = (ORIGIN, MARK, SIDE)
+        self.carried: tuple[str, ...] = (ORIGIN, EVENT_TIME, CONTROL)
         self.carried += (ARRIVAL_FILE, ARRIVAL_ROW) if with_arrival else ()
         self.carried += (NOW,) if with_now else ()
-        self.hidden = (*self.carried, LIVE)
+        self.hidden = (*self.carried, SELECTED)
 
     def child(self, node: n.Node) -> str:
         view = self.leaf(node)
@@ -394,9 +394,11 @@ class TickedWriter(SqlWriter):
 
     def _filter(self, node: n.Filter) -> str:
         kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
-        live = f"CASE WHEN {LIVE} THEN coalesce({printed(node.condition)}, false) ELSE false END"
+        live = (
+            f"CASE WHEN {SELECTED} THEN coalesce({printed(node.condition)}, false) ELSE false END"
+        )
         below = self.guarded(node.input, [printed(node.condition)])
-        return f"SELECT {', '.join(kept)}, {live} AS {LIVE} FROM {below}"
+        return f"SELECT {', '.join(kept)}, {live} AS {SELECTED} FROM {below}"
 
     def _project(self, node: n.Project) -> str:
         if self.guard is None:
@@ -415,7 +417,7 @@ class TickedWriter(SqlWriter):
 
     def _projected(self, expression: exp.Expr) -> str:
         plain = isinstance(expression.unnest(), exp.Column | exp.Literal)
-        return printed(expression) if plain else when_live(printed(expression))
+        return printed(expression) if plain else when_selected(printed(expression))
 
     def _explode(self, node: n.Explode) -> str:
         names = ", ".join(quoted(name) for name in node.generated)
@@ -424,19 +426,19 @@ class TickedWriter(SqlWriter):
         name = _OUTER.get(name, name)
         arguments = [to_sql(part) for part in node.generator.expressions]
         below = self.guarded(node.input, arguments)
-        live = LIVE
+        live = SELECTED
         if name in _OF_COLLECTION:
             if not outer:
                 has = f"coalesce(size({arguments[0]}) > 0, false)"
-                live = f"CASE WHEN {LIVE} THEN {has} ELSE false END"
-            arguments[0] = when_live(arguments[0])
+                live = f"CASE WHEN {SELECTED} THEN {has} ELSE false END"
+            arguments[0] = when_selected(arguments[0])
         call = f"{name.lower()}({', '.join(arguments)})"
         generated = set(node.generated)
         kept = [quoted(item.id) for item in node.fields if item.id not in generated]
         kept += self._op(node)
         own = [quoted(name) for name in node.generated]
         return (
-            f"SELECT {', '.join([*kept, *own, *self.carried])}, {live} AS {LIVE} "
+            f"SELECT {', '.join([*kept, *own, *self.carried])}, {live} AS {SELECTED} "
             f"FROM {below} LATERAL VIEW OUTER {call} generated AS {names}"
         )
 
@@ -444,21 +446,21 @@ class TickedWriter(SqlWriter):
         return self.guard is not None or super()._filters(node)
 
     def _computed(self, sql: str) -> str:
-        return when_live(sql)
+        return when_selected(sql)
 
     def _bounds(self, spec: n.WindowSpec, us: str) -> str:
         # A row that is turned off has no time, and so no window; it must stay all the same.
         return window_bounds(spec, us).replace("explode(", "explode_outer(", 1)
 
     def _hidden_where(self, condition: str) -> list[str]:
-        return [*self.carried, f"{LIVE} AND {condition} AS {LIVE}"]
+        return [*self.carried, f"{SELECTED} AND {condition} AS {SELECTED}"]
 
     def _only(self, node: n.Node, condition: str) -> str:
-        live = f"{LIVE} AND coalesce({condition}, false) AS {LIVE}"
-        return f"SELECT * EXCEPT ({LIVE}), {live} FROM {self.child(node)}"
+        live = f"{SELECTED} AND coalesce({condition}, false) AS {SELECTED}"
+        return f"SELECT * EXCEPT ({SELECTED}), {live} FROM {self.child(node)}"
 
 
-class LastWriter(TickedWriter):
+class LastWriter(MaskedWriter):
     """Prints the stage that feeds sinks: rows that are filtered out go, but for some of them, whose
     time is looked at (`samples`). So the time that is shown is never too late."""
 
@@ -469,19 +471,24 @@ class LastWriter(TickedWriter):
         self.samples = samples
 
     def _filter(self, node: n.Filter) -> str:
-        condition = f"CASE WHEN {LIVE} THEN {printed(node.condition)} ELSE true END"
+        condition = f"CASE WHEN {SELECTED} THEN {printed(node.condition)} ELSE true END"
         rows = self.guarded(node.input, [printed(node.condition)])
         if not self.samples:
             columns = ", ".join(self.ids(node))
             return f"SELECT {columns} FROM {rows} WHERE {condition}"
         kept = [*(quoted(item.id) for item in node.fields), *self._op(node), *self.carried]
-        below = [*kept, LIVE, f"coalesce({condition}, false) AS _tg_kept", f"{_SAMPLE} AS _tg_some"]
+        below = [
+            *kept,
+            SELECTED,
+            f"coalesce({condition}, false) AS _tg_kept",
+            f"{_SAMPLE} AS _tg_some",
+        ]
         inner = f"SELECT {', '.join(below)} FROM {rows}"
-        columns = ", ".join([*kept, f"{LIVE} AND _tg_kept AS {LIVE}"])
+        columns = ", ".join([*kept, f"{SELECTED} AND _tg_kept AS {SELECTED}"])
         return f"SELECT {columns} FROM ({inner}) WHERE _tg_kept OR _tg_some"
 
     def _only(self, node: n.Node, condition: str) -> str:
-        kept = f"CASE WHEN {LIVE} THEN {condition} ELSE true END"
+        kept = f"CASE WHEN {SELECTED} THEN {condition} ELSE true END"
         return f"SELECT * FROM {self.child(node)} WHERE {kept}"
 
 
@@ -524,14 +531,18 @@ class PortPlan:
             return None
         given = dict(self.columns)
         keys = [(name, column) for name, column in self.columns if name[0] == "k"]
-        by = [(name, f"CASE WHEN {LIVE} THEN {column} END") for name, column in keys]
+        by = [(name, f"CASE WHEN {SELECTED} THEN {column} END") for name, column in keys]
         if PANE in given:
-            by.append((PANE, f"CASE WHEN {LIVE} THEN {self._pane(given[PANE])} END"))
-        passed = [name for name in hidden if name != MARK]
-        columns = [*passed, f"max({MARK}) AS {MARK}", *(f"{sql} AS {name}" for name, sql in by)]
+            by.append((PANE, f"CASE WHEN {SELECTED} THEN {self._pane(given[PANE])} END"))
+        passed = [name for name in hidden if name != EVENT_TIME]
+        columns = [
+            *passed,
+            f"max({EVENT_TIME}) AS {EVENT_TIME}",
+            *(f"{sql} AS {name}" for name, sql in by),
+        ]
         columns += [f"count(1) AS {ROWS}", *(f"{sql} AS {name}" for name, sql in self.partials)]
         # Records of no use are counted apart from rows that were filtered out.
-        groups = [*passed, f"{MARK} <=> {BAD_MARK + 1}L - 1L", *(sql for _, sql in by)]
+        groups = [*passed, f"{EVENT_TIME} <=> {INVALID_TIME + 1}L - 1L", *(sql for _, sql in by)]
         return f"SELECT {', '.join(columns)} FROM ({below}) GROUP BY {', '.join(groups)}"
 
     def _pane(self, column: str) -> str:
@@ -544,7 +555,7 @@ class PortPlan:
         """The SELECT list of its stage: computed for rows, NULL for ticks."""
         trivial = {quoted(item.id) for item in self.node.fields}
         return [
-            f"{sql if sql in trivial else when_live(sql)} AS {name}" for name, sql in self.stage
+            f"{sql if sql in trivial else when_selected(sql)} AS {name}" for name, sql in self.stage
         ]
 
 

@@ -114,7 +114,7 @@ def all_enriched(stage: Stage) -> Iterator[EnrichNode]:
 
 def needs_clock(stage: Stage) -> bool:
     """Whether something depends on processing time, so that epochs must come without rows too."""
-    if any(leaf.node.reads_clock for leaf in all_stateful(stage)):
+    if any(leaf.node.needs_processing_time for leaf in all_stateful(stage)):
         return True
     scans = [scan for scan in all_scans(stage) if isinstance(scan, n.Scan)]
     return bool(stage.stateful) and any(

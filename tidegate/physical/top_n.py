@@ -1,4 +1,4 @@
-"""Top-N and the first row of each key: order, the moment that closes a partition, refusals."""
+"""Top-N and the first row of each key: order, the moment that closes a partition, rejections."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.physical.canonical import Words, ordered_by, ordering, text_of, ttl_words
+from tidegate.physical.canonical import (
+    CanonicalWriter,
+    canonical_ttl,
+    ordered_by,
+    ordering,
+    text_of,
+)
 from tidegate.physical.join import closing_sql
-from tidegate.physical.operator_kind import Built, OperatorKind, Refusal, Request
+from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Request
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands
 from tidegate.plan import nodes as n
@@ -68,8 +74,12 @@ def closing_column(node: n.TopN) -> n.Field:
     return (ends or closing)[0]
 
 
-def held_back_us(node: n.TopN) -> int | None:
-    return closing_column(node).held_back_us(node.fields) if closes_partitions(node) else 0
+def output_watermark_delay_us(node: n.TopN) -> int | None:
+    return (
+        closing_column(node).output_watermark_delay_us(node.fields)
+        if closes_partitions(node)
+        else 0
+    )
 
 
 def operands(node: n.TopN) -> Iterator[Operands]:
@@ -77,17 +87,17 @@ def operands(node: n.TopN) -> Iterator[Operands]:
     yield Operands((node.input,), (*partition, *(ordered_by(o) for o in node.order)))
 
 
-def refusals(node: n.TopN) -> Iterator[Refusal]:
+def rejections(node: n.TopN) -> Iterator[Rejection]:
     limit = limit_of(node)
     if limit is None:
-        yield Refusal(
+        yield Rejection(
             "a limit that is neither a number nor a column of whole numbers cannot run yet",
             "write the limit as a number, or compute it as a column of a subquery below.",
         )
     elif limit < 1:
-        yield Refusal("a limit below 1 leaves no rows", "write a limit of at least 1.")
-    if held_back_us(node) is None:
-        yield Refusal(
+        yield Rejection("a limit below 1 leaves no rows", "write a limit of at least 1.")
+    if output_watermark_delay_us(node) is None:
+        yield Rejection(
             "the top rows of sessions that keep another event time cannot run yet",
             "leave that column out.",
         )
@@ -119,14 +129,14 @@ def describe(node: n.TopN) -> str:
     return text
 
 
-def meaning(node: n.TopN, to: Words) -> list[str]:
+def canonical_form(node: n.TopN, to: CanonicalWriter) -> list[str]:
     words = [node.function.lower(), f"by={to.texts(node.partition)}"]
     words += [f"order={to.texts(node.order)}", f"limit={to.text(node.limit)}"]
     words += ["latest"] if node.latest else []
     words += ["ranked"] if node.rank_id is not None else []
     if node.deduplicates:
         words.append("first_at_close" if node.at_close else "first_by_arrival")
-    return [*words, *(["windowed"] if node.windowed else []), *ttl_words(node)]
+    return [*words, *(["windowed"] if node.windowed else []), *canonical_ttl(node)]
 
 
 def sql(node: n.TopN, to: SqlWriter) -> str:
@@ -162,7 +172,7 @@ def build(node: n.TopN, request: Request) -> Built:
     kinds = types.all(keys)
     orders = [ordering(part, types) for part in node.order]
     limit = limit_of(node)
-    assert limit is not None, "it was refused otherwise"
+    assert limit is not None, "it was rejectd otherwise"
     rows = types.columns(node)
     count = len(node.input.fields)
     late = None
@@ -197,7 +207,7 @@ def _pane(node: n.TopN) -> str | None:
 
 def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Limits) -> Operator:
     from tidegate.operators.top_n.dedup import Deduplicate
-    from tidegate.operators.top_n.updating import ChangingTopN
+    from tidegate.operators.top_n.updating import UpdatingTopN
     from tidegate.operators.top_n.window import WindowTopN
 
     start = _start(node) if node.windowed else None
@@ -207,7 +217,7 @@ def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Lim
     with_op = carries_op(node)
     if closes_by_window(node):
         return WindowTopN(ranking, with_op, late, limits, start=start)
-    return ChangingTopN(
+    return UpdatingTopN(
         ranking,
         retracts=carries_op(node.input),
         closes=closes_partitions(node),
@@ -257,10 +267,10 @@ KIND = OperatorKind(
     name=operator_name,
     describe=describe,
     build=build,
-    meaning=meaning,
+    canonical_form=canonical_form,
     sql=sql,
     operands=operands,
-    refusals=refusals,
-    held_back_us=held_back_us,
+    rejections=rejections,
+    output_watermark_delay_us=output_watermark_delay_us,
     waits_for_end=waits_for_end,
 )

@@ -16,8 +16,25 @@ from decimal import Decimal
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, INSERT, LIVE, MARK, NOW, OP
-from tidegate.operators.vectorized import Call, Cast, Column, Constant, OneOf, Vector, VectorStage
+from tidegate.columns import (
+    ARRIVAL_FILE,
+    ARRIVAL_ROW,
+    BEFORE,
+    EVENT_TIME,
+    INSERT,
+    NOW,
+    OP,
+    SELECTED,
+)
+from tidegate.operators.vectorized import (
+    Cast,
+    OneOf,
+    Vector,
+    VectorCall,
+    VectorColumn,
+    VectorConstant,
+    VectorStage,
+)
 from tidegate.physical.stage_sql import PortPlan, carries_op, filters_changes, gives_upserts
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
@@ -96,12 +113,12 @@ def _literal(tree: exp.Expr, columns: Columns) -> Known:
 
 
 def _constant(value: object, kind: str) -> Known:
-    return Known(Constant(value, arrow_type(kind)), kind)
+    return Known(VectorConstant(value, arrow_type(kind)), kind)
 
 
 def _compared(tree: exp.Expr, columns: Columns) -> Known:
     one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
-    return Known(Call(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
+    return Known(VectorCall(_COMPARED[type(tree)], (one.vector, other.vector)), "BOOLEAN")
 
 
 def _between(tree: exp.Expr, columns: Columns) -> Known:
@@ -109,8 +126,8 @@ def _between(tree: exp.Expr, columns: Columns) -> Known:
     bounds = []
     for word, kernel in (("low", ">="), ("high", "<=")):
         one, other = _alike(given, translated(tree.args[word], columns))
-        bounds.append(Call(kernel, (one.vector, other.vector)))
-    return Known(Call("and", tuple(bounds)), "BOOLEAN")
+        bounds.append(VectorCall(kernel, (one.vector, other.vector)))
+    return Known(VectorCall("and", tuple(bounds)), "BOOLEAN")
 
 
 def _alike(one: Known, other: Known) -> tuple[Known, Known]:
@@ -126,7 +143,7 @@ def _alike(one: Known, other: Known) -> tuple[Known, Known]:
 def _as(given: Known, kind: str) -> Known:
     if given.kind == kind:
         return given
-    if isinstance(given.vector, Constant):
+    if isinstance(given.vector, VectorConstant):
         return _constant(given.vector.value, kind)
     return Known(Cast(given.vector, arrow_type(kind)), kind)
 
@@ -136,7 +153,7 @@ def _counted(tree: exp.Expr, columns: Columns) -> Known:
     given = translated(tree.this, columns)
     if shift is not None and given.kind == "TIMESTAMP":
         micros = Cast(given.vector, arrow_type("BIGINT"))
-        shifted = Call(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
+        shifted = VectorCall(_COUNTED[type(tree)], (micros, _constant(shift, "BIGINT").vector))
         return Known(Cast(shifted, arrow_type("TIMESTAMP")), "TIMESTAMP")
     factor = translated(tree.expression, columns)
     if isinstance(tree, exp.Mul) and (_is_decimal(given) or _is_decimal(factor)):
@@ -144,7 +161,7 @@ def _counted(tree: exp.Expr, columns: Columns) -> Known:
     one, other = _alike(given, factor)
     if one.kind not in _INTEGERS:
         raise Untranslatable(f"{one.kind} is no whole number")
-    return Known(Call(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
+    return Known(VectorCall(_COUNTED[type(tree)], (one.vector, other.vector)), one.kind)
 
 
 def _is_decimal(given: Known) -> bool:
@@ -157,13 +174,13 @@ def _product(one: Known, other: Known) -> Known:
     if first + second + 1 > 38:
         raise Untranslatable("a long product")
     kind = f"DECIMAL({first + second + 1},{scale + more})"
-    return Known(Call("*", (_decimal(one).vector, _decimal(other).vector)), kind)
+    return Known(VectorCall("*", (_decimal(one).vector, _decimal(other).vector)), kind)
 
 
 def _digits(given: Known) -> tuple[int, int]:
     """Precision and scale; of whole numbers those that Spark gives them."""
     if given.kind in _PRECISION:
-        if isinstance(given.vector, Constant):
+        if isinstance(given.vector, VectorConstant):
             raise Untranslatable("a literal has the digits that it is written with")
         return _PRECISION[given.kind], 0
     found = _DECIMAL.fullmatch(given.kind)
@@ -182,10 +199,10 @@ def _remainder(tree: exp.Expr, columns: Columns) -> Known:
     one, other = _alike(translated(tree.this, columns), translated(tree.expression, columns))
     by = other.vector
     # Dividing by zero is an error, and the least number by -1 no number.
-    safe = isinstance(by, Constant) and by.value not in (0, -1, None)
+    safe = isinstance(by, VectorConstant) and by.value not in (0, -1, None)
     if one.kind not in _INTEGERS or not safe:
         raise Untranslatable("a remainder")
-    return Known(Call("%", (one.vector, other.vector)), one.kind)
+    return Known(VectorCall("%", (one.vector, other.vector)), one.kind)
 
 
 def _negated(tree: exp.Expr, columns: Columns) -> Known:
@@ -196,13 +213,13 @@ def _negated(tree: exp.Expr, columns: Columns) -> Known:
         # The sign belongs to the number: the least INT is one.
         number = -int(tree.this.name)
         return _constant(number, "INT" if number >= -(2**31) else "BIGINT")
-    return Known(Call("negate", (given.vector,)), given.kind)
+    return Known(VectorCall("negate", (given.vector,)), given.kind)
 
 
 def _joined(kernel: str) -> Callable[[exp.Expr, Columns], Known]:
     def translate(tree: exp.Expr, columns: Columns) -> Known:
         parts = tuple(_condition(part, columns) for part in (tree.this, tree.expression))
-        return Known(Call(kernel, parts), "BOOLEAN")
+        return Known(VectorCall(kernel, parts), "BOOLEAN")
 
     return translate
 
@@ -215,13 +232,13 @@ def _condition(tree: exp.Expr, columns: Columns) -> Vector:
 
 
 def _not(tree: exp.Expr, columns: Columns) -> Known:
-    return Known(Call("not", (_condition(tree.this, columns),)), "BOOLEAN")
+    return Known(VectorCall("not", (_condition(tree.this, columns),)), "BOOLEAN")
 
 
 def _is_null(tree: exp.Expr, columns: Columns) -> Known:
     if not isinstance(tree.expression, exp.Null):
         raise Untranslatable("IS")
-    return Known(Call("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
+    return Known(VectorCall("is null", (translated(tree.this, columns).vector,)), "BOOLEAN")
 
 
 def _one_of(tree: exp.Expr, columns: Columns) -> Known:
@@ -232,9 +249,9 @@ def _one_of(tree: exp.Expr, columns: Columns) -> Known:
     for value in values:
         given, _ = _alike(given, value)
     constants = [_as(value, given.kind).vector for value in values]
-    if not all(isinstance(item, Constant) and item.value is not None for item in constants):
+    if not all(isinstance(item, VectorConstant) and item.value is not None for item in constants):
         raise Untranslatable("IN")
-    found = tuple(item.value for item in constants if isinstance(item, Constant))
+    found = tuple(item.value for item in constants if isinstance(item, VectorConstant))
     return Known(OneOf(given.vector, found, arrow_type(given.kind)), "BOOLEAN")
 
 
@@ -261,7 +278,7 @@ def _case(tree: exp.Expr, columns: Columns) -> Known:
         raise Untranslatable("CASE")
     pairs = [part for pair in zip(conditions, values[:-1], strict=True) for part in pair]
     vectors = [part.vector if isinstance(part, Known) else part for part in pairs]
-    return Known(Call("case", (*vectors, values[-1].vector)), values[-1].kind)
+    return Known(VectorCall("case", (*vectors, values[-1].vector)), values[-1].kind)
 
 
 def _call(tree: exp.Expr, columns: Columns) -> Known:
@@ -272,10 +289,10 @@ def _call(tree: exp.Expr, columns: Columns) -> Known:
         return Known(Cast(parts[0].vector, arrow_type("BIGINT")), "BIGINT")
     if name in _MICROS and kinds <= set(_INTEGERS) and len(parts) == 1:
         factor = _constant(_MICROS[name], "BIGINT").vector
-        micros = Call("*", (_as(parts[0], "BIGINT").vector, factor))
+        micros = VectorCall("*", (_as(parts[0], "BIGINT").vector, factor))
         return Known(Cast(micros, arrow_type("TIMESTAMP")), "TIMESTAMP")
     if name == "COALESCE" and len(kinds) == 1 and kinds <= set(_PLAIN):
-        return Known(Call("coalesce", tuple(part.vector for part in parts)), parts[0].kind)
+        return Known(VectorCall("coalesce", tuple(part.vector for part in parts)), parts[0].kind)
     raise Untranslatable(name)
 
 
@@ -304,12 +321,12 @@ _TRANSLATED: dict[type[exp.Expr], Callable[[exp.Expr, Columns], Known]] = {
 # Only what is known to give the same as Spark is translated; everything else stays SQL.
 
 _HIDDEN = {
-    OP: Known(Column(OP), "STRING"),
-    LIVE: Known(Column(LIVE), "BOOLEAN"),
-    MARK: Known(Column(MARK), "BIGINT"),
-    NOW: Known(Column(NOW), "BIGINT"),
-    ARRIVAL_FILE: Known(Column(ARRIVAL_FILE), "STRING"),
-    ARRIVAL_ROW: Known(Column(ARRIVAL_ROW), "BIGINT"),
+    OP: Known(VectorColumn(OP), "STRING"),
+    SELECTED: Known(VectorColumn(SELECTED), "BOOLEAN"),
+    EVENT_TIME: Known(VectorColumn(EVENT_TIME), "BIGINT"),
+    NOW: Known(VectorColumn(NOW), "BIGINT"),
+    ARRIVAL_FILE: Known(VectorColumn(ARRIVAL_FILE), "STRING"),
+    ARRIVAL_ROW: Known(VectorColumn(ARRIVAL_ROW), "BIGINT"),
 }
 
 
@@ -367,7 +384,10 @@ def _stage_column(tree: exp.Expr, rows: _Rows, kind: str | None) -> tuple[Vector
 
 def _rows(node: n.Node, leaf: n.Node, types: Types) -> _Rows:
     if node is leaf:
-        own = {item.id: known(Column(item.id), types.name(quoted(item.id))) for item in node.fields}
+        own = {
+            item.id: known(VectorColumn(item.id), types.name(quoted(item.id)))
+            for item in node.fields
+        }
         hidden = {k: v for k, v in _HIDDEN.items() if k != OP or carries_op(node)}
         return _Rows({**hidden, **own})
     step = _STEPS.get(type(node))
@@ -407,19 +427,19 @@ def _window(node: n.Node, below: _Rows) -> _Rows:
     if spec.kind is not n.WindowKind.TUMBLE or spec.processing_time or time.kind != "TIMESTAMP":
         raise Untranslatable(node.label())
     us = Cast(time.vector, arrow_type("BIGINT"))
-    start = Call("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
-    end = Call("+", (start, _micros(spec.size_us)))
-    last = Call("-", (end, _micros(1)))
+    start = VectorCall("floor", (us, _micros(spec.offset_us), _micros(spec.size_us)))
+    end = VectorCall("+", (start, _micros(spec.size_us)))
+    last = VectorCall("-", (end, _micros(1)))
     own = {
         item.id: Known(Cast(made, arrow_type("TIMESTAMP")), "TIMESTAMP")
         for item, made in zip(node.fields[-3:], (start, end, last), strict=True)
     }
-    timed = Call("not", (Call("is null", (us,)),))
+    timed = VectorCall("not", (VectorCall("is null", (us,)),))
     return _Rows({**below.columns, **own}, (*below.conditions, timed))
 
 
 def _micros(value: int) -> Vector:
-    return Constant(value, arrow_type("BIGINT"))
+    return VectorConstant(value, arrow_type("BIGINT"))
 
 
 def _emit(node: n.Node, below: _Rows) -> _Rows:
@@ -428,7 +448,7 @@ def _emit(node: n.Node, below: _Rows) -> _Rows:
     inner = node.input
     changes = node.clause is not None and node.clause.mode is EmitMode.CHANGES
     if carries_op(inner) and gives_upserts(node) and not filters_changes(node):
-        kept = Call("<>", (Column(OP), _text(BEFORE).vector))
+        kept = VectorCall("<>", (VectorColumn(OP), _text(BEFORE).vector))
         return _Rows(below.columns, (*below.conditions, kept))
     if changes and not carries_op(inner):
         return _Rows({**below.columns, OP: _text(INSERT)}, below.conditions)
@@ -436,7 +456,7 @@ def _emit(node: n.Node, below: _Rows) -> _Rows:
 
 
 def _text(value: str) -> Known:
-    return Known(Constant(value, arrow_type("STRING")), "STRING")
+    return Known(VectorConstant(value, arrow_type("STRING")), "STRING")
 
 
 def _carried(rows: _Rows) -> dict[str, Known]:

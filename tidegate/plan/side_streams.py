@@ -97,7 +97,7 @@ def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
     """
     inputs = () if isinstance(node, n.Inlined) else node.inputs
     for port, child in enumerate(inputs):
-        first = LateInput(node, port, node.late_rows(port)) if node.judges_lateness else way
+        first = LateInput(node, port, node.late_rows(port)) if node.drops_late_rows else way
         _look(child, first, found)
     brings_rows = not inputs and not isinstance(node, n.LookupScan | n.NoRows)
     if brings_rows and way is not None and way not in found:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.catalog.objects import Declared, LookupTable, Sink, tables_in
-from tidegate.errors import Place, RunError, did_you_mean
+from tidegate.errors import Location, RunError, did_you_mean
 from tidegate.observe.status import html_table
 from tidegate.queries.snapshot import Readable, snapshot
 from tidegate.runtime.directory import DataDirectory
@@ -26,7 +26,7 @@ _CANDIDATES = re.compile(r'\n(?:Candidate bindings|Did you mean)[^\n]*"(?P<name>
 
 
 def tables_of(sql: str, file: str | None = None) -> set[str]:
-    """The tables that a query reads; refused if it is not one SELECT."""
+    """The tables that a query reads; rejectd if it is not one SELECT."""
     import duckdb
 
     with _connected() as connection, _blamed(sql, file):
@@ -35,7 +35,7 @@ def tables_of(sql: str, file: str | None = None) -> set[str]:
             raise RunError(
                 "TG-801",
                 "one query at a time, and nothing but a query, can be answered",
-                place=Place(sql, 0, len(sql.strip()), file),
+                place=Location(sql, 0, len(sql.strip()), file),
                 hint="SELECT … FROM my_view WHERE …;",
             )
         return _names(connection, sql)
@@ -128,7 +128,7 @@ def _error(message: str, sql: str, file: str | None) -> RunError:
     return RunError("TG-801", said[:1].lower() + said[1:], place=place, hint=hint)
 
 
-def _place(found: re.Match[str], sql: str, file: str | None) -> Place | None:
+def _place(found: re.Match[str], sql: str, file: str | None) -> Location | None:
     """Where DuckDB's caret stands; of a long line it shows a part, between dots."""
     lines = sql.split("\n")
     number, shown, blank, caret = int(found[1]), found[2], len(found[3]), len(found[4])
@@ -140,7 +140,7 @@ def _place(found: re.Match[str], sql: str, file: str | None) -> Place | None:
         return None
     column = at + blank - len(f"LINE {number}: ") - (3 if shown.startswith("...") else 0)
     start = sum(len(line) + 1 for line in lines[: number - 1]) + max(column, 0)
-    return Place(sql, start, start + caret, file)
+    return Location(sql, start, start + caret, file)
 
 
 # ---- What a query gives back: Arrow, and whatever people want to make of it.
@@ -233,10 +233,10 @@ def _unknown(
     name: str, sql: str, file: str | None, known: Mapping[str, Readable], other: Other
 ) -> RunError:
     at = re.search(rf"\b{re.escape(name)}\b", sql)
-    place = Place(sql, at.start(), at.end(), file) if at is not None else None
-    refused = other(name)
-    if refused is not None:
-        return RunError("TG-802", refused[0], place=place, hint=refused[1])
+    place = Location(sql, at.start(), at.end(), file) if at is not None else None
+    rejectd = other(name)
+    if rejectd is not None:
+        return RunError("TG-802", rejectd[0], place=place, hint=rejectd[1])
     hint = did_you_mean(name, known, "streams whose rows are kept")
     return RunError("TG-201", f"there is no stream {name} to query", place=place, hint=hint)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
-from tidegate.checkpoint.manifest import Damaged, Manifest
+from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
 from tidegate.connectors.changelog import standing
@@ -182,7 +182,7 @@ def _newest(manifests: Manifests) -> Manifest | None:
     for name in reversed(manifests.names()):
         try:
             return manifests.load(name)
-        except Damaged:
+        except DamagedManifest:
             continue
     return None
 

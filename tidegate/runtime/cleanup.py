@@ -44,7 +44,7 @@ class StateFiles:
         # The first epoch decides what its predecessor may have left.
         self._swept_at = None
 
-    def decided(self, manifest: Manifest) -> None:
+    def committed(self, manifest: Manifest) -> None:
         """One more manifest, which may let older ones go."""
         self._needed[manifest.stamp] = needed_by(manifest)
         try:

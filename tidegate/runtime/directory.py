@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Lock(Protocol):
-    """Taken by one process; refused to others."""
+    """Taken by one process; rejectd to others."""
 
     def take(self) -> None: ...
 
@@ -382,7 +382,7 @@ class DataDirectory:
         return sorted({item.name.partition("/")[0] for item in items})
 
     @property
-    def orders(self) -> Store:
+    def epoch_specs(self) -> Store:
         """Where a driver speaks to its tasks."""
         return self.store.child(_ORDERS)
 

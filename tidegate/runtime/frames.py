@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tidegate.catalog.objects import Sink, Source
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.connectors.base import OpenLookup, OpenSink, OpenSource, Read
+from tidegate.connectors.base import LookupConnector, Read, SinkConnector, SourceConnector
 from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
 from tidegate.physical.planner import FedPort, LeafPlan, OperatorPlan, ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.epoch import Epoch, Notes
-from tidegate.runtime.reconciliation import Member
-from tidegate.spark.diagnostics import Culprit, culprit
+from tidegate.runtime.epoch import Epoch, EpochReport
+from tidegate.runtime.reconciliation import PipelineStream
+from tidegate.spark.diagnostics import FailingRow, failing_row
 from tidegate.spark.errors import JobFailed
 from tidegate.spark.frame import (
     FrameContext,
@@ -25,7 +25,7 @@ from tidegate.spark.frame import (
     stored_columns,
 )
 from tidegate.spark.sharing import FIRST_SHARED, SharedOperator, SharedOperators
-from tidegate.spark.tasks.protocol import Order, OrderPlace
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
 from tidegate.spark.tasks.read import Place
 
 if TYPE_CHECKING:
@@ -60,16 +60,22 @@ def _is_plain(fed: FedPort) -> bool:
     )
 
 
-def do_the_same(one: OperatorPlan, other: OperatorPlan) -> bool:
+def is_equivalent(one: OperatorPlan, other: OperatorPlan) -> bool:
     """Whether both give the same rows if they are given the same; both are shareable."""
-    if (one.meaning, *_settings(one)) != (other.meaning, *_settings(other)):
+    if (one.canonical_form, *_settings(one)) != (other.canonical_form, *_settings(other)):
         return False
     ports = zip(one.ports, other.ports, strict=True)
     return one.operator == other.operator and all(_ports_alike(a, b) for a, b in ports)
 
 
 def _settings(plan: OperatorPlan) -> tuple[object, ...]:
-    return plan.by_clock, plan.held_back_us, plan.arrival, plan.clocked, len(plan.ports)
+    return (
+        plan.by_processing_time,
+        plan.output_watermark_delay_us,
+        plan.arrival,
+        plan.clocked,
+        len(plan.ports),
+    )
 
 
 def _ports_alike(one: FedPort, other: FedPort) -> bool:
@@ -82,7 +88,7 @@ def _ports_alike(one: FedPort, other: FedPort) -> bool:
 
 def _leaves_alike(one: LeafPlan, other: LeafPlan) -> bool:
     if isinstance(one, OperatorPlan) and isinstance(other, OperatorPlan):
-        return do_the_same(one, other)
+        return is_equivalent(one, other)
     if not (isinstance(one, ScanPlan) and isinstance(other, ScanPlan)):
         return False
     if not (isinstance(one.node, n.Scan) and isinstance(other.node, n.Scan)):
@@ -118,21 +124,23 @@ class _Candidate:
     keys: tuple[str, ...]
     sources: tuple[str, ...]
 
-    def goes_with(self, other: _Candidate, epoch: Epoch, manifest: Manifest) -> bool:
+    def is_compatible(self, other: _Candidate, epoch: Epoch, manifest: Manifest) -> bool:
         """Whether both read the same ranges now, and have the same state."""
         ranges = (
-            epoch.cuts.get((self.stream, name)) is epoch.cuts.get((other.stream, name))
+            epoch.ranges.get((self.stream, name)) is epoch.ranges.get((other.stream, name))
             for name in self.sources
         )
         states = zip(self.keys, other.keys, strict=True)
         known = manifest.operators
-        return all(ranges) and all(known[a].heads == known[b].heads for a, b in states)
+        return all(ranges) and all(
+            known[a].state_handles == known[b].state_handles for a, b in states
+        )
 
 
 class Sharing:
     """The operators of some members that do the same, found once."""
 
-    def __init__(self, members: Iterable[Member]) -> None:
+    def __init__(self, members: Iterable[PipelineStream]) -> None:
         self._alike: list[list[_Candidate]] = []
         for member in members:
             for candidate in _candidates(member):
@@ -140,7 +148,7 @@ class Sharing:
 
     def _add(self, candidate: _Candidate) -> None:
         for known in self._alike:
-            if do_the_same(known[0].plan, candidate.plan):
+            if is_equivalent(known[0].plan, candidate.plan):
                 known.append(candidate)
                 return
         self._alike.append([candidate])
@@ -157,7 +165,7 @@ class Sharing:
         )
 
 
-def _candidates(member: Member) -> list[_Candidate]:
+def _candidates(member: PipelineStream) -> list[_Candidate]:
     """Its operators that others could share."""
     if member.plan.guarded:
         return []
@@ -184,7 +192,7 @@ def _together(
     groups: list[list[_Candidate]] = []
     for candidate in alike if len(alike) > 1 else ():
         for group in groups:
-            if group[0].goes_with(candidate, epoch, manifest):
+            if group[0].is_compatible(candidate, epoch, manifest):
                 group.append(candidate)
                 break
         else:
@@ -208,7 +216,7 @@ class Frames:
 
     spark: SparkSession
     source_of: Callable[[ScanPlan], Source]
-    place: OrderPlace
+    place: EpochSpecStore
     state: str
     built: dict[_Kind, PipelineFrame] = field(default_factory=dict)
     # Operators whose groups are about as many as their rows.
@@ -224,16 +232,16 @@ class Frames:
         self._sharing = None
 
     def together(
-        self, members: Sequence[Member], epoch: Epoch, manifest: Manifest
+        self, members: Sequence[PipelineStream], epoch: Epoch, manifest: Manifest
     ) -> tuple[Group, ...]:
         """The operators of all members that step together in an epoch."""
         if self._sharing is None:
             self._sharing = Sharing(members)
         return self._sharing.groups(epoch, manifest)
 
-    def learn(self, notes: Notes) -> None:
+    def learn(self, reports: EpochReport) -> None:
         """Where Spark has added up rows for nothing, it does not do so again."""
-        for key, (groups, rows) in notes.shrunk.items():
+        for key, (groups, rows) in reports.shrunk.items():
             if groups * _LEAST_SHRINK > rows:
                 self.spread.add(key)
                 self.built = {key: frame for key, frame in self.built.items() if not key[0]}
@@ -241,7 +249,9 @@ class Frames:
     def kept(self, job: Job, build: Callable[[], PipelineFrame]) -> PipelineFrame:
         """The frame of an epoch; with what Spark itself reads it is a new one each time."""
         epoch = job.epoch
-        native = frozenset((read, bool(cut.shares)) for read, cut in epoch.native.items())
+        native = frozenset(
+            (read, bool(input_range.splits)) for read, input_range in epoch.native.items()
+        )
         key = (epoch.large, job.tasks, native, epoch.alike, job.together)
         if key not in self.built:
             frame = build()
@@ -264,18 +274,20 @@ class Frames:
         self.built.clear()
         return True
 
-    def build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
+    def build(self, members: Sequence[PipelineStream], job: Job) -> PipelineFrame:
         streams = [_framed(member, members, job) for member in members]
         context = replace(self._context(job), shared_operators=_shared(members, job.together))
         return pipeline_frame(context, streams)
 
-    def culprit(self, members: Sequence[Member], job: Job, failed: JobFailed) -> Culprit | None:
+    def failing_row(
+        self, members: Sequence[PipelineStream], job: Job, failed: JobFailed
+    ) -> FailingRow | None:
         """What has failed in the last of these streams, which reads late rows of the others."""
         context = self._context(job)
         *others, last = (_framed(member, members, job) for member in members)
         if others:
             pipeline_frame(context, others)
-        return culprit(context, last, failed)
+        return failing_row(context, last, failed)
 
     def _context(self, job: Job) -> FrameContext:
         epoch, manifest = job.epoch, job.manifest
@@ -289,7 +301,7 @@ class Frames:
             job.tasks,
             self.state,
             epoch.native,
-            job.order.now_us,
+            job.epoch_spec.now_us,
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
             self.vectors,
             large=epoch.large,
@@ -308,18 +320,18 @@ class Frames:
 class Job:
     """What the job of an epoch reads and writes: open sources and sinks, ranges, the state."""
 
-    sources: Mapping[str, OpenSource]
-    lookups: Mapping[str, OpenLookup]
-    sinks: Mapping[str, tuple[Member, Sink, OpenSink]]
+    sources: Mapping[str, SourceConnector]
+    lookups: Mapping[str, LookupConnector]
+    sinks: Mapping[str, tuple[PipelineStream, Sink, SinkConnector]]
     epoch: Epoch
-    order: Order
+    epoch_spec: EpochSpec
     manifest: Manifest
     tasks: int
     # The operators that step once for several streams.
     together: tuple[Group, ...] = ()
 
 
-def _shared(members: Sequence[Member], groups: Sequence[Group]) -> SharedOperators:
+def _shared(members: Sequence[PipelineStream], groups: Sequence[Group]) -> SharedOperators:
     """Operators by stream and number, with those that they step for."""
     named = {member.key: member for member in members}
     keys = {m.key: {number: key for number, (key, _) in m.operators().items()} for m in members}
@@ -331,10 +343,10 @@ def _shared(members: Sequence[Member], groups: Sequence[Group]) -> SharedOperato
     return found
 
 
-def _framed(member: Member, members: Sequence[Member], job: Job) -> FramedStream:
+def _framed(member: PipelineStream, members: Sequence[PipelineStream], job: Job) -> FramedStream:
     sinks = tuple(
-        FramedSink(sink.name, opened, member.takes(sink))
-        for owner, sink, opened in job.sinks.values()
+        FramedSink(sink.name, reconcile, member.takes(sink))
+        for owner, sink, reconcile in job.sinks.values()
         if owner.key == member.key
     )
     keys = {number: key for number, (key, _) in member.operators().items()}

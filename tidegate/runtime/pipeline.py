@@ -20,7 +20,14 @@ from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests, without_stream
-from tidegate.connectors.base import Decided, EpochId, OpenLookup, OpenSink, OpenSource, Pace
+from tidegate.connectors.base import (
+    CommittedState,
+    EpochId,
+    EpochSizer,
+    LookupConnector,
+    SinkConnector,
+    SourceConnector,
+)
 from tidegate.errors import RunError, TidegateError
 from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline, span_listener
@@ -29,23 +36,23 @@ from tidegate.plan import nodes as n
 from tidegate.runtime.cleanup import OFFSETS, StateFiles
 from tidegate.runtime.epoch import (
     Epoch,
-    Notes,
+    EpochReport,
+    build_epoch_spec,
     decision,
     has_little_state,
     has_open_ends,
     next_epoch,
-    order_of,
     wake_us,
 )
 from tidegate.runtime.frames import Frames, Job
 from tidegate.runtime.planning import Lookups
-from tidegate.runtime.reconciliation import Member, alone, missed, opened
-from tidegate.runtime.retry import Patience, T
+from tidegate.runtime.reconciliation import PipelineStream, missed, reconcile, with_dependencies
+from tidegate.runtime.retry import Retry, T
 from tidegate.runtime.status import Counters, at_work
-from tidegate.spark.diagnostics import OriginOf, with_culprit
+from tidegate.spark.diagnostics import OriginOf, with_failing_row
 from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
-from tidegate.spark.tasks.protocol import Order, OrderPlace
+from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
 from tidegate.storage import Store
 
 if TYPE_CHECKING:
@@ -57,19 +64,19 @@ if TYPE_CHECKING:
 # A process may die at any of them: tests enumerate them here and see to it that it does.
 
 
-class Step(Enum):
+class EpochStep(Enum):
     """What has just been done."""
 
     CUT = "cut"
-    ORDERED = "ordered"
+    SPEC_WRITTEN = "ordered"
     RAN = "ran"
-    DECIDED = "decided"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
+    COMMITTED = "decided"
+    PUBLISHING = "committing"
+    PUBLISHED = "committed"
     SWEPT = "swept"
 
 
-def reached(step: Step) -> None:
+def reached(step: EpochStep) -> None:
     """Nothing happens here; tests put something in its place."""
 
 
@@ -84,10 +91,10 @@ class PipelineContext:
     settings: Settings
     # The folder of the pipeline, and the one for the orders of this process.
     store: Store
-    orders: str
-    open_source: Callable[[Source, str, Pace], OpenSource]
-    open_sink: Callable[[Sink, str, Member], OpenSink]
-    open_lookup: Callable[[LookupTable, str], OpenLookup]
+    epoch_specs: str
+    open_source: Callable[[Source, str, EpochSizer], SourceConnector]
+    open_sink: Callable[[Sink, str, PipelineStream], SinkConnector]
+    open_lookup: Callable[[LookupTable, str], LookupConnector]
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
     # The text that a stream was declared in.
@@ -113,18 +120,18 @@ class Pipeline:
         self.context = context
         self.name = name
         self.manifests = Manifests(context.store, context.settings["max_retained"])
-        self.place = OrderPlace(context.orders, f"{uuid.uuid4().hex}.json")
-        self.members: dict[str, Member] = {}
+        self.place = EpochSpecStore(context.epoch_specs, f"{uuid.uuid4().hex}.json")
+        self.members: dict[str, PipelineStream] = {}
         self.counters: dict[str, Counters] = {}
-        self.sources: dict[str, OpenSource] = {}
+        self.sources: dict[str, SourceConnector] = {}
         # The declarations that these were opened by: one of the same name may be another source.
         self._declared: dict[str, Source] = {}
         self.lookups = Lookups(context.store, context.open_lookup)
-        self.sinks: dict[str, tuple[Member, Sink, OpenSink]] = {}
-        self.pace = Pace(context.settings["target_epoch"] / 1_000_000)
+        self.sinks: dict[str, tuple[PipelineStream, Sink, SinkConnector]] = {}
+        self.pace = EpochSizer(context.settings["target_epoch"] / 1_000_000)
         self.timeline = Timeline(name, span_listener())
         self.failure: TidegateError | None = None
-        self._culprit: str | None = None
+        self._failing_row: str | None = None
         self.warnings: list[TidegateError] = []
         # Whether it ends with its input, everything closed; or when nothing is new, all open.
         self.until_end = self.available_now = False
@@ -132,14 +139,14 @@ class Pipeline:
         state = context.store.child("state")
         self._files = StateFiles(context.store, self.manifests)
         self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
-        self._frames.vectors = context.settings["vectors"] == "on"
-        self._patience = Patience(self._rest)
+        self._frames.vectors = context.settings["vectorized"] == "on"
+        self._patience = Retry(self._rest)
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
         # Whether the loop has ended, whatever made it end.
         self._over = False
-        self._nudged = False
+        self._woken = False
         # How long it took to look for news.
         self._looked_s = 0.0
         self._asked = 0
@@ -156,7 +163,7 @@ class Pipeline:
 
     def start(
         self,
-        members: Sequence[Member],
+        members: Sequence[PipelineStream],
         until_end: bool,
         trigger_us: int = 0,
         available_now: bool = False,
@@ -173,16 +180,16 @@ class Pipeline:
         )
         self._thread.start()
 
-    def check(self, members: Sequence[Member]) -> None:
-        """Refuse streams that do not fit what is stored; nothing is changed."""
+    def check(self, members: Sequence[PipelineStream]) -> None:
+        """Reject streams that do not fit what is stored; nothing is changed."""
         with self._lock:
-            opened(self._manifest, members)
+            reconcile(self._manifest, members)
 
-    def change(self, members: Sequence[Member], trigger_us: int = 0) -> None:
+    def change(self, members: Sequence[PipelineStream], trigger_us: int = 0) -> None:
         """These are the streams and sinks from the next epoch on."""
         with self._lock:
             self._trigger_s = trigger_us / 1_000_000
-            start = opened(self._manifest, members)
+            start = reconcile(self._manifest, members)
             members_now = {member.key: member for member in members}
             sinks = self._opened_sinks(start.manifest, members)
             for member in members:
@@ -199,9 +206,9 @@ class Pipeline:
                     self.counters[member.key] = self._counters(member)
             self.counters = {k: c for k, c in self.counters.items() if k in members_now}
             self._frames.forget()
-        self.nudge()
+        self.wake()
 
-    def _counters(self, member: Member) -> Counters:
+    def _counters(self, member: PipelineStream) -> Counters:
         delays = {
             str(scan.index): scan.delay_us
             for scan in member.plan.scans
@@ -219,9 +226,9 @@ class Pipeline:
             self._declared[name] = source
 
     def _opened_sinks(
-        self, manifest: Manifest, members: Sequence[Member]
-    ) -> dict[str, tuple[Member, Sink, OpenSink]]:
-        found: dict[str, tuple[Member, Sink, OpenSink]] = {}
+        self, manifest: Manifest, members: Sequence[PipelineStream]
+    ) -> dict[str, tuple[PipelineStream, Sink, SinkConnector]]:
+        found: dict[str, tuple[PipelineStream, Sink, SinkConnector]] = {}
         for member in members:
             for sink in member.sinks:
                 known = self.sinks.get(sink.name)
@@ -234,17 +241,19 @@ class Pipeline:
                 found[sink.name] = (member, sink, opened_sink)
         return found
 
-    def _missed(self, sinks: Mapping[str, tuple[Member, Sink, OpenSink]]) -> list[RunError]:
+    def _missed(
+        self, sinks: Mapping[str, tuple[PipelineStream, Sink, SinkConnector]]
+    ) -> list[RunError]:
         new = [(m, s) for name, (m, s, _) in sinks.items() if name not in self.sinks]
         found = (missed(self._manifest, member, sink) for member, sink in new)
         return [warning for warning in found if warning is not None]
 
-    def _decided(self, manifest: Manifest, member: Member, sink: Sink) -> Decided:
+    def _decided(self, manifest: Manifest, member: PipelineStream, sink: Sink) -> CommittedState:
         """What was decided for a sink; nothing if its stream is new, or starts over."""
         before = self._manifest.streams.get(member.key)
         if before is None or before.id != manifest.streams[member.key].id:
-            return Decided(None, line=manifest.line, kept_before=manifest.kept_before)
-        return Decided.by(manifest, sink.name)
+            return CommittedState(None, line=manifest.line, kept_before=manifest.kept_before)
+        return CommittedState.by(manifest, sink.name)
 
     # The loop
 
@@ -253,11 +262,11 @@ class Pipeline:
             self.context.spark.addTag(self._tag)
             while not self._stopping:
                 began = time.monotonic()
-                if not self._patience.until_there(self._turn, self._say):
+                if not self._patience.retry_external(self._turn, self._say):
                     return
                 rest = self._trigger_s - (time.monotonic() - began)
                 if rest > 0:
-                    self._sleep(rest, nudged=False)
+                    self._sleep(rest, woken=False)
         except BaseException as error:
             if not self._stopping:
                 self._fail(error)
@@ -271,9 +280,9 @@ class Pipeline:
         with self._lock:
             asked = self._asked
             self.timeline.begin()
-            epoch = self._patiently(self._cut)
+            epoch = self._patiently(self._plan_range)
             self._looked_s = self.timeline.lap("cut")
-            reached(Step.CUT)
+            reached(EpochStep.CUT)
             if epoch is not None:
                 with at_work(self.counters.values()):
                     self._run(epoch)
@@ -281,7 +290,7 @@ class Pipeline:
                 done = epoch.ends or (self.available_now and not epoch.more)
             else:
                 done = self._ends
-            if epoch is None or not (epoch.cuts or epoch.more):
+            if epoch is None or not (epoch.ranges or epoch.more):
                 with self._wake:
                     self._quiet = asked
                     self._wake.notify_all()
@@ -290,7 +299,7 @@ class Pipeline:
                     counters.state = State.FINISHED
                 return False
         if epoch is None:
-            self._sleep(self._pause(), nudged=True)
+            self._sleep(self._pause(), woken=True)
         return True
 
     def _pause(self) -> float:
@@ -301,22 +310,22 @@ class Pipeline:
             return pause
         return min(pause, max((at_us - _now_us()) / 1_000_000, 0.001))
 
-    def _sleep(self, seconds: float, nudged: bool) -> None:
+    def _sleep(self, seconds: float, woken: bool) -> None:
         with self._wake:
-            if not self._stopping and not (nudged and self._nudged):
+            if not self._stopping and not (woken and self._woken):
                 self._wake.wait(seconds)
-            self._nudged = False
+            self._woken = False
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Something may be new."""
         with self._wake:
-            self._nudged = True
+            self._woken = True
             self._wake.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         self.failure = pipeline_error(self._blamed(error), error)
         for counters in self.counters.values():
-            counters.fail(self.failure.message, self._culprit)
+            counters.fail(self.failure.message, self._failing_row)
 
     def _blamed(self, error: BaseException) -> str:
         first = next((member.name for member in self.members.values()), self.name)
@@ -324,12 +333,12 @@ class Pipeline:
 
     # Cutting
 
-    def _cut(self) -> Epoch | None:
+    def _plan_range(self) -> Epoch | None:
         """The ranges of the next epoch; None if there is no news."""
         members, manifest = self.members.values(), self._manifest
         epoch = next_epoch(members, manifest, self.sources, self.tasks, self.until_end)
         ends = epoch.ends and has_open_ends(members, manifest)
-        return epoch if epoch.cuts or ends or self._is_time() else None
+        return epoch if epoch.ranges or ends or self._is_time() else None
 
     def _is_time(self) -> bool:
         at_us = self._wake_us()
@@ -344,31 +353,31 @@ class Pipeline:
         began = time.monotonic()
         number = self._manifest.epoch + 1
         now_us = max(_now_us(), self._manifest.now_us)
-        order = order_of(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
-        order = replace(order, lookups=self.lookups.as_of(self.context.spark))
-        notes = self._noted(epoch, order)
+        epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
+        epoch_spec = replace(epoch_spec, lookups=self.lookups.as_of(self.context.spark))
+        reports = self._run_with_retries(epoch, epoch_spec)
         self.timeline.lap("run")
-        reached(Step.RAN)
+        reached(EpochStep.RAN)
         sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
         members = self.members.values()
-        manifest = decision(self._manifest, members, sinks, epoch, order, notes)
+        manifest = decision(self._manifest, members, sinks, epoch, epoch_spec, reports)
         tries = count()
         self._patiently(lambda: self.manifests.create(manifest, again=next(tries) > 0))
         self._patiently(self.context.require_held)
         self._manifest = manifest
         self.timeline.lap("decide")
-        reached(Step.DECIDED)
+        reached(EpochStep.COMMITTED)
         self._commit(manifest)
         self.timeline.lap("commit")
-        reached(Step.COMMITTED)
-        self._after(epoch, manifest, notes, time.monotonic() - began)
+        reached(EpochStep.PUBLISHED)
+        self._after(epoch, manifest, reports, time.monotonic() - began)
 
-    def _noted(self, epoch: Epoch, order: Order) -> Notes:
+    def _run_with_retries(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
         """Run the job; what can pass by itself is tried again."""
         attempt = 0
         while True:
             try:
-                return self._patiently(lambda: self._ordered(epoch, order))
+                return self._patiently(lambda: self._run_spec(epoch, epoch_spec))
             except JobFailed as error:
                 if self._stopping:
                     raise
@@ -378,17 +387,17 @@ class Pipeline:
                     continue
                 attempt += 1
                 if attempt == _TRIES or not error.passing:
-                    raise self._found(epoch, order, error) from None
+                    raise self._found(epoch, epoch_spec, error) from None
                 time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
 
-    def _ordered(self, epoch: Epoch, order: Order) -> Notes:
-        self.place.write(order)
-        reached(Step.ORDERED)
-        return Notes.of(self._job(self._framed(epoch, order), order))
+    def _run_spec(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
+        self.place.write(epoch_spec)
+        reached(EpochStep.SPEC_WRITTEN)
+        return EpochReport.of(self._job(self._framed(epoch, epoch_spec), epoch_spec))
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do it; while a store is away, status says so."""
-        return self._patience.until_back(work, self._say)
+        return self._patience.retry_storage(work, self._say)
 
     def _say(self, error: str | None) -> None:
         for counters in self.counters.values():
@@ -396,76 +405,82 @@ class Pipeline:
 
     def _rest(self, attempt: int) -> bool:
         if not self._stopping:
-            self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt, _DOUBLINGS), nudged=False)
+            self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt, _DOUBLINGS), woken=False)
         return not self._stopping
 
-    def _job(self, frame: PipelineFrame, order: Order) -> list[bytes]:
+    def _job(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
         names = ", ".join(member.name for member in self.members.values())
-        return run_job(self.context.spark, frame, f"{names}, epoch {order.epoch}")
+        return run_job(self.context.spark, frame, f"{names}, epoch {epoch_spec.epoch}")
 
-    def _framed(self, epoch: Epoch, order: Order) -> PipelineFrame:
+    def _framed(self, epoch: Epoch, epoch_spec: EpochSpec) -> PipelineFrame:
         members = tuple(self.members.values())
         together = self._frames.together(members, epoch, self._manifest)
-        job = replace(self._described(epoch, order), together=together)
+        job = replace(self._described(epoch, epoch_spec), together=together)
         return self._frames.kept(job, lambda: self._build(members, job))
 
     def _tasks_of(self, epoch: Epoch) -> int:
         return 1 if epoch.small and has_little_state(self._manifest) else epoch.tasks
 
-    def _build(self, members: Sequence[Member], job: Job) -> PipelineFrame:
+    def _build(self, members: Sequence[PipelineStream], job: Job) -> PipelineFrame:
         return self._frames.build(members, job)
 
-    def _described(self, epoch: Epoch, order: Order) -> Job:
+    def _described(self, epoch: Epoch, epoch_spec: EpochSpec) -> Job:
         tasks = self._tasks_of(epoch)
         lookups = self.lookups.opened
-        return Job(self.sources, lookups, self.sinks, epoch, order, self._manifest, tasks)
+        return Job(self.sources, lookups, self.sinks, epoch, epoch_spec, self._manifest, tasks)
 
-    def _found(self, epoch: Epoch, order: Order, error: JobFailed) -> TidegateError:
+    def _found(self, epoch: Epoch, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
         """Which stream it was: each is run alone. What they write then, nobody will know of."""
-        members, job = list(self.members.values()), self._described(epoch, order)
+        members, job = list(self.members.values()), self._described(epoch, epoch_spec)
         if len(members) > 1:
             for member in members:
                 try:
-                    self._job(self._build(alone(member, members), job), order)
+                    self._job(self._build(with_dependencies(member, members), job), epoch_spec)
                 except JobFailed as again:
-                    self._culprit = member.key
-                    return self._explained(member, epoch, order, again)
-        return self._explained(members[0], epoch, order, error)
+                    self._failing_row = member.key
+                    return self._explained(member, epoch, epoch_spec, again)
+        return self._explained(members[0], epoch, epoch_spec, error)
 
     def _explained(
-        self, member: Member, epoch: Epoch, order: Order, failed: JobFailed
+        self, member: PipelineStream, epoch: Epoch, epoch_spec: EpochSpec, failed: JobFailed
     ) -> TidegateError:
         """What has happened; the epoch is looked at again for the expression and the row."""
         error = pipeline_error(member.name, failed)
-        members = alone(member, tuple(self.members.values()))
-        found = self._frames.culprit(members, self._described(epoch, order), failed)
-        return error if found is None else with_culprit(error, found, self.context.origin_of)
+        members = with_dependencies(member, tuple(self.members.values()))
+        found = self._frames.failing_row(members, self._described(epoch, epoch_spec), failed)
+        return error if found is None else with_failing_row(error, found, self.context.origin_of)
 
     # Committing
 
     def _commit(self, manifest: Manifest) -> None:
         epoch = EpochId(manifest.generation, manifest.epoch)
         for name, (member, _, sink) in self.sinks.items():
-            commit = partial(sink.commit, epoch, manifest.sinks[name].tokens)
+            commit = partial(sink.publish, epoch, manifest.sinks[name].committables)
             self._patience.commit(commit, _TRIES, partial(self._say_of, member.key, name))
-            reached(Step.COMMITTING)
+            reached(EpochStep.PUBLISHING)
 
     def _say_of(self, member: str, sink: str, error: str | None) -> None:
         self.counters[member].error = error and f"the sink {sink}: {error}"
 
-    def _after(self, epoch: Epoch, manifest: Manifest, notes: Notes, seconds: float) -> None:
-        for (_, source), cut in epoch.cuts.items():
-            self.sources[source].committed(cut.offset)
+    def _after(
+        self, epoch: Epoch, manifest: Manifest, reports: EpochReport, seconds: float
+    ) -> None:
+        for (_, source), input_range in epoch.ranges.items():
+            self.sources[source].on_commit(input_range.offset)
         for member in self.members.values():
-            told, cuts = notes.stream(member.name), epoch.cuts_of(member.key)
-            self.counters[member.key].add(manifest, told, seconds, cuts)
-        self.timeline.end(manifest.epoch, *notes.rows())
-        full = [cut.size for cut in epoch.cuts.values() if cut.more and cut.size]
+            told, ranges = reports.stream(member.name), epoch.cuts_of(member.key)
+            self.counters[member.key].add(manifest, told, seconds, ranges)
+        self.timeline.end(manifest.epoch, *reports.rows())
+        full = [
+            input_range.size
+            for input_range in epoch.ranges.values()
+            if input_range.more and input_range.size
+        ]
         if full:
             self.pace.learn(max(full), seconds)
-        self._frames.learn(notes)
-        self._files.decided(manifest)
-        reached(Step.SWEPT)
+        self._frames.learn(reports)
+        self._files.committed(manifest)
+        reached(EpochStep.SWEPT)
 
     # Watching and ending
 
@@ -475,7 +490,7 @@ class Pipeline:
         with self._wake:
             self._asked += 1
             asked = self._asked
-            self._nudged = True
+            self._woken = True
             self._wake.notify_all()
             while self._alive and not (self._quiet >= asked and not self._ends):
                 left = None if deadline is None else deadline - time.monotonic()
@@ -503,7 +518,7 @@ class Pipeline:
     def stop(self) -> None:
         """Let go at once: an epoch that was not decided never was."""
         self._stopping = True
-        self.nudge()
+        self.wake()
         thread = self._thread
         if thread is not None:
             deadline = time.monotonic() + _STOP_SECONDS

@@ -11,7 +11,7 @@ from tidegate.catalog.objects import (
     DEFAULT_PIPELINE,
     Declared,
     LookupTable,
-    Origin,
+    ScriptOrigin,
     SideKind,
     SideStream,
     Sink,
@@ -20,15 +20,15 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import SourceState
-from tidegate.connectors.base import OpenLookup
+from tidegate.connectors.base import LookupConnector
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import CatalogError, DataDirectoryError, Place, TidegateError
+from tidegate.errors import CatalogError, DataDirectoryError, Location, TidegateError
 from tidegate.operators.operator import Limits
 from tidegate.physical.planner import EnrichPlan, ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
 from tidegate.plan.bind.tables import side_plan
 from tidegate.plan.side_streams import late_inputs
-from tidegate.runtime.reconciliation import Member
+from tidegate.runtime.reconciliation import PipelineStream
 from tidegate.storage import Store, uri
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Planning:
 
     def member(
         self, declared: Stream | SideStream, sinks: Sequence[Sink], is_read: bool = False
-    ) -> Member:
+    ) -> PipelineStream:
         """A stream with the sinks that take its rows, and those that take its late ones.
 
         `is_read`: another stream reads its late rows.
@@ -64,7 +64,7 @@ class Planning:
         plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
         scans = (scan for scan in plan.scans if scan.late_of is None)
         sources = dict(self._source_state(scan) for scan in scans)
-        return Member(
+        return PipelineStream(
             declared.name,
             typed,
             plan,
@@ -103,7 +103,7 @@ class Planning:
         assert isinstance(source, Source), "what is scanned is a source"
         return source
 
-    def origin_of(self, stream: str) -> Origin | None:
+    def origin_of(self, stream: str) -> ScriptOrigin | None:
         """The text that a stream was declared in."""
         declared = self.catalog.get(stream)
         return declared.origin if declared is not None else None
@@ -129,13 +129,13 @@ class Lookups:
     """Opens what streams ask, and closes what nobody asks any more."""
 
     store: Store
-    open_lookup: Callable[[LookupTable, str], OpenLookup]
-    opened: dict[str, OpenLookup] = field(default_factory=dict)
+    open_lookup: Callable[[LookupTable, str], LookupConnector]
+    opened: dict[str, LookupConnector] = field(default_factory=dict)
     # The declarations that these were opened by: one of the same name may be another table.
     _declared: dict[str, LookupTable] = field(default_factory=dict)
 
     def open(self, plans: Sequence[EnrichPlan]) -> None:
-        found: dict[str, OpenLookup] = {}
+        found: dict[str, LookupConnector] = {}
         for table in (plan.table for plan in plans):
             name = table.name.lower()
             if name not in self.opened or self._declared.get(name) != table:
@@ -192,6 +192,6 @@ def _misplaced(item: Declared) -> TidegateError:
         "TG-207",
         f"the path of {item.name} is on the disk of one machine, and tasks of a cluster run on "
         "others",
-        place=Place(item.origin.text, span.start, span.end, item.origin.file),
+        place=Location(item.origin.text, span.start, span.end, item.origin.file),
         hint=_HINT,
     )

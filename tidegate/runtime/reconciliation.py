@@ -1,7 +1,7 @@
 """The streams of a pipeline as they are declared now, against what its last manifest says.
 
 Operators are found by what they are: one whose fingerprint is in the manifest keeps its state. A
-stream whose operators changed is refused, unless it says what to do.
+stream whose operators changed is rejectd, unless it says what to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def late_rows_of(stream: str, operators: Iterable[OperatorState]) -> int:
     return sum(int(operator.report.get("late_rows") or 0) for operator in own)
 
 
-def late_offsets(member: Member, operators: Iterable[OperatorState]) -> dict[str, Any]:
+def late_offsets(member: PipelineStream, operators: Iterable[OperatorState]) -> dict[str, Any]:
     """How far a member has read the late rows of others: it takes those of every epoch."""
     known = tuple(operators)
     return {
@@ -49,7 +49,7 @@ def late_offsets(member: Member, operators: Iterable[OperatorState]) -> dict[str
 
 
 def missed_late_rows(
-    member: Member, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
+    member: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
 ) -> list[RunError]:
     """What to say about a stream that was not there when rows came too late for another one."""
     found = []
@@ -84,8 +84,10 @@ def shape_of(stream: Stream) -> Shape:
 def view_sink(stream: Stream) -> Sink:
     """The sink of a materialised view, which nobody declares."""
     shape = shape_of(stream)
-    meaning = shape.meaning(canonical(stream.typed.plan)) if stream.typed is not None else ""
-    options = Options({"shape": shape, "meaning": meaning}, {}, set())
+    canonical_form = (
+        shape.canonical_form(canonical(stream.typed.plan)) if stream.typed is not None else ""
+    )
+    options = Options({"shape": shape, "meaning": canonical_form}, {}, set())
     name = view.sink_name(stream.name)
     return Sink(
         name, options, stream.statement, stream.origin, view.CONNECTOR, stream.name, implied=True
@@ -116,7 +118,7 @@ def changed_view(name: str, now: str | None, stored: StreamState) -> DataDirecto
 
 
 @dataclass(frozen=True)
-class Member:
+class PipelineStream:
     """A stream of a pipeline."""
 
     name: str
@@ -125,7 +127,7 @@ class Member:
     sources: Mapping[str, SourceState]
     sinks: tuple[Sink, ...]
     late: SideStream | None = None
-    on_change: str = "refuse"
+    on_change: str = "reject"
     # The late streams that it reads, and the members whose late rows they are.
     late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     # What the catalog has: another object is another declaration of the same name.
@@ -133,7 +135,7 @@ class Member:
     # Its dead letters, where they have a name.
     failed: SideStream | None = field(default=None, kw_only=True)
 
-    def is_same(self, other: Member) -> bool:
+    def is_same(self, other: PipelineStream) -> bool:
         """Whether both are one declaration of a stream."""
         return self.key == other.key and self.declared is other.declared
 
@@ -203,7 +205,9 @@ class Member:
         return (*own, (OP, "STRING")) if carries_op(plan) else own
 
 
-def alone(member: Member, members: Sequence[Member]) -> list[Member]:
+def with_dependencies(
+    member: PipelineStream, members: Sequence[PipelineStream]
+) -> list[PipelineStream]:
     """A member, after those whose late rows it needs."""
     wanted = {member.key}
     found = []
@@ -215,15 +219,15 @@ def alone(member: Member, members: Sequence[Member]) -> list[Member]:
 
 
 @dataclass
-class Opened:
+class Reconciled:
     """What a pipeline starts from: a manifest that was not written, and what to say about it."""
 
     manifest: Manifest
     warnings: list[TidegateError] = field(default_factory=list)
 
 
-def opened(before: Manifest, members: Sequence[Member]) -> Opened:
-    """The manifest of before with the members as they are now; refused if they do not fit."""
+def reconcile(before: Manifest, members: Sequence[PipelineStream]) -> Reconciled:
+    """The manifest of before with the members as they are now; rejectd if they do not fit."""
     streams = dict(before.streams)
     operators = dict(before.operators)
     warnings: list[TidegateError] = []
@@ -245,10 +249,10 @@ def opened(before: Manifest, members: Sequence[Member]) -> Opened:
         if stored.ended and new:
             warnings.append(_ended(member))
     manifest = replace(before, streams=streams, operators=operators)
-    return Opened(manifest, warnings)
+    return Reconciled(manifest, warnings)
 
 
-def _inputs(member: Member, streams: Mapping[str, StreamState]) -> dict[str, SourceState]:
+def _inputs(member: PipelineStream, streams: Mapping[str, StreamState]) -> dict[str, SourceState]:
     """What a stream reads: its sources, and late rows of streams that come before it.
 
     A stream that starts over has another id, and its late rows come again.
@@ -261,7 +265,7 @@ def _inputs(member: Member, streams: Mapping[str, StreamState]) -> dict[str, Sou
 
 
 def _change(
-    member: Member,
+    member: PipelineStream,
     sources: Mapping[str, SourceState],
     stored: StreamState,
     old: Mapping[str, OperatorState],
@@ -276,7 +280,7 @@ def _change(
     changed = moved or _other_sources(member, sources, stored)
     if changed is None and set(old) != set(new):
         changed = _changed(member, list(old.values()), list(new.values()))
-    if changed is not None and member.on_change == "refuse":
+    if changed is not None and member.on_change == "reject":
         raise changed
     return changed
 
@@ -300,12 +304,12 @@ def _with_state(
             found[key] = operator
         else:
             gone.remove(same)
-            found[key] = replace(operator, heads=same.heads, files=same.files)
+            found[key] = replace(operator, state_handles=same.state_handles, files=same.files)
     return found
 
 
 def _moved_source(
-    member: Member, sources: Mapping[str, SourceState], stored: StreamState
+    member: PipelineStream, sources: Mapping[str, SourceState], stored: StreamState
 ) -> DataDirectoryError | None:
     """A source that was read and is another one now."""
     for name, source in sources.items():
@@ -324,7 +328,7 @@ def _moved_source(
 
 
 def _other_sources(
-    member: Member, sources: Mapping[str, SourceState], stored: StreamState
+    member: PipelineStream, sources: Mapping[str, SourceState], stored: StreamState
 ) -> DataDirectoryError | None:
     if set(stored.sources) == set(sources):
         return None
@@ -348,7 +352,7 @@ def _shown(source: SourceState) -> str:
 
 
 def _changed(
-    member: Member, old: list[OperatorState], new: list[OperatorState]
+    member: PipelineStream, old: list[OperatorState], new: list[OperatorState]
 ) -> DataDirectoryError:
     before, now = sorted(o.name for o in old), sorted(o.name for o in new)
     if before != now:
@@ -379,7 +383,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _discarded(member: Member, operator: OperatorState) -> RunError:
+def _discarded(member: PipelineStream, operator: OperatorState) -> RunError:
     return RunError(
         "TG-606",
         f"the operator {operator.name} of the stream {member.name} changed: its state is "
@@ -388,7 +392,7 @@ def _discarded(member: Member, operator: OperatorState) -> RunError:
     )
 
 
-def _ended(member: Member) -> RunError:
+def _ended(member: PipelineStream) -> RunError:
     return RunError(
         "TG-607",
         f"the stream {member.name} was run to its end before: all its windows are closed, and rows "
@@ -401,7 +405,7 @@ def _ended(member: Member) -> RunError:
 # ---- Sinks that were away while their stream went on, or came to it later: they lack what it gave.
 
 
-def rows_so_far(manifest: Manifest, member: Member, sink: Sink) -> int:
+def rows_so_far(manifest: Manifest, member: PipelineStream, sink: Sink) -> int:
     """How many rows its stream has given out for a sink, whether that was there or not."""
     takes = member.takes(sink)
     if takes is None:
@@ -411,7 +415,7 @@ def rows_so_far(manifest: Manifest, member: Member, sink: Sink) -> int:
     return late_rows_of(member.key, manifest.operators.values())
 
 
-def missed(manifest: Manifest, member: Member, sink: Sink) -> RunError | None:
+def missed(manifest: Manifest, member: PipelineStream, sink: Sink) -> RunError | None:
     """What to say about a declared sink that does not have all rows of its stream."""
     if sink.implied:
         return None

@@ -16,13 +16,13 @@ Say = Callable[[str | None], None]
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retry:
     """Waits by `rest`, which is told how often something failed before; it says no if nobody wants
     to wait any more."""
 
     rest: Callable[[int], bool]
 
-    def until_back(self, work: Callable[[], T], say: Say) -> T:
+    def retry_storage(self, work: Callable[[], T], say: Say) -> T:
         """Do it, for as long as it takes a store to be back."""
         for attempt in count():
             try:
@@ -40,7 +40,7 @@ class Patience:
                 return done
         raise AssertionError("it counts for ever")
 
-    def until_there(self, work: Callable[[], T], say: Say) -> T:
+    def retry_external(self, work: Callable[[], T], say: Say) -> T:
         """Do it anew, for as long as it takes a broker or a database to answer."""
         for attempt in count():
             try:

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
-from tidegate.connectors.base import Cut
+from tidegate.connectors.base import InputRange
 from tidegate.observe.status import OperatorStatus, Rate, State, StreamStatus
-from tidegate.runtime.epoch import StreamNotes
+from tidegate.runtime.epoch import StreamReport
 
 # After the end of a bounded run the watermark is beyond all times.
 _LATEST_US = 253_402_300_800_000_000
@@ -56,39 +56,41 @@ class Counters:
             self._take_operators(manifest)
             self.before = self.operators
 
-    def fail(self, message: str, culprit: str | None) -> None:
+    def fail(self, message: str, failing_row: str | None) -> None:
         """The pipeline has failed; if it was another stream, this one only had to stop."""
-        mine = culprit in (None, self.name.lower())
+        mine = failing_row in (None, self.name.lower())
         self.state = State.FAILED if mine else State.STOPPED
-        self.error = message if mine else f"stopped, because the stream {culprit} did"
+        self.error = message if mine else f"stopped, because the stream {failing_row} did"
 
     def add(
         self,
         manifest: Manifest,
-        notes: StreamNotes,
+        reports: StreamReport,
         seconds: float,
-        cuts: Mapping[str, Cut] | None = None,
+        ranges: Mapping[str, InputRange] | None = None,
     ) -> None:
         """One epoch that was decided, and what its sources told."""
         with self.lock:
             self.epoch = manifest.epoch
-            self.rows_in += notes.rows_in
-            self.rows_out += notes.rows_out
-            self.dead_letters += notes.bad + notes.failed
-            self.rate_in.add(notes.rows_in, seconds)
-            self.rate_out.add(notes.rows_out, seconds)
+            self.rows_in += reports.rows_in
+            self.rows_out += reports.rows_out
+            self.dead_letters += reports.bad + reports.failed
+            self.rate_in.add(reports.rows_in, seconds)
+            self.rate_out.add(reports.rows_out, seconds)
             self.epoch_seconds = seconds
             self.marks_us = dict(manifest.streams[self.name.lower()].marks)
             self._take_operators(manifest)
-            self._take_cuts(cuts or {})
+            self._take_cuts(ranges or {})
 
-    def _take_cuts(self, cuts: Mapping[str, Cut]) -> None:
-        self.lost += sum(cut.lost for cut in cuts.values())
-        behind = [cut.behind for cut in cuts.values() if cut.behind is not None]
+    def _take_cuts(self, ranges: Mapping[str, InputRange]) -> None:
+        self.lost += sum(input_range.lost for input_range in ranges.values())
+        behind = [
+            input_range.behind for input_range in ranges.values() if input_range.behind is not None
+        ]
         self.behind = sum(behind) if behind else self.behind
-        for source, cut in cuts.items():
-            if cut.progress is not None:
-                read, left = cut.progress
+        for source, input_range in ranges.items():
+            if input_range.progress is not None:
+                read, left = input_range.progress
                 self.read[source] = (self.read.get(source, (0, 0))[0] + read, left)
 
     def progress(self) -> float | None:

@@ -12,7 +12,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, SideStream, Sink, Stream, tables_in
 from tidegate.catalog.options import Options
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.checkpoints import Checkpoints, Restored, Wanted
+from tidegate.checkpoint.checkpoints import Checkpoints, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
 from tidegate.connectors.base import LookupContext, SinkContext, SourceContext
@@ -26,7 +26,7 @@ from tidegate.physical.stages import all_scans, plan_stages
 from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import Planning, is_cluster, pipeline_of
-from tidegate.runtime.reconciliation import Member, view_sink
+from tidegate.runtime.reconciliation import PipelineStream, view_sink
 
 if TYPE_CHECKING:
     from tidegate.runtime.pipeline import Pipeline, PipelineContext
@@ -92,7 +92,7 @@ class Supervisor:
     def check_runnable(
         self, catalog: Catalog, until_end: bool, available_now: bool = False
     ) -> None:
-        """Refuse what would say nothing, or never end, before anything is started."""
+        """Reject what would say nothing, or never end, before anything is started."""
         for name in self.wanted(catalog):
             declared = catalog.get(name)
             if isinstance(declared, Stream):
@@ -106,7 +106,11 @@ class Supervisor:
         for scan in all_scans(plan_stages(declared.typed.plan)):
             source = getattr(scan, "source", None)
             spec = CONNECTORS[source.connector].source if source is not None else None
-            if source is not None and spec is not None and spec.endless(source.options):
+            if (
+                source is not None
+                and spec is not None
+                and spec.unbounded_by_options(source.options)
+            ):
                 raise RunError(
                     "TG-505",
                     f"the source {source.name} never ends, so there is no end to run to",
@@ -140,7 +144,7 @@ class Supervisor:
                 self._take_warnings(running)
 
     def replace(self, catalog: Catalog, settings: Settings) -> None:
-        """Run streams that have taken the place of others; all of them, or none if one is refused.
+        """Run streams that have taken the place of others; all of them, or none if one is rejectd.
 
         What is stored for a stream decides, as it does when a script has changed.
         """
@@ -150,10 +154,10 @@ class Supervisor:
                 self._pipelines[name].check(members)
         self.restart_without(catalog, settings)
 
-    def _members(self, planning: Planning) -> dict[str, list[Member]]:
+    def _members(self, planning: Planning) -> dict[str, list[PipelineStream]]:
         """By pipeline, the streams that are to run."""
         catalog = planning.catalog
-        wanted: dict[str, list[Member]] = {}
+        wanted: dict[str, list[PipelineStream]] = {}
         found = [catalog.get(name) for name in self.wanted(catalog)]
         streams = [item for item in found if isinstance(item, Stream)]
         read = {parent for stream in streams for parent in late_inputs(stream.plan).values()}
@@ -164,7 +168,9 @@ class Supervisor:
             wanted.setdefault(pipeline_of(declared), []).append(member)
         return wanted
 
-    def _start(self, name: str, members: list[Member], planning: Planning, trigger_us: int) -> None:
+    def _start(
+        self, name: str, members: list[PipelineStream], planning: Planning, trigger_us: int
+    ) -> None:
         from tidegate.runtime.pipeline import Pipeline
 
         assert self.until_end is not None, "pipelines start with the session"
@@ -186,7 +192,7 @@ class Supervisor:
             planning.spark,
             settings,
             self.directory.pipeline(name),
-            self.directory.orders.uri,
+            self.directory.epoch_specs.uri,
             lambda source, offsets, pace: SOURCES[source.connector](
                 SourceContext(
                     source, self.directory.source(source.name).uri, offsets, settings, pace
@@ -274,9 +280,11 @@ class Supervisor:
             running = self._pipelines.get(name)
             store, most = self.directory.pipeline(name), settings["max_retained"]
             found[name] = Manifests(store, most) if running is None else running.manifests
-        return Checkpoints(found, forgets)
+        return Checkpoints(found, supports_rollback)
 
-    def restore(self, catalog: Catalog, settings: Settings, wanted: Wanted) -> list[Restored]:
+    def restore(
+        self, catalog: Catalog, settings: Settings, wanted: RestoreRequest
+    ) -> list[Restored]:
         """Go back to a checkpoint; what runs is stopped for it, and started again."""
         self.checkpoints(settings).check(wanted)
         until_end, available_now = self.until_end, self.available_now
@@ -293,10 +301,10 @@ class Supervisor:
         finally:
             self._restoring = False
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Rows were inserted."""
         for pipeline in self._pipelines.values():
-            pipeline.nudge()
+            pipeline.wake()
 
     def status(self) -> tuple[StreamStatus, ...]:
         """How the streams are; after a stop, how they were."""
@@ -386,7 +394,7 @@ class Supervisor:
         return added
 
 
-def _differ(pipeline: Pipeline, members: list[Member]) -> bool:
+def _differ(pipeline: Pipeline, members: list[PipelineStream]) -> bool:
     """Whether a pipeline runs other streams or sinks than these."""
     running = {key: member.sinks for key, member in pipeline.members.items()}
     if running != {member.key: member.sinks for member in members}:
@@ -402,12 +410,12 @@ def _starting(status: StreamStatus) -> StreamStatus:
     return replace(status, state=State.STARTING, error=None)
 
 
-def forgets(connector: str) -> bool:
+def supports_rollback(connector: str) -> bool:
     """Whether sinks of a connector can forget rows; one that is unknown cannot."""
     if connector == view.CONNECTOR:
         return True
     spec = CONNECTORS.get(connector)
-    return spec is not None and spec.sink is not None and spec.sink.forgets
+    return spec is not None and spec.sink is not None and spec.sink.supports_rollback
 
 
 def _default_key_groups(spark: Any) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.objects import Function, Origin, Parameter, PythonCode
+from tidegate.catalog.objects import Function, Parameter, PythonCode, ScriptOrigin
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import misfit, parameter_names, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
@@ -73,7 +73,7 @@ def python_declaration(
         statement.name,
         options,
         statement,
-        Origin(text, None),
+        ScriptOrigin(text, None),
         parameters,
         statement.returns,
         python=PythonCode(call, version, **code),

@@ -38,7 +38,7 @@ def stream_of(catalog: Catalog, declared: Declared) -> Stream | SideStream:
     return declared
 
 
-class Looking:
+class QueryService:
     """Answers questions about the streams of a session."""
 
     def __init__(self, pipelines: Supervisor) -> None:
@@ -47,7 +47,7 @@ class Looking:
     def readable(self, catalog: Catalog) -> dict[str, Readable]:
         return readable(catalog, self.pipelines.sinks(catalog))
 
-    def remember(self, catalog: Catalog) -> None:
+    def save_declarations(self, catalog: Catalog) -> None:
         """Say in the data directory what can be queried, for other processes."""
         store_readable(self.pipelines.directory, self.readable(catalog))
 

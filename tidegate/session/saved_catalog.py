@@ -19,7 +19,7 @@ _FILE = "_declared.json"
 
 
 @dataclass(frozen=True)
-class Remembered:
+class SavedDeclarations:
     """Declarations as SQL, by the file they came from, and the names of those that are not kept:
     they hold a secret, were declared in Python, or depend on such a thing."""
 
@@ -27,7 +27,7 @@ class Remembered:
     secret: tuple[str, ...] = ()
 
 
-def remember(directory: DataDirectory, catalog: Catalog) -> None:
+def save_declarations(directory: DataDirectory, catalog: Catalog) -> None:
     """Keep what is declared; what holds a secret or is Python is left out, with its dependents."""
     secret = _secret(catalog)
     items = [item for item in map(catalog.get, catalog.names()) if item is not None]
@@ -61,14 +61,14 @@ def _absolute(file: str | None) -> str | None:
     return str(Path(file).resolve()) if file is not None and Path(file).is_file() else None
 
 
-def remembered(directory: DataDirectory) -> Remembered:
+def load_declarations(directory: DataDirectory) -> SavedDeclarations:
     """What was declared last."""
     try:
         stored = json.loads(directory.store.get(_FILE))
     except NotThere:
-        return Remembered()
+        return SavedDeclarations()
     scripts: dict[str | None, list[str]] = {}
     for item in stored["declared"]:
         scripts.setdefault(item["file"], []).append(item["sql"] + ";")
     texts = tuple((file, "\n".join(parts)) for file, parts in scripts.items())
-    return Remembered(texts, tuple(stored["secret"]))
+    return SavedDeclarations(texts, tuple(stored["secret"]))

@@ -23,15 +23,15 @@ from tidegate.catalog.declare import (
     script_identity,
     unsafe_checkpoint_name,
 )
-from tidegate.catalog.objects import Declared, LookupTable, Origin, Sink, Source, Stream
+from tidegate.catalog.objects import Declared, LookupTable, ScriptOrigin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
-from tidegate.checkpoint.checkpoints import Checkpoint, Restored, Wanted
+from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
 from tidegate.checkpoint.manifests import Name
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.compile.typing import analysed
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import CONNECTORS
-from tidegate.errors import Place, RunError, ScriptError, TidegateError, did_you_mean
+from tidegate.errors import Location, RunError, ScriptError, TidegateError, did_you_mean
 from tidegate.observe.status import StreamStatus
 from tidegate.observe.timeline import Timeline
 from tidegate.physical.explain import explain
@@ -41,9 +41,9 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_paths
 from tidegate.runtime.supervisor import Supervisor
 from tidegate.session.functions import PythonFunctions, python_declaration
-from tidegate.session.queries import Looking, stream_of
+from tidegate.session.queries import QueryService, stream_of
 from tidegate.session.results import Result, describe, print_rows, restored_text, shown
-from tidegate.session.saved_catalog import Remembered, remember, remembered
+from tidegate.session.saved_catalog import SavedDeclarations, load_declarations, save_declarations
 from tidegate.session.subscription import Subscription
 from tidegate.sql import statements as st
 
@@ -116,7 +116,7 @@ class Session:
         self._spark: SparkSession | None = None
         self._functions = PythonFunctions()
         self._pipelines = Supervisor(self.directory, lambda: self.spark, show or print_rows)
-        self._looking = Looking(self._pipelines)
+        self._looking = QueryService(self._pipelines)
 
     def __enter__(self) -> Session:
         return self
@@ -211,8 +211,8 @@ class Session:
             for statement in compiled.statements
             for result in self._effect(statement, before, compiled)
         ]
-        self._looking.remember(self.catalog)
-        remember(self.directory, self.catalog)
+        self._looking.save_declarations(self.catalog)
+        save_declarations(self.directory, self.catalog)
         if self._pipelines.running:
             self._pipelines.start_missing(self.catalog, self.settings)
         return results
@@ -284,10 +284,10 @@ class Session:
             # The pipeline goes on without it, or not at all.
             self._pipelines.restart_without(self.catalog, self.settings)
 
-    def recall(self) -> Remembered:
+    def recall(self) -> SavedDeclarations:
         """What was declared here last."""
         self._require_open()
-        return remembered(self.directory)
+        return load_declarations(self.directory)
 
     # Rows in
 
@@ -324,7 +324,7 @@ class Session:
         self, target: Source | LookupTable, table: Any, identity: str | None = None
     ) -> None:
         self._inserts(target).append(table, identity)
-        self._pipelines.nudge()
+        self._pipelines.wake()
 
     def _inserts(self, target: Declared) -> memory.Inserts:
         return memory.inserts(self.directory.source(target.name).uri)
@@ -401,7 +401,7 @@ class Session:
         kept = self._keep(name)
         return next(iter(kept.values())).name
 
-    def _keep(self, name: str | None, place: Place | None = None) -> dict[str, Name]:
+    def _keep(self, name: str | None, place: Location | None = None) -> dict[str, Name]:
         self._require_open()
         wrong = unsafe_checkpoint_name(name) if name is not None else None
         if wrong is not None:
@@ -424,14 +424,14 @@ class Session:
         """Go back to a checkpoint by its name, or to an epoch that is still kept.
 
         Streams that run are stopped for it and started again. `sinks='keep'` leaves rows from after
-        the checkpoint in sinks that cannot forget them; without it they refuse.
+        the checkpoint in sinks that cannot forget them; without it they reject.
         """
         if sinks not in (None, "keep"):
             raise RunError("TG-207", f"sinks is 'keep' or nothing, not {sinks!r}")
         self.warnings = []
-        self._restore(Wanted(checkpoint, sinks == "keep", pipeline))
+        self._restore(RestoreRequest(checkpoint, sinks == "keep", pipeline))
 
-    def _restore(self, wanted: Wanted) -> list[Restored]:
+    def _restore(self, wanted: RestoreRequest) -> list[Restored]:
         self._require_open()
         done = self._pipelines.restore(self.catalog, self.settings, wanted)
         self.warnings += [warning for item in done for warning in item.warnings]
@@ -444,8 +444,8 @@ class Session:
 
     def _checkpoint_statement(self, statement: CheckpointStatement, script: st.Script) -> str:
         span = statement.name_span or statement.span
-        place = Place(script.text, span.start, span.end, script.file)
-        if isinstance(statement, st.Checkpoint):
+        place = Location(script.text, span.start, span.end, script.file)
+        if isinstance(statement, st.CheckpointStatement):
             kept = self._keep(statement.name, place)
             where = ", ".join(f"{name} at epoch {item.epoch}" for name, item in kept.items())
             return f"checkpoint '{next(iter(kept.values())).name}': {where}"
@@ -455,10 +455,10 @@ class Session:
                 return f"there is no checkpoint '{statement.name}'"
             checkpoints.drop(statement.name, place)
             return f"checkpoint '{statement.name}' dropped"
-        options, _ = restore_options(statement, Origin(script.text, script.file))
+        options, _ = restore_options(statement, ScriptOrigin(script.text, script.file))
         target = statement.name if statement.name is not None else statement.epoch
         assert target is not None, "RESTORE has a name or an epoch"
-        wanted = Wanted(target, options["sinks"] == "keep", options["pipeline"], place)
+        wanted = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], place)
         return "\n".join(restored_text(item) for item in self._restore(wanted))
 
     # Rows out

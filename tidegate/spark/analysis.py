@@ -1,7 +1,7 @@
 """Types are Spark's own: a declared stream is analysed on empty tables, and errors point home.
 
 The whole plan goes to Spark as one statement: a common table expression per node, and one for the
-expressions whose types an operator must know. Only when Spark refuses it are the expressions tried
+expressions whose types an operator must know. Only when Spark rejects it are the expressions tried
 one by one, bottom up, to find the one that is to blame and its place in the user's SQL.
 """
 
@@ -28,7 +28,7 @@ from tidegate.catalog.objects import (
     Stream,
 )
 from tidegate.columns import OP
-from tidegate.errors import Place, SqlError
+from tidegate.errors import Location, SqlError
 from tidegate.physical import lookup
 from tidegate.physical.over import typed_function
 from tidegate.physical.stage_sql import SqlWriter
@@ -63,7 +63,7 @@ def analyse_source(spark: SparkSession, source: Source) -> Source:
 
 
 def analyse_function(spark: SparkSession, function: Function) -> None:
-    """Refuse an expression that does not fit the types of its parameters and its result."""
+    """Reject an expression that does not fit the types of its parameters and its result."""
     assert function.body is not None, f"{function.name} is an expression"
     given = [f"CAST(NULL AS {p.type}) AS {quoted(p.name)}" for p in function.parameters]
     base = f"(SELECT {', '.join(given) or '1 AS one'})"
@@ -220,18 +220,18 @@ class _Fault:
 
 @dataclass(frozen=True)
 class _Blame:
-    """Finds the expression that Spark refuses."""
+    """Finds the expression that Spark rejects."""
 
     spark: SparkSession
 
     def find(self, node: n.Node) -> _Fault | None:
-        """The first expression, bottom up, that Spark refuses on its own."""
+        """The first expression, bottom up, that Spark rejects on its own."""
         for child in node.inputs:
             found = self.find(child)
             if found is not None:
                 return found
-        refused = self._refusal(_whole_sql(node)) if node.inputs else None
-        if refused is None:
+        rejectd = self._rejection(_whole_sql(node)) if node.inputs else None
+        if rejectd is None:
             return None
         names = {item.id: item.name for child in node.inputs for item in child.fields}
         below = ", ".join(f"({_whole_sql(child)})" for child in node.inputs)
@@ -239,9 +239,9 @@ class _Blame:
             fault = self._innermost(expression, below)
             if fault is not None:
                 return replace(fault, names=names)
-        return _Fault(refused, node.span, names)
+        return _Fault(rejectd, node.span, names)
 
-    def _refusal(self, query: str) -> PySparkException | None:
+    def _rejection(self, query: str) -> PySparkException | None:
         try:
             _ = self.spark.sql(query).schema
         except PySparkException as error:
@@ -249,8 +249,8 @@ class _Blame:
         return None
 
     def _innermost(self, tree: exp.Expr, below: str) -> _Fault | None:
-        """The smallest part of an expression that is refused, if any is."""
-        error = self._refusal(f"SELECT {to_sql(tree)} AS c FROM {below}")
+        """The smallest part of an expression that is rejectd, if any is."""
+        error = self._rejection(f"SELECT {to_sql(tree)} AS c FROM {below}")
         if error is None:
             return None
         for part in _parts(tree):
@@ -312,9 +312,9 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
         yield node.condition
 
 
-def _place(span: Span | None, declared: Declared) -> Place:
+def _place(span: Span | None, declared: Declared) -> Location:
     at = span or declared.statement.name_span
-    return Place(declared.origin.text, at.start, at.end, declared.origin.file)
+    return Location(declared.origin.text, at.start, at.end, declared.origin.file)
 
 
 def _type_error(

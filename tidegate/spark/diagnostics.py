@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from tidegate.catalog.objects import Origin
-from tidegate.columns import LIVE
-from tidegate.errors import Place, TidegateError
+from tidegate.catalog.objects import ScriptOrigin
+from tidegate.columns import SELECTED
+from tidegate.errors import Location, TidegateError
 from tidegate.physical.planner import LeafPlan, PhysicalPlan
-from tidegate.physical.stage_sql import TickedWriter, is_failure
+from tidegate.physical.stage_sql import MaskedWriter, is_failure
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.functions import CALLED
 from tidegate.spark.errors import JobFailed, advice
@@ -82,10 +82,10 @@ class _Below:
     leaves: _Leaves
 
     def suspect(self, owner: n.Node, whole: exp.Expr, part: exp.Expr) -> Suspect:
-        writer = TickedWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
+        writer = MaskedWriter({leaf.node: leaf.view for leaf in self.leaves}.get)
         columns = [f"{quoted(item.id)} AS {quoted(item.name)}" for item in self.node.fields]
         row = f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
-        failed = f"CASE WHEN {LIVE} THEN {is_failure(to_sql(whole))} ELSE false END"
+        failed = f"CASE WHEN {SELECTED} THEN {is_failure(to_sql(whole))} ELSE false END"
         sql = f"SELECT {row} AS row FROM {writer.child(self.node)} WHERE {failed} LIMIT 1"
         return Suspect(_stream_of(self.plan, owner), part, sql, self.leaves)
 
@@ -137,7 +137,7 @@ _SHOWN = 500
 
 
 @dataclass(frozen=True)
-class Culprit:
+class FailingRow:
     """What failed: an expression in the text of a stream, and the row as JSON if it was found."""
 
     stream: str
@@ -145,16 +145,18 @@ class Culprit:
     row: str | None
 
 
-def culprit(context: FrameContext, stream: FramedStream, failed: JobFailed) -> Culprit | None:
+def failing_row(
+    context: FrameContext, stream: FramedStream, failed: JobFailed
+) -> FailingRow | None:
     """Look for what failed; None where Spark does not tell."""
     fragment = _fragment(failed.error)
     found = list(suspects(stream.plan, fragment)) if fragment is not None else []
     for suspect in found:
         row = _row(context, stream, suspect)
         if row is not None:
-            return Culprit(suspect.stream, suspect.expression, row)
+            return FailingRow(suspect.stream, suspect.expression, row)
     if len(found) == 1:
-        return Culprit(found[0].stream, found[0].expression, None)
+        return FailingRow(found[0].stream, found[0].expression, None)
     return None
 
 
@@ -179,23 +181,25 @@ def _row(context: FrameContext, stream: FramedStream, suspect: Suspect) -> str |
 
 # ---- Errors of a pipeline that say which expression failed, where the user wrote it, on which row.
 
-OriginOf = Callable[[str], Origin | None]
+OriginOf = Callable[[str], ScriptOrigin | None]
 
 
-def with_culprit(error: TidegateError, culprit: Culprit, origin_of: OriginOf) -> TidegateError:
+def with_failing_row(
+    error: TidegateError, failing_row: FailingRow, origin_of: OriginOf
+) -> TidegateError:
     """The same error with the row in its message, and its place."""
-    row = f", in the row {culprit.row}" if culprit.row is not None else ""
-    place = _place(culprit.expression, origin_of(culprit.stream))
+    row = f", in the row {failing_row.row}" if failing_row.row is not None else ""
+    place = _place(failing_row.expression, origin_of(failing_row.stream))
     return type(error)(error.code, error.message + row, place=place, hint=error.hint)
 
 
-def _place(expression: exp.Expr, origin: Origin | None) -> Place | None:
+def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None:
     """Where an expression stands in a text, or the least one around it whose place is known."""
     found: exp.Expr | None = expression
     while found is not None and origin is not None:
         span = own_span(found)
         if span is not None and _stands_there(found, origin.text[span.start : span.end]):
-            return Place(origin.text, span.start, span.end, origin.file)
+            return Location(origin.text, span.start, span.end, origin.file)
         found = found.parent
     return None
 

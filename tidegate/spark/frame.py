@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from tidegate.catalog.objects import SideKind, Source
-from tidegate.columns import LIVE, MARK, OP, ORIGIN, SIDE
+from tidegate.columns import CONTROL, EVENT_TIME, OP, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.planner import PhysicalPlan, ScanPlan, row_leaves
 from tidegate.physical.scan import source_vectors
@@ -30,7 +30,7 @@ from tidegate.spark.sharing import (
     merged,
     read_scans,
     shared_scans,
-    without_notes,
+    without_reports,
 )
 from tidegate.spark.sources import dead_letters, scanned, source_frame
 from tidegate.spark.tasks.late_rows import (
@@ -38,17 +38,17 @@ from tidegate.spark.tasks.late_rows import (
     FAILED_SCHEMA,
     IS_FAILED,
     IS_LATE,
-    LateRows,
+    LateRowsFrame,
     late_scan,
     with_failed,
     with_late,
 )
-from tidegate.spark.tasks.protocol import OrderPlace
+from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import (
     DirectScan,
-    Leaf,
     Place,
     Reader,
+    ReadFrame,
     Reading,
     ReadStream,
     ranges_of,
@@ -58,9 +58,16 @@ from tidegate.spark.tasks.step import step_and_stage
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import Cut, OpenLookup, OpenSink, OpenSource, Read, ShareReader
+    from tidegate.connectors.base import (
+        InputRange,
+        LookupConnector,
+        Read,
+        SinkConnector,
+        SourceConnector,
+        SplitReader,
+    )
 
-_HIDDEN = (ORIGIN, MARK, LIVE, SIDE)
+_HIDDEN = (ORIGIN, EVENT_TIME, SELECTED, CONTROL)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class FramedSink:
     """A sink that is open, and which rows of the stream it takes."""
 
     name: str
-    sink: OpenSink
+    sink: SinkConnector
     takes: SideKind | None = None
 
 
@@ -99,16 +106,16 @@ class FrameContext:
     """What all streams of a pipeline share."""
 
     spark: SparkSession
-    sources: Mapping[str, OpenSource]
-    lookups: Mapping[str, OpenLookup]
+    sources: Mapping[str, SourceConnector]
+    lookups: Mapping[str, LookupConnector]
     # The source of a scan, and how it is read.
     asked: Callable[[ScanPlan], tuple[Source, Read]]
-    place: OrderPlace
+    place: EpochSpecStore
     key_groups: int
     tasks: int
     state: str
     # By stream and source: cuts that Spark's own readers read.
-    native: Mapping[tuple[str, str], Cut] = field(default_factory=dict)
+    native: Mapping[tuple[str, str], InputRange] = field(default_factory=dict)
     now_us: int = 0
     # The operators before which Spark adds up rows.
     grouped: frozenset[str] = frozenset()
@@ -125,7 +132,7 @@ class FrameContext:
     # What was read for several scans, by the first of them and the source.
     decoded: dict[Place, DataFrame] = field(default_factory=dict)
     # By stream: late rows that others read.
-    late: dict[str, LateRows] = field(default_factory=dict)
+    late: dict[str, LateRowsFrame] = field(default_factory=dict)
     # The operators that step once for several streams, and by number what was sent by them.
     shared_operators: SharedOperators = field(default_factory=dict)
     sent: dict[int, DataFrame] = field(default_factory=dict)
@@ -136,7 +143,7 @@ class FrameContext:
 class PipelineFrame:
     """A frame whose rows are notes, and what of it is kept while it runs."""
 
-    notes: DataFrame
+    reports: DataFrame
     shared: Sequence[DataFrame]
     # Whether it reads what only this epoch has.
     once: bool = False
@@ -166,11 +173,11 @@ def pipeline_frame(context: FrameContext, streams: Sequence[FramedStream]) -> Pi
     if not context.reading.members and context.reading.streams:
         lowering = lowering_context(context, streams[0])
         frames.append(lowering.read_frame(context.reading.ranges, NOTES_SCHEMA))
-    notes = frames[0]
+    reports = frames[0]
     for frame in frames[1:]:
-        notes = notes.union(frame)
+        reports = reports.union(frame)
     once = bool(context.read_natively)
-    return PipelineFrame(notes, context.shared, once, context.tasks, context.large)
+    return PipelineFrame(reports, context.shared, once, context.tasks, context.large)
 
 
 def _plan_reading(context: FrameContext, streams: Sequence[FramedStream]) -> None:
@@ -209,7 +216,7 @@ def _read_stream(context: FrameContext, stream: FramedStream) -> ReadStream | No
     return None if scan is None else ReadStream(scan, stage, _staging(stream, stage, scans=True))
 
 
-def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> ShareReader | None:
+def _reader_of(context: FrameContext, scans: Sequence[DirectScan]) -> SplitReader | None:
     """Reads what all of these scans want of a source."""
     opened = context.sources[scans[0].place[1]]
     return opened.direct(merged([scan.read for scan in scans]))
@@ -224,14 +231,14 @@ def run_job(spark: SparkSession, frame: PipelineFrame, description: str) -> list
     try:
         for shared in frame.shared:
             shared.persist()
-        notes: list[bytes] = frame.notes.select("*").toArrow().column("note").to_pylist()
+        reports: list[bytes] = frame.reports.select("*").toArrow().column("note").to_pylist()
     except (PySparkException, Py4JError) as error:
         # Of a worker that died Spark tells in Java's words.
         raise JobFailed(error) from None
     finally:
         for shared in frame.shared:
             shared.unpersist()
-    return notes
+    return reports
 
 
 def lowering_context(context: FrameContext, stream: FramedStream) -> LoweringContext:
@@ -264,7 +271,7 @@ def _stream_frame(context: FrameContext, stream: FramedStream) -> DataFrame:
     frame = _mended(plan, lowered.frame)
     main = [sink for sink in stream.sinks if sink.takes is None]
     names = [name for name in frame.columns if name not in _HIDDEN]
-    frame, staged = _with_columns(frame, main, names, _arrow(frame, names), LIVE)
+    frame, staged = _with_columns(frame, main, names, _arrow(frame, names), SELECTED)
     frame, staged = _with_plain_names(frame, staged)
     late = [sink for sink in stream.sinks if sink.takes is SideKind.LATE_ROWS]
     if late or stream.readers:
@@ -300,7 +307,8 @@ def _staging(stream: FramedStream, stage: VectorStage, scans: bool) -> StagingSp
     schema = pa.schema([pa.field(name, kind) for name, _, kind in stage.columns])
     names = tuple(schema.names)
     staged = (
-        StagedSink(item.name, item.sink.stager(schema), names, names) for item in stream.sinks
+        StagedSink(item.name, item.sink.writer_factory(schema), names, names)
+        for item in stream.sinks
     )
     return StagingSpec(stream.name, tuple(staged), scans)
 
@@ -323,7 +331,7 @@ def _with_columns(
             pairs = zip(wanted, taken, strict=True)
             extra += [f"CASE WHEN {live} THEN {sql} END AS {name}" for (sql, _), name in pairs]
         names = tuple(name for _, name in (wanted or given))
-        factory = item.sink.stager(schema)
+        factory = item.sink.writer_factory(schema)
         chosen = live if item.takes else None
         staged.append(StagedSink(item.name, factory, tuple(taken), names, chosen))
     return (frame.selectExpr("*", *extra) if extra else frame), staged
@@ -363,12 +371,12 @@ def _raw(context: FrameContext, one: SharedScan, scan: ScanPlan, source: Source)
     """The records of a source, as one scan or several alike read them."""
     opened = context.sources[source.name.lower()]
     place = (one.leader.lower(), source.name.lower())
-    cut = context.native.get(place)
-    if cut is not None:
+    input_range = context.native.get(place)
+    if input_range is not None:
         context.read_natively.add(place)
-        raw = opened.native_frame(context.spark, one.read, cut)
+        raw = opened.native_frame(context.spark, one.read, input_range)
         return raw.selectExpr("*", f"{context.now_us}L AS _tg_now")
-    leaf = Leaf(
+    leaf = ReadFrame(
         context.spark,
         "/".join(place),
         one.streams,
@@ -386,7 +394,7 @@ def _decoded_once(
     place = (shared.leader.lower(), source.name.lower())
     known = context.decoded.get(place)
     if known is not None:
-        return without_notes(known)
+        return without_reports(known)
     frame = source_frame(source, _raw(context, shared, scan, source))
     context.shared.append(frame)
     context.decoded[place] = frame
@@ -403,10 +411,10 @@ def _direct(
     if (stream.name.lower(), source.name.lower()) in context.shared_scans:
         return None
     opened = context.sources[source.name.lower()]
-    cut = context.native.get((stream.name.lower(), source.name.lower()))
+    input_range = context.native.get((stream.name.lower(), source.name.lower()))
     reader = opened.direct(read)
     vectors = source_vectors(scan, source)
-    if reader is None or vectors is None or (cut is not None and not cut.shares):
+    if reader is None or vectors is None or (input_range is not None and not input_range.splits):
         return None
     return DirectScan(
         read,
@@ -430,10 +438,10 @@ def _mended(plan: PhysicalPlan, frame: DataFrame) -> DataFrame:
         return frame
     key = node.key or ()
     names = [quoted(node.field(column).name) for column in key] or ["1"]
-    has_new = f"max({LIVE} AND {OP} IN ('+I', '+U')) OVER (PARTITION BY {', '.join(names)})"
+    has_new = f"max({SELECTED} AND {OP} IN ('+I', '+U')) OVER (PARTITION BY {', '.join(names)})"
     columns = [quoted(name) for name in frame.columns if name != OP]
     marked = frame.selectExpr(*columns, OP, f"{has_new} AS _tg_new")
-    kept = marked.where(f"NOT {LIVE} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
+    kept = marked.where(f"NOT {SELECTED} OR NOT ({OP} IN ('-U', '-D') AND _tg_new)")
     return kept.selectExpr(*columns, f"CASE WHEN {OP} = '-U' THEN '-D' ELSE {OP} END AS {OP}")
 
 

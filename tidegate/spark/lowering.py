@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField
 
-from tidegate.columns import ARRIVAL, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.columns import ARRIVAL, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
 from tidegate.operators.vectorized import VectorStage
 from tidegate.physical.lookup import FOUND
 from tidegate.physical.operator_kind import calls_user_functions, reads_user_functions
@@ -39,18 +39,18 @@ from tidegate.spark.sharing import (
     sender,
 )
 from tidegate.spark.tasks.lookup_join import EnrichSpec, enriching
-from tidegate.spark.tasks.protocol import OrderPlace
+from tidegate.spark.tasks.protocol import EpochSpecStore
 from tidegate.spark.tasks.read import DirectScan, Reading, ReadPort, ReadRange, reading
-from tidegate.spark.tasks.shuffle import PACKED_SCHEMA, PackSpec, packer
+from tidegate.spark.tasks.shuffle import PACKED_SCHEMA, ShuffleSpec, shuffle_writer
 from tidegate.spark.tasks.step import GivesRows, StepSpec, step_and_pack, stepper
 from tidegate.sql.expressions import calls_for_rows_only
 from tidegate.sql.quoting import quoted
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import OpenLookup
+    from tidegate.connectors.base import LookupConnector
 
 Leaves = tuple[LeafPlan, ...]
-_HIDDEN = (ORIGIN, MARK, LIVE, SIDE, NOW, *ARRIVAL)
+_HIDDEN = (ORIGIN, EVENT_TIME, SELECTED, CONTROL, NOW, *ARRIVAL)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LoweringContext:
     scan: Callable[[ScanPlan, Told], DataFrame]
     # How tasks read a source themselves; None where Spark has to.
     direct: Callable[[ScanPlan, Told], DirectScan | None]
-    place: OrderPlace
+    place: EpochSpecStore
     key_groups: int
     tasks: int
     # The folder of the state of all operators, as a URI.
@@ -70,7 +70,7 @@ class LoweringContext:
     # The names of the operators of this stream in manifests, by number.
     keys: Mapping[int, str]
     # By name: the lookup tables that are open.
-    lookups: Mapping[str, OpenLookup]
+    lookups: Mapping[str, LookupConnector]
     # The operators before which Spark adds up rows.
     grouped: frozenset[str] = frozenset()
     # Frames that several others read: they are to be kept while the job runs.
@@ -95,7 +95,7 @@ class Stepped:
     packed: DataFrame
     spec: GivesRows
 
-    def frame(self, place: OrderPlace) -> DataFrame:
+    def frame(self, place: EpochSpecStore) -> DataFrame:
         """The rows of the operator."""
         return self.packed.mapInArrow(
             stepper(self.spec, place), from_arrow_schema(self.spec.output)
@@ -174,12 +174,12 @@ class _Lowering:
         for leaf, frame in zip(leaves, frames, strict=True):
             if isinstance(leaf, OperatorPlan | EnrichPlan):
                 self.context.shared.append(frame)
-        self._views(leaves, [frame.where(LIVE) for frame in frames])
-        rows = self.context.spark.sql(calls_for_rows_only(sql, LIVE))
+        self._views(leaves, [frame.where(SELECTED) for frame in frames])
+        rows = self.context.spark.sql(calls_for_rows_only(sql, SELECTED))
         for frame in frames:
             kept = {name for name in frame.columns if name in _HIDDEN}
             columns = [_passed(item, kept) for item in rows.schema.fields]
-            rows = rows.union(frame.where(f"NOT {LIVE}").selectExpr(*columns))
+            rows = rows.union(frame.where(f"NOT {SELECTED}").selectExpr(*columns))
         return rows
 
     def _leaf(self, leaf: LeafPlan) -> DataFrame:
@@ -266,7 +266,7 @@ class _Lowering:
         scan = self.context.direct(leaf, self.told) if isinstance(leaf, ScanPlan) else None
         if scan is None:
             return None
-        return ReadPort(scan, fed.vectors, self._pack_spec(plan, number, fed))
+        return ReadPort(scan, fed.vectors, self._shuffle_spec(plan, number, fed))
 
     def _place(self, plan: OperatorPlan) -> Hashable:
         """What an operator is known by in its pipeline."""
@@ -297,16 +297,16 @@ class _Lowering:
         if alike is not None:
             self.packed[alike] = together
         spec = replace(self._spec(plan), passes=known is None)
-        self._require_ticks(plan, spec)
+        self._require_watermarks(plan, spec)
         return spec, together
 
-    def _require_ticks(self, plan: OperatorPlan, spec: StepSpec) -> None:
+    def _require_watermarks(self, plan: OperatorPlan, spec: StepSpec) -> None:
         """Fail if the operator waits for a tick that nothing below it sends.
 
         Its watermark would never move: it would keep all rows and give none, without an error.
         """
         for number, (fed, origins) in enumerate(zip(plan.ports, spec.runner.ports, strict=True)):
-            places = self._pack_spec(plan, number, fed).places
+            places = self._shuffle_spec(plan, number, fed).places
             senders = [
                 leaf.index if isinstance(leaf, ScanPlan) else self.senders.get(leaf.number, -1)
                 for leaf in row_leaves(fed.leaves)
@@ -366,12 +366,12 @@ class _Lowering:
         leaves = [leaf for fed in plan.ports for leaf in row_leaves(fed.leaves)]
         if any(isinstance(leaf, OperatorPlan) for leaf in leaves):
             return None
-        schemas = [str(schema) for port in plan.operator.packed for schema in port]
-        return (plan.meaning, type(plan.operator), *schemas)
+        schemas = [str(schema) for port in plan.operator.shuffle_schemas for schema in port]
+        return (plan.canonical_form, type(plan.operator), *schemas)
 
-    def _pack_spec(self, plan: OperatorPlan, number: int, fed: FedPort) -> PackSpec:
+    def _shuffle_spec(self, plan: OperatorPlan, number: int, fed: FedPort) -> ShuffleSpec:
         port = fed.port
-        return PackSpec(
+        return ShuffleSpec(
             self.told,
             plan.operator,
             number,
@@ -389,7 +389,7 @@ class _Lowering:
 
     def _port(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame:
         """The packed rows of one port."""
-        spec = self._pack_spec(plan, number, fed)
+        spec = self._shuffle_spec(plan, number, fed)
         below = self._computed(plan, number, fed)
         if below is not None:
             return below
@@ -398,9 +398,9 @@ class _Lowering:
         if fed.grouped_sql is not None and wanted:
             spec = replace(spec, grouped=True, key=self.context.keys[plan.number])
             groups = self.stage(fed.grouped_sql, fed.leaves, False)
-            return groups.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
+            return groups.mapInArrow(shuffle_writer(spec, self.context.place), PACKED_SCHEMA)
         rows = self.stage(fed.sql, fed.leaves, user)
-        return rows.mapInArrow(packer(spec, self.context.place), PACKED_SCHEMA)
+        return rows.mapInArrow(shuffle_writer(spec, self.context.place), PACKED_SCHEMA)
 
     def _computed(self, plan: OperatorPlan, number: int, fed: FedPort) -> DataFrame | None:
         """The packed rows of a port whose stage tasks compute; None if Spark does."""
@@ -410,7 +410,7 @@ class _Lowering:
         (leaf,) = fed.leaves
         if isinstance(leaf, OperatorPlan):
             stepped = self.operator(leaf)
-            spec = self._pack_spec(plan, number, fed)
+            spec = self._shuffle_spec(plan, number, fed)
             work = step_and_pack(stepped.spec, fed.vectors, spec, context.place)
             return stepped.packed.mapInArrow(work, PACKED_SCHEMA)
         port = self._read_port(plan, number, fed)

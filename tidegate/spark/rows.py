@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from tidegate.catalog.objects import LookupTable, Source
 from tidegate.columns import OP, OPS
-from tidegate.errors import Place, RunError, did_you_mean
+from tidegate.errors import Location, RunError, did_you_mean
 from tidegate.spark.errors import describe
 from tidegate.spark.sources import bad_reasons, source_frame
 from tidegate.sql.dialect import own_span, to_sql
@@ -192,7 +192,7 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
 def _require_values(source: Target, table: pa.Table) -> None:
     time = source.watermark.column.lower() if source.watermark else None
     for column in source.stored_columns:
-        # A missing event time is a bad record, which is counted and kept; it is not refused.
+        # A missing event time is a bad record, which is counted and kept; it is not rejectd.
         required = column.not_null and column.name.lower() != time
         if required and table.column(column.name).null_count:
             raise _misfit(source, f"the column {column.name} is NOT NULL")
@@ -274,7 +274,7 @@ def _blamed(
                     "TG-309",
                     f"{to_sql(cell)} does not fit the column {name} of {source.name}, which is "
                     f"{kind}: {_sentence(error)}",
-                    place=Place(script.text, span.start, span.end, script.file),
+                    place=Location(script.text, span.start, span.end, script.file),
                 )
     return None
 

@@ -15,16 +15,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.catalog.objects import Source
-from tidegate.columns import SIDE
+from tidegate.columns import CONTROL
 from tidegate.physical.planner import EnrichPlan, LeafPlan, OperatorPlan, ScanPlan
-from tidegate.spark.tasks.protocol import TICKS, Order, OrderPlace, keep_what_is_loaded, task_number
+from tidegate.spark.tasks.protocol import (
+    WATERMARKS,
+    EpochSpec,
+    EpochSpecStore,
+    keep_what_is_loaded,
+    task_number,
+)
 from tidegate.spark.tasks.read import Place
 from tidegate.spark.tasks.shuffle import Batches
 from tidegate.spark.tasks.step import StepSpec
 from tidegate.state.codec import table_from_bytes, table_to_bytes
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import OpenSource, Read
+    from tidegate.connectors.base import Read, SourceConnector
 
 SENT_SCHEMA = "task INT, data BINARY"
 # Their ticks are known by numbers from here on, whatever the operator's is in each stream.
@@ -59,7 +65,7 @@ class ReceiveSpec:
     # The origin of the ticks among its rows.
     origin: int
 
-    def rows(self, order: Order, batches: Batches) -> Batches:
+    def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
         """What the operator has given, as it came; every reader hears the time."""
         for batch in batches:
             for data in batch.column(1).to_pylist():
@@ -67,7 +73,7 @@ class ReceiveSpec:
                 yield from (table if self.passes else _ticks_only(table)).to_batches()
 
 
-def sender(spec: StepSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+def sender(spec: StepSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow: a step whose rows become blobs."""
 
     def send(batches: Batches) -> Batches:
@@ -90,10 +96,10 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.Table]:
 
 def _ticks_only(table: pa.Table) -> pa.Table:
     """Rows, and of what passes on their side only the time: the rest is for the first reader."""
-    sides = table.column(SIDE)
+    sides = table.column(CONTROL)
     if sides.null_count == len(sides):
         return table
-    return table.filter(pa.array([s is None or s[:1] == TICKS for s in sides.to_pylist()]))
+    return table.filter(pa.array([s is None or s[:1] == WATERMARKS for s in sides.to_pylist()]))
 
 
 def read_scans(
@@ -139,7 +145,7 @@ def shared_scans(
     scans: Iterable[tuple[str, ScanPlan, Told]],
     alike: Sequence[Sequence[Place]],
     asked: Callable[[ScanPlan], tuple[Source, Read]],
-    sources: Mapping[str, OpenSource],
+    sources: Mapping[str, SourceConnector],
 ) -> dict[Place, SharedScan]:
     """Which scans are one; `alike` are streams whose ranges of a source are the same.
 
@@ -181,8 +187,8 @@ def merged(reads: Sequence[Read]) -> Read:
     return replace(reads[0], columns=columns, arrival=arrival, located=located)
 
 
-def without_notes(frame: DataFrame) -> DataFrame:
+def without_reports(frame: DataFrame) -> DataFrame:
     """The same rows for another scan: who was first passes on the notes, and all hear the time."""
-    if SIDE not in frame.columns:
+    if CONTROL not in frame.columns:
         return frame
-    return frame.where(f"{SIDE} IS NULL OR substring({SIDE}, 1, 1) = X'{TICKS.hex()}'")
+    return frame.where(f"{CONTROL} IS NULL OR substring({CONTROL}, 1, 1) = X'{WATERMARKS.hex()}'")

@@ -16,8 +16,8 @@ from tidegate.columns import (
     BAD_COLUMN,
     BAD_REASON,
     BAD_RECORD,
-    LIVE,
-    MARK,
+    CONTROL,
+    EVENT_TIME,
     NOW,
     OP,
     OPS,
@@ -26,7 +26,7 @@ from tidegate.columns import (
     PARTITION_SHIFT,
     RECORD_FILE,
     RECORD_LINE,
-    SIDE,
+    SELECTED,
 )
 from tidegate.physical.planner import ScanPlan
 from tidegate.physical.stage_sql import is_failure
@@ -104,7 +104,7 @@ def source_frame(source: Source, raw: DataFrame) -> DataFrame:
     columns = [quoted(c.name) for c in source.columns if c.computed or c.name.lower() in own]
     if source.options["changelog"]:
         columns.append(OP)
-    columns += [name for name in (*_HIDDEN, SIDE, NOW) if name in frame.columns]
+    columns += [name for name in (*_HIDDEN, CONTROL, NOW) if name in frame.columns]
     return frame.selectExpr(*columns)
 
 
@@ -114,16 +114,16 @@ def scanned(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     A record that cannot be used stays, turned off, so that somebody counts it.
     """
     bad = is_bad(source, frame)
-    side = SIDE if SIDE in frame.columns else "CAST(NULL AS BINARY)"
-    is_row = f"{SIDE} IS NULL" if SIDE in frame.columns else "true"
+    side = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
+    is_row = f"{CONTROL} IS NULL" if CONTROL in frame.columns else "true"
     if bad is not None:
         frame = frame.selectExpr("*", f"{is_row} AND ({bad}) AS {_BAD}")
         is_row = f"{is_row} AND NOT {_BAD}"
     hidden = [
         f"{_origin(scan, frame)} AS {ORIGIN}",
-        f"{scan.mark(_BAD if bad is not None else None)} AS {MARK}",
-        f"{is_row} AS {LIVE}",
-        f"{side} AS {SIDE}",
+        f"{scan.mark(_BAD if bad is not None else None)} AS {EVENT_TIME}",
+        f"{is_row} AS {SELECTED}",
+        f"{side} AS {CONTROL}",
     ]
     return frame.selectExpr(*scan.columns, *hidden, *_carried(scan, frame))
 
@@ -142,7 +142,7 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
     if BAD_RECORD in frame.columns:
         record = f"coalesce({BAD_RECORD}, {record})"
     cases = _bad_cases(source, frame)
-    side = SIDE if SIDE in frame.columns else "CAST(NULL AS BINARY)"
+    side = CONTROL if CONTROL in frame.columns else "CAST(NULL AS BINARY)"
     told = frame.selectExpr(
         f"{text_literal(source.name)} AS source",
         f"{_choice([(case.test, case.reason) for case in cases])} AS reason",
@@ -150,11 +150,11 @@ def dead_letters(scan: ScanPlan, source: Source, frame: DataFrame) -> DataFrame:
         f"{_choice([(case.test, case.column) for case in cases])} AS column_name",
         _if_there(frame, RECORD_FILE, "file", "STRING"),
         _if_there(frame, RECORD_LINE, "line", "BIGINT"),
-        f"{side} AS {SIDE}",
+        f"{side} AS {CONTROL}",
         *_carried(scan, frame),
-    ).where(f"reason IS NOT NULL OR {SIDE} IS NOT NULL")
-    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {MARK}"]
-    hidden += [f"{SIDE} IS NULL AS {LIVE}", SIDE]
+    ).where(f"reason IS NOT NULL OR {CONTROL} IS NOT NULL")
+    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {EVENT_TIME}"]
+    hidden += [f"{CONTROL} IS NULL AS {SELECTED}", CONTROL]
     carried = [item.rpartition(" AS ")[2] for item in _carried(scan, frame)]
     return told.selectExpr(*scan.columns, *hidden, *carried)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tidegate.errors import Place, SqlError
+from tidegate.errors import Location, SqlError
 from tidegate.types import Span
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
@@ -159,7 +159,7 @@ class Cursor:
         self.index = len(self.tokens)
         return tokens
 
-    def place(self, span: Span | None = None) -> Place:
+    def place(self, span: Span | None = None) -> Location:
         """The given span, or the next token, or the end of the statement."""
         if span is None:
             if self.done:
@@ -168,7 +168,7 @@ class Cursor:
             else:
                 token = self.tokens[self.index]
                 span = Span(token.start, token.end + 1)
-        return Place(self.text, span.start, span.end, self.file)
+        return Location(self.text, span.start, span.end, self.file)
 
     def error(self, message: str, hint: str | None = None, span: Span | None = None) -> SqlError:
         return SqlError("TG-101", message, place=self.place(span), hint=hint)

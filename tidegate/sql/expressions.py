@@ -9,7 +9,7 @@ from importlib import resources
 
 from sqlglot import exp
 
-from tidegate.errors import Place, SqlError
+from tidegate.errors import Location, SqlError
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.types import Span, parse_duration, unit_micros
 
@@ -264,7 +264,7 @@ def require_interval(node: exp.Expr, text: str, file: str | None, what: str) -> 
     return micros
 
 
-def place_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Place:
+def place_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Location:
     """Where an expression stands, or the fallback when it was not written by the user."""
     span = own_span(node) or fallback or Span(0, len(text))
-    return Place(text, span.start, span.end, file)
+    return Location(text, span.start, span.end, file)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tidegate.errors import Place, SqlError, TidegateError
+from tidegate.errors import Location, SqlError, TidegateError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
 from tidegate.sql.declarations import (
@@ -95,7 +95,7 @@ def _token_error(error: TokenError, text: str, file: str | None) -> SqlError:
     return SqlError(
         "TG-101",
         "a quote or comment is opened and never closed",
-        place=Place(text, max(start, 0), max(start, 0) + 1, file),
+        place=Location(text, max(start, 0), max(start, 0) + 1, file),
         hint="close it with the same sign that opened it.",
     )
 
@@ -314,12 +314,12 @@ def _explain(cursor: Cursor) -> st.Explain:
     return st.Explain(cursor.statement_text, cursor.statement_span, query=query, logical=logical)
 
 
-def _checkpoint(cursor: Cursor) -> st.Checkpoint:
+def _checkpoint(cursor: Cursor) -> st.CheckpointStatement:
     if cursor.done:
-        return st.Checkpoint(cursor.statement_text, cursor.statement_span)
+        return st.CheckpointStatement(cursor.statement_text, cursor.statement_span)
     name, span = _checkpoint_name(cursor, "CHECKPOINT")
     cursor.expect_end()
-    return st.Checkpoint(cursor.statement_text, cursor.statement_span, name, span)
+    return st.CheckpointStatement(cursor.statement_text, cursor.statement_span, name, span)
 
 
 def _restore(cursor: Cursor) -> st.Restore:

@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tidegate.errors import Place, SqlError
+from tidegate.errors import Location, SqlError
 from tidegate.sql import statements as st
 from tidegate.sql.cursor import Cursor
 from tidegate.sql.dialect import DIALECT, LONELY_COMMA, TYPES_HINT, is_spark_type, type_hint
@@ -226,11 +226,11 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
     message = re.sub(r"<Token .*?text: (.*?), line: .*>", r"\1", message)
     message = message.replace("Invalid expression / Unexpected token", "unexpected")
     width = len(detail.get("highlight") or " ")
-    place = Place(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
+    place = Location(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
     if line and column:
         line_start = sum(len(part) + 1 for part in cursor.text.split("\n")[: line - 1])
         end = line_start + column
-        place = Place(cursor.text, max(end - width, 0), end, cursor.file)
+        place = Location(cursor.text, max(end - width, 0), end, cursor.file)
     found = cursor.text[place.start : place.end]
     if message == LONELY_COMMA:
         return SqlError("TG-101", message, place=place, hint="remove it, or write what is missing.")
@@ -306,7 +306,7 @@ def _is_late_data(tokens: list[Token], index: int) -> bool:
     return words == ["LATE", "DATA", "TO"] and not quoted
 
 
-def _parse_emit(cursor: Cursor) -> st.Emit:
+def _parse_emit(cursor: Cursor) -> st.EmitClause:
     mode, every = st.EmitMode.DEFAULT, None
     if cursor.match("EMIT"):
         mode, every = _emit_mode(cursor)
@@ -332,7 +332,7 @@ def _parse_emit(cursor: Cursor) -> st.Emit:
             "ALLOW LATENESS INTERVAL '30' SECOND",
             lateness_span,
         )
-    return st.Emit(
+    return st.EmitClause(
         mode, cursor.statement_span, every, lateness, lateness_span, late_to, late_to_span
     )
 

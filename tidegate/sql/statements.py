@@ -32,7 +32,7 @@ class ObjectKind(Enum):
 
 
 @dataclass(frozen=True)
-class Emit:
+class EmitClause:
     """The EMIT clause of a query."""
 
     mode: EmitMode
@@ -49,7 +49,7 @@ class Query:
     """A SELECT (or UNION ALL of them) with its EMIT clause."""
 
     tree: exp.Expr
-    emit: Emit | None
+    emit: EmitClause | None
     span: Span
 
 
@@ -215,7 +215,7 @@ class Explain(Statement):
 
 
 @dataclass(frozen=True)
-class Checkpoint(Statement):
+class CheckpointStatement(Statement):
     """CHECKPOINT ['name']."""
 
     name: str | None = None

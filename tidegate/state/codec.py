@@ -90,8 +90,8 @@ def tables_to_bytes(tables: Sequence[pa.Table]) -> bytes:
     """The rows of several tables: their number and sizes, then each at a multiple of 64 bytes."""
     messages = [_message(table) for table in tables]
     sizes = [message.size for message in messages]
-    head = struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes)
-    parts: list[Any] = [head, _PADDING[: -len(head) % _ALIGNMENT]]
+    handle = struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes)
+    parts: list[Any] = [handle, _PADDING[: -len(handle) % _ALIGNMENT]]
     for message, size in zip(messages, sizes, strict=True):
         parts += (message, _PADDING[: -size % _ALIGNMENT])
     return b"".join(parts)
@@ -116,7 +116,7 @@ def _aligned(size: int) -> int:
 
 def _message(table: pa.Table) -> pa.Buffer:
     for field in table.schema:
-        _refuse_dictionary(field.type)
+        _reject_dictionary(field.type)
     return _one_batch(table).serialize()
 
 
@@ -137,10 +137,10 @@ def _table(buffer: pa.Buffer, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([pa.ipc.read_record_batch(buffer, schema)], schema)
 
 
-def _refuse_dictionary(kind: pa.DataType) -> None:
+def _reject_dictionary(kind: pa.DataType) -> None:
     assert not pa.types.is_dictionary(kind), "a dictionary lies outside of its record batch"
     for index in range(kind.num_fields):
-        _refuse_dictionary(kind.field(index).type)
+        _reject_dictionary(kind.field(index).type)
 
 
 def schema_text(schema: pa.Schema) -> str:

@@ -33,7 +33,7 @@ Read = Callable[[str], memoryview]
 Place = tuple[int, int, int, int]
 
 
-class Writer(Protocol):
+class StateFileWriter(Protocol):
     """Where a new state file goes; it is there when it is closed."""
 
     def write(self, data: bytes | memoryview) -> Any: ...
@@ -41,7 +41,7 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True)
-class Head:
+class StateHandle:
     """Where the index of a key group lies."""
 
     file: str
@@ -53,7 +53,7 @@ class Head:
         return [self.file, self.offset, self.length, self.checksum]
 
     @classmethod
-    def of(cls, stored: list[Any]) -> Head:
+    def of(cls, stored: list[Any]) -> StateHandle:
         file, offset, length, checksum = stored
         return cls(str(file), int(offset), int(length), int(checksum))
 
@@ -61,10 +61,10 @@ class Head:
 class StateFile:
     """A state file while it is written; nobody needs it before the first byte."""
 
-    def __init__(self, name: str, open_writer: Callable[[str], Writer]) -> None:
+    def __init__(self, name: str, open_writer: Callable[[str], StateFileWriter]) -> None:
         self.name = name
         self._open = open_writer
-        self._writer: Writer | None = None
+        self._writer: StateFileWriter | None = None
         self.size = 0
 
     def append(self, data: bytes | memoryview) -> int:
@@ -134,15 +134,15 @@ def _checked(read: Read, file: str, place: tuple[int, int, int], what: str) -> m
 class FileBackend:
     """The state of one operator in one key group; what is put is written by `save`."""
 
-    def __init__(self, head: Head | None, read: Read, what: str) -> None:
+    def __init__(self, handle: StateHandle | None, read: Read, what: str) -> None:
         self._read = read
         self._what = what
         self._new: dict[bytes, bytes] = {}
         self._gone = False
         self._index = _Index([], [], {})
-        if head is not None:
-            place = (head.offset, head.length, head.checksum)
-            stored = _checked(read, head.file, place, what)
+        if handle is not None:
+            place = (handle.offset, handle.length, handle.checksum)
+            stored = _checked(read, handle.file, place, what)
             self._index = _Index.from_bytes(bytes(stored), what)
 
     # What operators see
@@ -182,7 +182,7 @@ class FileBackend:
 
     # What the task does
 
-    def save(self, file: StateFile) -> Head:
+    def save(self, file: StateFile) -> StateHandle:
         """Write what is new, and what is left of files that are mostly over; then the index."""
         self._leave_old_files()
         index = _Index([], [], {})
@@ -204,7 +204,7 @@ class FileBackend:
             index.files.append(file.name)
             index.written.append(written)
         data = index.to_bytes()
-        return Head(file.name, file.append(data), len(data), zlib.crc32(data))
+        return StateHandle(file.name, file.append(data), len(data), zlib.crc32(data))
 
     def _leave_old_files(self) -> None:
         needed = [0] * len(self._index.files)
@@ -228,9 +228,9 @@ class FileBackend:
         return _checked(self._read, file, (offset, length, checksum), self._what)
 
 
-def files_of(head: Head, read: Read, what: str) -> set[str]:
+def files_of(handle: StateHandle, read: Read, what: str) -> set[str]:
     """Every file that the state behind a head needs."""
-    return {head.file, *FileBackend(head, read, what).needed_files}
+    return {handle.file, *FileBackend(handle, read, what).needed_files}
 
 
 def unreadable(what: str, why: str) -> DataDirectoryError:

@@ -77,7 +77,7 @@ def open_client(uri: str, options: dict[str, str]) -> Client:
 
 
 def claim(uri: str) -> None:
-    """Refuse a process that was forked from one that used object stores: it would wait for ever."""
+    """Reject a process that was forked from one that used object stores: it would wait for ever."""
     global _owner
     if _owner is None:
         _owner = os.getpid()

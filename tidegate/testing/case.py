@@ -21,8 +21,7 @@ KINDS = (
 )
 LOOKUP_KINDS = frozenset({"lookup", "lookup_table"})
 KEYED_KINDS = frozenset({"upsert", "versioned", "versioned_upsert"})
-LATENESS = ("none", "drops", "unclosed", "refires")
-WATERMARK_MODELS = ("per_row", "per_batch", "per_key", "explicit", "none")
+WATERMARK_MODELS = ("per_row", "per_batch", "explicit", "none")
 
 
 @dataclass(frozen=True)
@@ -135,15 +134,12 @@ class Case:
     query: str | None = None
     script: str | None = None
     stream: str | None = None
-    neutral: bool = False
     emit: str | None = None
+    state_ttl: str | None = None
     flush: bool = True
-    late_is_none: bool = True
     allowed_lateness_ms: int = 0
     watermark_model: str = "per_batch"
     ordered: bool = False
-    # The rows were written down by a tool that makes one space of several (sqllogictest).
-    folds_spaces: bool = False
     steps: tuple[Step, ...] = ()
     expected_rows: tuple[Row, ...] | None = None
     expected_changelog: tuple[Row, ...] | None = None

@@ -7,7 +7,6 @@ exact number for a DECIMAL. Floats are equal within one millionth.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,8 +128,6 @@ def show(value: Any) -> str:
 
 # ---- What a stream gave out, added up: signed rows to the rows that stand, upserts by their key.
 
-_SPACES = re.compile(" +")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -145,22 +142,18 @@ class Change:
 
 
 @dataclass
-class Output:
+class StreamOutput:
     """Everything a stream gave out so far."""
 
     changelog: ChangelogKind
     key: tuple[str, ...] = ()
     changes: list[Change] = field(default_factory=list)
     schema: pa.Schema | None = None
-    # Some suites write down rows with runs of spaces as one.
-    folds_spaces: bool = False
 
     def add(self, table: pa.Table) -> None:
         """The rows of one epoch."""
         self.schema = table.schema
         for row in table.to_pylist():
-            if self.folds_spaces:
-                row = {name: fold_spaces(value) for name, value in row.items()}
             op = row.pop(OP, None) or "+I"
             self.changes.append(Change(op, row))
 
@@ -196,11 +189,6 @@ class Output:
             elif change.op == "-D":
                 rows.pop(key, None)
         return rows
-
-
-def fold_spaces(value: Any) -> Any:
-    """A text with one space for each run of them."""
-    return _SPACES.sub(" ", value) if isinstance(value, str) else value
 
 
 def standing(changes: Sequence[Change]) -> tuple[list[Row], list[Row]]:

@@ -7,9 +7,7 @@ the query stays as it is written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-
-from sqlglot import exp
+from dataclasses import dataclass
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.connector import SOURCE_OPTIONS
@@ -19,10 +17,9 @@ from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.sql import statements as st
-from tidegate.sql.expressions import conjuncts
 from tidegate.sql.parser import parse_script
 from tidegate.testing.case import Case, CaseSource, DeleteAll
-from tidegate.testing.fields import LONG_DELAY_MS, MARK
+from tidegate.testing.fields import EVENT_TIME, LONG_DELAY_MS
 from tidegate.types import ChangelogKind
 
 _EMITS = {
@@ -30,16 +27,12 @@ _EMITS = {
     "update": "EMIT CHANGES",
     "changelog": "EMIT CHANGES",
 }
-# Findings that a state_ttl answers: joins, DISTINCT, set operations, OVER and row patterns
-# without a bound.
-_UNBOUNDED = frozenset({"TG-407", "TG-408", "TG-409", "TG-411", "TG-417", "TG-420"})
-# What refuses a late stream; the number of late rows is checked then.
+# What rejects a late stream; the number of late rows is checked then.
 _NO_LATE_STREAM = frozenset({"TG-412", "TG-418"})
-_TTL = f"{LONG_DELAY_MS // 86_400_000} days"
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredCase:
     """A case ready to run: its script, and what its stream means."""
 
     script: str
@@ -68,32 +61,18 @@ class _Draft:
     late_stream: str | None = None
 
 
-def declare(case: Case) -> Declared:
+def declare(case: Case) -> DeclaredCase:
     """Write a case down and check all that can be checked without Spark."""
     if case.script is not None:
         assert case.stream is not None, "a script names its stream"
         draft = _Draft(case.script, case.stream)
         return _declared(draft, _compile(draft, case))
-    draft, compiled = _fitting(case)
-    if compiled.errors and case.neutral and case.emit in ("update", "changelog"):
-        # What cannot be told as changes may come when it is final: in the end that is the same.
-        plain, fits = _fitting(replace(case, emit=None))
-        if not fits.errors:
-            draft, compiled = plain, fits
-    return _declared(draft, compiled)
-
-
-def _fitting(case: Case) -> tuple[_Draft, Compiled]:
-    """A neutral query says nothing of state, and not every query has late rows to hand out."""
-    draft = _draft(case, late=bool(case.late_rows), ttl=False)
+    draft = _draft(case, late=bool(case.late_rows))
     compiled = _compile(draft, case)
-    codes = {error.code for error in compiled.errors}
-    ttl = case.neutral and bool(codes & _UNBOUNDED)
-    no_late = bool(codes & _NO_LATE_STREAM)
-    if ttl or no_late:
-        draft = _draft(case, late=bool(case.late_rows) and not no_late, ttl=ttl)
+    if _NO_LATE_STREAM & {error.code for error in compiled.errors}:
+        draft = _draft(case, late=False)
         compiled = _compile(draft, case)
-    return draft, compiled
+    return _declared(draft, compiled)
 
 
 def _compile(draft: _Draft, case: Case) -> Compiled:
@@ -105,7 +84,7 @@ def sql_name(case: Case) -> str:
     return f"{case.path.name} as SQL"
 
 
-def _declared(draft: _Draft, compiled: Compiled) -> Declared:
+def _declared(draft: _Draft, compiled: Compiled) -> DeclaredCase:
     if compiled.errors:
         raise ScriptError(compiled.errors)
     catalog = compiled.catalog
@@ -120,7 +99,7 @@ def _declared(draft: _Draft, compiled: Compiled) -> Declared:
         streams = [item.name for item in catalog.listed(st.ObjectKind.STREAM)]
         hint = did_you_mean(draft.stream, streams, "streams")
         raise CatalogError("TG-201", f"the script has no stream {draft.stream}", hint=hint)
-    return Declared(
+    return DeclaredCase(
         draft.text,
         stream.name,
         draft.late_stream,
@@ -137,13 +116,13 @@ def _kind(stream: Stream) -> tuple[ChangelogKind, tuple[str, ...]]:
     return plan.changelog, tuple(item.name for item in plan.fields if item.id in ids)
 
 
-def _draft(case: Case, late: bool, ttl: bool) -> _Draft:
+def _draft(case: Case, late: bool) -> _Draft:
     assert case.query is not None, "only cases with a query are drafted"
     taken = {source.name.lower() for source in case.sources}
     stream = _free("result", taken)
     late_stream = _free("late_rows", taken) if late else None
     statements = [text for source in case.sources for text in _sources(case, source)]
-    options = f" WITH (state_ttl = '{_TTL}')" if ttl else ""
+    options = f" WITH (state_ttl = '{case.state_ttl}')" if case.state_ttl is not None else ""
     query, late_stream = _query(case, late_stream)
     statements.append(f"CREATE STREAM {stream}{options} AS\n{query}")
     return _Draft(";\n\n".join(statements) + ";\n", stream, late_stream)
@@ -174,7 +153,7 @@ def _query(case: Case, late_stream: str | None) -> tuple[str, str | None]:
     return "\n".join([query, *added, *late]), late_stream
 
 
-def _emit_of(query: str) -> st.Emit | None:
+def _emit_of(query: str) -> st.EmitClause | None:
     """The EMIT clause of a query; None if there is none or the query cannot be read."""
     script = parse_script(f"CREATE STREAM result AS\n{query}")
     statement = script.statements[0] if script.statements else None
@@ -192,7 +171,7 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
     options = {"changelog": "true"} if _signed(case, source) else {}
     if source.is_lookup:
         return [_create("LOOKUP TABLE", source.name, columns, source.primary_key, options)]
-    key = source.primary_key or _version_key(case, source)
+    key = source.primary_key
     if source.time_column is not None:
         # The time of a case is its own: it may lie after that of the clock.
         options["max_future"] = "'off'"
@@ -200,36 +179,14 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
         watermark = _watermark(source, _delay_ms(case, source))
         body = [*columns, *watermark]
         return [_create("SOURCE", source.name, body, key, options)]
-    body = [*columns, f"{MARK} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
+    body = [*columns, f"{EVENT_TIME} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
     names = ", ".join(_quoted(name) for name, _ in source.columns)
     marked = marked_name(source.name)
     return [
         _create("SOURCE", marked, body, key, options),
         f"CREATE STREAM {_quoted(source.name)} AS\n"
-        f"SELECT {names} FROM {_quoted(marked)} WHERE {MARK} IS NULL",
+        f"SELECT {names} FROM {_quoted(marked)} WHERE {EVENT_TIME} IS NULL",
     ]
-
-
-def _version_key(case: Case, source: CaseSource) -> tuple[str, ...]:
-    """The key by which a neutral query takes the rows of a source for versions."""
-    script = parse_script(f"CREATE STREAM result AS\n{case.query}") if case.neutral else None
-    statement = script.statements[0] if script is not None and script.statements else None
-    if not isinstance(statement, st.CreateStream):
-        return ()
-    for join in statement.query.tree.find_all(exp.Join):
-        table = join.this
-        named = isinstance(table, exp.Table) and table.name.lower() == source.name.lower()
-        if named and table.args.get("version") is not None:
-            names = (part.name for part in _compared(join) if part.table == table.alias_or_name)
-            return tuple(dict.fromkeys(names))
-    return ()
-
-
-def _compared(join: exp.Join) -> list[exp.Column]:
-    """The columns that a join compares by equality."""
-    equal = [part for part in conjuncts(join.args.get("on")) if isinstance(part, exp.EQ)]
-    sides = [side for part in equal for side in (part.left, part.right)]
-    return [side for side in sides if isinstance(side, exp.Column)]
 
 
 def _create(

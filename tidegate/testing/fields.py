@@ -27,7 +27,7 @@ class CaseError(TidegateError):
 
 
 @dataclass(frozen=True)
-class Fields:
+class CaseFields:
     """A mapping of a file and where in the file it stands."""
 
     file: Path
@@ -35,7 +35,7 @@ class Fields:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, file: Path, where: str, raw: object, known: Iterable[str]) -> Fields:
+    def of(cls, file: Path, where: str, raw: object, known: Iterable[str]) -> CaseFields:
         """The mapping, once every one of its fields is known."""
         names = tuple(known)
         if not isinstance(raw, Mapping):
@@ -144,7 +144,7 @@ def shown(value: object) -> str:
 
 
 def read_document(file: Path) -> object:
-    """The one document of a JSON or YAML file; a field given twice is refused."""
+    """The one document of a JSON or YAML file; a field given twice is rejectd."""
     try:
         text = file.read_text("utf-8")
         if file.suffix == ".json":
@@ -211,46 +211,34 @@ _UniqueLoader: Any = type(
 # so long that its rows never move the watermark, and a hidden row, which the query does not see,
 # whose event time is w plus that delay.
 
-MARK = "_mark"
+EVENT_TIME = "_mark"
 # Longer than the span of any data, short enough that w plus it is still a timestamp.
 LONG_DELAY_MS = 100 * 365 * 24 * 3600 * 1000
 # Watermarks such as Flink's largest long mean the end of time.
 _LAST_MS = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp() * 1000)
-_INDEX = ("row_index", "after_row", "after_index", "after", "row", "index", "i")
-_VALUE = ("watermark_ms", "watermark", "w")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def read_marks(item: Fields, time_column: str | None) -> tuple[Mark, ...]:
-    """A list of {row_index, watermark} or of pairs; a watermark is a time or milliseconds."""
+def read_marks(item: CaseFields, time_column: str | None) -> tuple[Mark, ...]:
+    """Read a list of {row_index, watermark}; a watermark is a time or milliseconds."""
     if not item.has("explicit_watermarks"):
         return ()
     if time_column is None:
         raise item.error("explicit_watermarks", "expected a time_column beside them")
-    raw = item.values["explicit_watermarks"]
-    entries = (
-        list(raw.items()) if isinstance(raw, Mapping) else item.sequence("explicit_watermarks")
-    )
+    entries = item.sequence("explicit_watermarks")
     marks = [_mark(item, position, entry) for position, entry in enumerate(entries)]
     return tuple(sorted(marks, key=lambda mark: mark.row_index))
 
 
-def _mark(item: Fields, position: int, entry: object) -> Mark:
+def _mark(item: CaseFields, position: int, entry: object) -> Mark:
     where = f"explicit_watermarks[{position}]"
-    index: Any = None
-    value: Any = None
-    if isinstance(entry, Mapping):
-        index = next((entry[name] for name in _INDEX if name in entry), None)
-        value = next((entry[name] for name in _VALUE if name in entry), None)
-    elif isinstance(entry, list | tuple) and len(entry) == 2:
-        index, value = entry
-    if isinstance(index, str) and index.lstrip("-").isdigit():
-        index = int(index)
+    fields = CaseFields.of(item.file, f"{item.where}.{where}", entry, ("row_index", "watermark"))
+    index, value = fields.values.get("row_index"), fields.values.get("watermark")
     if not isinstance(index, int) or isinstance(index, bool):
-        raise item.error(where, f"expected row_index and watermark, found {shown(entry)}")
+        raise fields.error("row_index", f"expected a whole number, found {shown(index)}")
     at = _milliseconds(value)
     if at is None:
-        raise item.error(where, f"expected a time or milliseconds, found {shown(value)}")
+        raise fields.error("watermark", f"expected a time or milliseconds, found {shown(value)}")
     return Mark(index, min(at, _LAST_MS))
 
 
@@ -275,4 +263,4 @@ def _milliseconds(value: object) -> int | None:
 def marked_row(time_column: str, mark: Mark) -> Row:
     """The hidden row that moves the watermark."""
     at = _EPOCH + timedelta(milliseconds=mark.watermark_ms + LONG_DELAY_MS)
-    return {time_column: at, MARK: True}
+    return {time_column: at, EVENT_TIME: True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ from tidegate.errors import did_you_mean
 from tidegate.testing.case import (
     KEYED_KINDS,
     KINDS,
-    LATENESS,
     LOOKUP_KINDS,
     WATERMARK_MODELS,
     Add,
@@ -34,7 +32,7 @@ from tidegate.testing.case import (
 from tidegate.testing.declare import testable
 from tidegate.testing.fields import (
     CaseError,
-    Fields,
+    CaseFields,
     as_rows,
     read_document,
     read_json_lines,
@@ -70,7 +68,7 @@ def _fit(file: Path, where: str, row: Row, source: CaseSource) -> Row:
     return {name: value for name, value in row.items() if name != OP}
 
 
-def rows_from(item: Fields, inline: str, file: str) -> tuple[Row, ...] | None:
+def rows_from(item: CaseFields, inline: str, file: str) -> tuple[Row, ...] | None:
     """Rows that stand in the case or in a file of their own; None if neither is given."""
     if item.has(inline) and item.has(file):
         raise item.error(inline, f"expected {inline} or {file}, found both")
@@ -79,20 +77,13 @@ def rows_from(item: Fields, inline: str, file: str) -> tuple[Row, ...] | None:
     return item.rows(inline) if item.has(inline) else None
 
 
-def _rows_file(item: Fields, field: str) -> tuple[Row, ...]:
-    """JSON lines, beside the case or in a folder above it, or in the conformance folder."""
+def _rows_file(item: CaseFields, field: str) -> tuple[Row, ...]:
+    """Read JSON lines from a file in the directory of the case or in one above it."""
     name = item.text(field)
-    folders = [*item.file.resolve().parents]
-    if os.environ.get("TIDEGATE_CONFORMANCE_DIR"):
-        folders.append(Path(os.environ["TIDEGATE_CONFORMANCE_DIR"]))
-    for folder in folders:
+    for folder in item.file.resolve().parents:
         if (folder / name).is_file():
             return tuple(read_json_lines(folder / name))
-    raise item.error(
-        field,
-        f"there is no file {name} beside the case or in a folder above it",
-        "TIDEGATE_CONFORMANCE_DIR may name one more folder to look in.",
-    )
+    raise item.error(field, f"there is no file {name} beside the case or in a folder above it")
 
 
 # ---- The steps of a case: rows, expectations and restarts, in order.
@@ -113,11 +104,11 @@ ACTIONS = (
 Sources = Mapping[str, CaseSource]
 
 
-def read_steps(fields: Fields, sources: Sources, scripted: bool) -> tuple[Step, ...]:
+def read_steps(fields: CaseFields, sources: Sources, scripted: bool) -> tuple[Step, ...]:
     """Every step; those of a script may name sources that only the script knows."""
     steps: list[Step] = []
     for index, raw in enumerate(fields.sequence("steps")):
-        item = Fields.of(fields.file, f"steps[{index}]", raw, ACTIONS)
+        item = CaseFields.of(fields.file, f"steps[{index}]", raw, ACTIONS)
         if len(item.values) != 1:
             names = ", ".join(item.values) or "none"
             raise item.error("", f"expected one action, found {names}")
@@ -133,14 +124,14 @@ def expects(step: Step) -> bool:
     return isinstance(step, kinds)
 
 
-def _add(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _add(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     """A list of {source, rows}, or shorter a mapping from source to rows."""
     raw = item.values["add"]
     entries = _shorthand(raw) if isinstance(raw, Mapping) else item.sequence("add")
     added: list[tuple[str, tuple[Row, ...]]] = []
     for index, entry in enumerate(entries):
         where = f"{item.where}.add[{index}]"
-        part = Fields.of(item.file, where, entry, ("source", "rows"))
+        part = CaseFields.of(item.file, where, entry, ("source", "rows"))
         name = _source_name(part, "source", part.text("source"), sources, scripted)
         rows = part.rows("rows")
         if not scripted:
@@ -153,7 +144,7 @@ def _shorthand(raw: Mapping[str, object]) -> list[dict[str, object]]:
     return [{"source": name, "rows": rows} for name, rows in raw.items()]
 
 
-def _source_name(part: Fields, field: str, name: str, sources: Sources, scripted: bool) -> str:
+def _source_name(part: CaseFields, field: str, name: str, sources: Sources, scripted: bool) -> str:
     source = sources.get(name.lower())
     if source is not None:
         return source.name
@@ -163,15 +154,15 @@ def _source_name(part: Fields, field: str, name: str, sources: Sources, scripted
     raise part.error(field, f"there is no source {name}", hint)
 
 
-def _expect_new(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _expect_new(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     return ExpectNew(item.rows("expect_new"))
 
 
-def _expect_all(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _expect_all(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     return ExpectAll(item.rows("expect_all"))
 
 
-def _expect_delta(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _expect_delta(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     where = f"{item.where}.expect_delta"
     rows = as_rows(item.file, where, item.values["expect_delta"])
     rows = tuple(_weighted(row) for row in rows)
@@ -192,13 +183,13 @@ def _weighted(row: Row) -> Row:
     return {WEIGHT if name in _WEIGHTS else name: value for name, value in row.items()}
 
 
-def _expect_dropped(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _expect_dropped(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     if not item.has("expect_dropped"):
         raise item.error("expect_dropped", "expected a number of rows")
     return ExpectDropped(item.whole("expect_dropped"))
 
 
-def _expect_watermark(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _expect_watermark(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     value = item.values["expect_watermark_ms"]
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         message = f"expected milliseconds since 1970 or null, found {shown(value)}"
@@ -206,22 +197,22 @@ def _expect_watermark(item: Fields, sources: Sources, scripted: bool) -> Step:
     return ExpectWatermark(value)
 
 
-def _restart(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _restart(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     _require_true(item, "restart")
     return Restart()
 
 
-def _end_of_input(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _end_of_input(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     _require_true(item, "end_of_input")
     return EndOfInput()
 
 
-def _require_true(item: Fields, name: str) -> None:
+def _require_true(item: CaseFields, name: str) -> None:
     if not item.flag(name):
         raise item.error(name, "expected true; leave the step out otherwise")
 
 
-def _delete_all(item: Fields, sources: Sources, scripted: bool) -> Step:
+def _delete_all(item: CaseFields, sources: Sources, scripted: bool) -> Step:
     """The name of a source, a list of names, or true for the only source that can be emptied."""
     raw = item.values["delete_all"]
     if isinstance(raw, Mapping):
@@ -238,7 +229,7 @@ def _delete_all(item: Fields, sources: Sources, scripted: bool) -> Step:
     )
 
 
-_READERS: dict[str, Callable[[Fields, Sources, bool], Step]] = {
+_READERS: dict[str, Callable[[CaseFields, Sources, bool], Step]] = {
     "add": _add,
     "expect_new": _expect_new,
     "expect_all": _expect_all,
@@ -252,7 +243,7 @@ _READERS: dict[str, Callable[[Fields, Sources, bool], Step]] = {
 
 
 # Told to people, never run.
-_REMARKS = ("origin", "license", "engine", "area", "tags", "notes", "portable")
+_REMARKS = ("origin", "license", "tags", "notes")
 _COMMON = (
     "name",
     "sources",
@@ -260,16 +251,14 @@ _COMMON = (
     "end_of_input",
     "ordered",
     "steps",
-    "lateness",
     "expected_rows",
     "expected_rows_file",
     "expected_changelog",
     "late_rows",
-    "partially_late_rows",
     "skip",
     *_REMARKS,
 )
-_QUERY_FIELDS = (*_COMMON, "query", "query_neutral", "emit", "allowed_lateness_ms")
+_QUERY_FIELDS = (*_COMMON, "query", "emit", "state_ttl", "allowed_lateness_ms")
 _SCRIPT_FIELDS = (*_COMMON, "script", "script_file", "stream")
 _SOURCE_FIELDS = (
     "name",
@@ -283,19 +272,21 @@ _SOURCE_FIELDS = (
     "explicit_watermarks",
 )
 _SCRIPT_SOURCE_FIELDS = ("name", "rows", "rows_file")
-# What becomes of late rows: none come, they are dropped, windows stay open, or fire once more.
 
 
 def load_case(path: Path) -> Case:
     """Read one case file."""
-    raw = read_document(path)
-    scripted = isinstance(raw, dict) and bool({"script", "script_file"} & set(raw))
-    fields = Fields.of(path, "", raw, _SCRIPT_FIELDS if scripted else _QUERY_FIELDS)
+    return read_case(path, read_document(path))
+
+
+def read_case(path: Path, document: object) -> Case:
+    """Read a case from a parsed document; errors and relative paths refer to the file `path`."""
+    scripted = isinstance(document, dict) and bool({"script", "script_file"} & set(document))
+    fields = CaseFields.of(path, "", document, _SCRIPT_FIELDS if scripted else _QUERY_FIELDS)
     sources = _sources(fields, scripted)
     steps: tuple[Step, ...] = ()
     if fields.has("steps"):
         steps = read_steps(fields, {source.name.lower(): source for source in sources}, scripted)
-    query = None if scripted else fields.exactly_one("query", "query_neutral")
     flush = fields.choice("end_of_input", ("flush", "none"), "none" if steps else "flush")
     for remark in _REMARKS:
         if remark != "tags":
@@ -304,17 +295,15 @@ def load_case(path: Path) -> Case:
         name=fields.text_or_none("name") or path.stem,
         path=path,
         sources=sources,
-        query=fields.text(query) if query is not None else None,
+        query=None if scripted else fields.text("query"),
         script=_script(fields) if scripted else None,
         stream=fields.text("stream") if scripted else None,
-        neutral=query == "query_neutral",
         emit=fields.choice("emit", ("window_close", "update", "changelog")),
+        state_ttl=fields.text_or_none("state_ttl"),
         flush=flush == "flush",
-        late_is_none=fields.choice("lateness", LATENESS, "none") == "none",
         allowed_lateness_ms=fields.whole("allowed_lateness_ms"),
         watermark_model=fields.choice("watermark_model", WATERMARK_MODELS) or "per_batch",
         ordered=fields.flag("ordered"),
-        folds_spaces=".slt" in (fields.text_or_none("origin") or ""),
         steps=steps,
         expected_rows=rows_from(fields, "expected_rows", "expected_rows_file"),
         expected_changelog=_changelog(fields),
@@ -325,7 +314,7 @@ def load_case(path: Path) -> Case:
     return case
 
 
-def _script(fields: Fields) -> str:
+def _script(fields: CaseFields) -> str:
     """The SQL of a case: its own, or that of a file, whose sources take the rows of the case."""
     if fields.exactly_one("script", "script_file") == "script":
         return fields.text("script")
@@ -338,7 +327,7 @@ def _script(fields: Fields) -> str:
     return testable(text, str(path))
 
 
-def _require_sense(fields: Fields, case: Case) -> None:
+def _require_sense(fields: CaseFields, case: Case) -> None:
     """What no single field can be blamed for."""
     finals = (case.expected_rows, case.expected_changelog, case.late_rows)
     if all(final is None for final in finals) and not any(expects(step) for step in case.steps):
@@ -362,7 +351,7 @@ def _require_sense(fields: Fields, case: Case) -> None:
                 raise fields.error(f"late_rows[{index}].row_index", message)
 
 
-def _require_steps_agree(fields: Fields, case: Case, source: CaseSource, where: str) -> None:
+def _require_steps_agree(fields: CaseFields, case: Case, source: CaseSource, where: str) -> None:
     """With steps the rows come from them; rows of the source may only repeat what they add."""
     if not case.steps or not source.rows:
         return
@@ -376,13 +365,13 @@ def _require_steps_agree(fields: Fields, case: Case, source: CaseSource, where: 
     )
 
 
-def _sources(fields: Fields, scripted: bool) -> tuple[CaseSource, ...]:
+def _sources(fields: CaseFields, scripted: bool) -> tuple[CaseSource, ...]:
     if not fields.has("sources"):
         return ()
     known = _SCRIPT_SOURCE_FIELDS if scripted else _SOURCE_FIELDS
     found: dict[str, CaseSource] = {}
     for index, raw in enumerate(fields.sequence("sources")):
-        item = Fields.of(fields.file, f"sources[{index}]", raw, known)
+        item = CaseFields.of(fields.file, f"sources[{index}]", raw, known)
         source = _scripted_source(item) if scripted else _source(item)
         if source.name.lower() in found:
             raise item.error("name", f"{source.name} is the name of two sources")
@@ -390,11 +379,11 @@ def _sources(fields: Fields, scripted: bool) -> tuple[CaseSource, ...]:
     return tuple(found.values())
 
 
-def _scripted_source(item: Fields) -> CaseSource:
+def _scripted_source(item: CaseFields) -> CaseSource:
     return CaseSource(item.text("name"), rows=rows_from(item, "rows", "rows_file") or ())
 
 
-def _source(item: Fields) -> CaseSource:
+def _source(item: CaseFields) -> CaseSource:
     kind = item.choice("kind", KINDS, "stream")
     assert kind is not None, "kind has a default"
     columns = _columns(item)
@@ -421,24 +410,24 @@ def _source(item: Fields) -> CaseSource:
     return replace(source, rows=fit_rows(item.file, f"{item.where}.rows", rows, source))
 
 
-def _columns(item: Fields) -> tuple[tuple[str, str], ...]:
+def _columns(item: CaseFields) -> tuple[tuple[str, str], ...]:
     columns: list[tuple[str, str]] = []
     for index, raw in enumerate(item.sequence("schema")):
         where = f"{item.where}.schema[{index}]"
-        column = Fields.of(item.file, where, raw, ("name", "type"))
+        column = CaseFields.of(item.file, where, raw, ("name", "type"))
         columns.append((column.text("name"), column.text("type")))
     if not columns:
         raise item.error("schema", "expected at least one column")
     return tuple(columns)
 
 
-def _require_column(item: Fields, field: str, name: str | None, names: list[str]) -> None:
+def _require_column(item: CaseFields, field: str, name: str | None, names: list[str]) -> None:
     if name is not None and name.lower() not in (known.lower() for known in names):
         hint = did_you_mean(name, names, "columns")
         raise item.error(field, f"{name} is not a column of the source", hint)
 
 
-def _changelog(fields: Fields) -> tuple[Row, ...] | None:
+def _changelog(fields: CaseFields) -> tuple[Row, ...] | None:
     if not fields.has("expected_changelog"):
         return None
     rows = fields.rows("expected_changelog")
@@ -450,7 +439,7 @@ def _changelog(fields: Fields) -> tuple[Row, ...] | None:
 
 
 def _late_rows(
-    fields: Fields, sources: set[str], scripted: bool
+    fields: CaseFields, sources: set[str], scripted: bool
 ) -> tuple[Row | LateReference, ...] | None:
     """Each either a row, or where a row stands: source and row_index."""
     if not fields.has("late_rows"):
@@ -461,7 +450,7 @@ def _late_rows(
             found.append(row)
             continue
         # Whatever else stands there says why.
-        item = Fields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
+        item = CaseFields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
         name = item.text("source")
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")

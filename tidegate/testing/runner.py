@@ -37,8 +37,8 @@ from tidegate.testing.case import (
     Step,
     Verdict,
 )
-from tidegate.testing.compare import Change, Difference, Output, compare, standing
-from tidegate.testing.declare import Declared, declare, sql_name
+from tidegate.testing.compare import Change, Difference, StreamOutput, compare, standing
+from tidegate.testing.declare import DeclaredCase, declare, sql_name
 from tidegate.testing.fields import marked_row
 from tidegate.testing.loader import WEIGHT
 from tidegate.types import ChangelogKind
@@ -54,7 +54,7 @@ def _require_none(difference: Difference | None, what: str) -> None:
 
 
 def check_rows(
-    step: ExpectNew | ExpectAll | ExpectDelta, output: Output, since: int, ordered: bool
+    step: ExpectNew | ExpectAll | ExpectDelta, output: StreamOutput, since: int, ordered: bool
 ) -> None:
     """A step that expects rows; `since` is how many changes earlier steps have seen."""
     if isinstance(step, ExpectNew):
@@ -67,7 +67,7 @@ def check_rows(
         _require_none(_delta(step.rows, output, since), "expect_delta")
 
 
-def _delta(wanted: Sequence[Row], output: Output, since: int) -> Difference | None:
+def _delta(wanted: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
     """Only the balance counts: a row added and retracted in between is no change."""
     added, removed = standing(output.changes[since:])
     found = [*_signed(added, "+"), *_signed(removed, "-")]
@@ -83,11 +83,11 @@ def _signed(rows: Sequence[Row], sign: str) -> list[Row]:
     return [{OP: sign, **row} for row in rows]
 
 
-def _with_op(output: Output) -> dict[str, pa.DataType]:
+def _with_op(output: StreamOutput) -> dict[str, pa.DataType]:
     return {OP: pa.string(), **output.columns} if output.columns else {}
 
 
-def check_final(case: Case, output: Output) -> None:
+def check_final(case: Case, output: StreamOutput) -> None:
     """What the case expects at its end."""
     if case.expected_changelog is not None:
         difference = _changelog(case.expected_changelog, output, case.ordered)
@@ -97,7 +97,7 @@ def check_final(case: Case, output: Output) -> None:
         _require_none(difference, "expected_rows")
 
 
-def _changelog(wanted: Sequence[Row], output: Output, ordered: bool) -> Difference | None:
+def _changelog(wanted: Sequence[Row], output: StreamOutput, ordered: bool) -> Difference | None:
     """Signs must agree; whether an addition is called +I or +U is not told apart.
 
     A changelog with +U and never -U is one of upserts: the rows retracted are implied.
@@ -114,7 +114,7 @@ def _sign(change: Change) -> str:
     return "+" if change.sign > 0 else "-"
 
 
-def check_late_rows(case: Case, late: Output) -> None:
+def check_late_rows(case: Case, late: StreamOutput) -> None:
     """The late stream holds exactly these rows, as far as its columns tell."""
     assert case.late_rows is not None, "only cases with late rows are checked for them"
     known = {name.lower() for name in late.columns}
@@ -231,7 +231,7 @@ def _marked(source: CaseSource, rows: Rows, first: int) -> Iterator[Rows]:
 def _with_restart(case: Case, steps: list[Step]) -> list[Step]:
     """A restart between two epochs; a single epoch is cut in two where that changes nothing."""
     places = [index for index, step in enumerate(steps) if isinstance(step, Add)]
-    if len(places) == 1 and case.late_is_none and not case.steps:
+    if len(places) == 1 and not case.steps:
         index = places[0]
         only = steps[index]
         assert isinstance(only, Add), "places are those of the epochs"
@@ -284,7 +284,6 @@ def run_case(
     detail: str | None = None
     is_diff = False
     try:
-        _require_known_model(case)
         declared = declare(case)
         with tempfile.TemporaryDirectory(prefix="tidegate-test-") as directory:
             opener = open_session or session_opener(spark)
@@ -320,27 +319,19 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()) or "no reason given"
 
 
-def _require_known_model(case: Case) -> None:
-    if case.watermark_model == "per_key":
-        raise Mismatch(
-            "watermark_model per_key: Tidegate has one watermark per source, not one per key; skip "
-            "this case, or write it with per_row"
-        )
-
-
 @dataclass
 class _Run:
     """One run of a case: a session at a time, on one data directory."""
 
     case: Case
-    declared: Declared
+    declared: DeclaredCase
     opener: OpenSession
     directory: Path
     timeout_seconds: float
-    output: Output = field(init=False)
-    late: Output = field(init=False)
+    output: StreamOutput = field(init=False)
+    late: StreamOutput = field(init=False)
     session: SessionLike | None = None
-    subscriptions: list[tuple[Any, Output]] = field(default_factory=list)
+    subscriptions: list[tuple[Any, StreamOutput]] = field(default_factory=list)
     running: bool = False
     first_epoch: int = -1
     last_epoch: int = -1
@@ -351,9 +342,8 @@ class _Run:
     inserted: dict[str, list[Change]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        folds = self.case.folds_spaces
-        self.output = Output(self.declared.changelog, self.declared.key, folds_spaces=folds)
-        self.late = Output(ChangelogKind.APPEND)
+        self.output = StreamOutput(self.declared.changelog, self.declared.key)
+        self.late = StreamOutput(ChangelogKind.APPEND)
 
     def __enter__(self) -> _Run:
         self._open(self.declared.script)
@@ -455,7 +445,7 @@ class _Run:
                 )
             changes = self.inserted.get(source.name, [])
             if source.primary_key:
-                upserts = Output(ChangelogKind.UPSERT, source.primary_key, list(changes))
+                upserts = StreamOutput(ChangelogKind.UPSERT, source.primary_key, list(changes))
                 left = upserts.all_rows()
             else:
                 left = standing(changes)[0]

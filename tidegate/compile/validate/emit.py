@@ -14,7 +14,7 @@ from tidegate.compile.validate.finding import (
     window_advice,
 )
 from tidegate.plan import nodes as n
-from tidegate.sql.statements import Emit, EmitMode
+from tidegate.sql.statements import EmitClause, EmitMode
 from tidegate.types import ChangelogKind
 
 
@@ -115,7 +115,7 @@ def emit_close_without_window(subject: Subject) -> Iterable[Finding]:
         yield from _not_final(subject, emit)
 
 
-def _not_final(subject: Subject, emit: Emit) -> Iterable[Finding]:
+def _not_final(subject: Subject, emit: EmitClause) -> Iterable[Finding]:
     below = subject.plan.input
     windows = any(isinstance(node, n.Window) for node in n.walk(below))
     appended = below.changelog is ChangelogKind.APPEND or bool(emit.lateness_us)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidegate.errors import Place, ValidationError
+from tidegate.errors import Location, ValidationError
 from tidegate.plan import nodes as n
 from tidegate.sql.dialect import to_sql
-from tidegate.sql.statements import Emit
+from tidegate.sql.statements import EmitClause
 from tidegate.types import Span
 
 
@@ -26,7 +26,7 @@ class Finding:
 
     def error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
         span = self.span or self.node.span or fallback
-        place = Place(text, span.start, span.end, file)
+        place = Location(text, span.start, span.end, file)
         return ValidationError(
             self.code, self.message, place=place, hint=self.hint, path=plan_path(self.node)
         )
@@ -39,7 +39,7 @@ class Subject:
     plan: n.Emit
 
     @property
-    def emit(self) -> Emit | None:
+    def emit(self) -> EmitClause | None:
         return self.plan.clause
 
     def nodes(self) -> list[n.Node]:

@@ -61,7 +61,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             f"{node.right.table.name}",
             "use JOIN or LEFT JOIN.",
         )
-    elif not node.asked and not node.right.table.steady:
+    elif not node.asked and not node.right.table.consistent_in_epoch:
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _side_finding(
             node,
@@ -102,7 +102,7 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
         yield _side_finding(
             node, f"ASOF {node.how} JOIN is not defined", "use ASOF JOIN or ASOF LEFT JOIN."
         )
-    elif node.nearness is None:
+    elif node.asof_condition is None:
         yield _side_finding(
             node,
             "the MATCH_CONDITION must compare the left with the right side, by >=, >, <= or <, and "

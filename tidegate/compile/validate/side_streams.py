@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideStream, Stream
 from tidegate.compile.validate.finding import Finding, Subject
-from tidegate.errors import Place, TidegateError, ValidationError
+from tidegate.errors import Location, TidegateError, ValidationError
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.binder import SIDE
+from tidegate.plan.bind.binder import CONTROL
 from tidegate.plan.side_streams import LateStream, late_stream
 from tidegate.types import ChangelogKind, Span
 
@@ -20,7 +20,7 @@ def late_readers(stream: Stream, catalog: Catalog) -> Iterator[TidegateError]:
     """Why a stream cannot read the late rows that it reads."""
     for side, span in _late_streams(stream.plan):
         at = span or stream.statement.span
-        place = Place(stream.origin.text, at.start, at.end, stream.origin.file)
+        place = Location(stream.origin.text, at.start, at.end, stream.origin.file)
         for message, hint in _reasons(side, stream, catalog):
             yield ValidationError(LATE_READER, message, place=place, hint=hint)
 
@@ -104,7 +104,7 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
 
 def _copies(late: LateStream) -> Iterable[tuple[str, str]]:
     """Late rows that are not rows of an input: copies, or members of a set operation."""
-    if any(item.rows.fields[-1].name == SIDE for item in late.inputs):
+    if any(item.rows.fields[-1].name == CONTROL for item in late.inputs):
         yield (
             "rows of each of the queries can be too late, and a late stream has the rows of one",
             "leave it out: late rows are counted.",
@@ -150,5 +150,5 @@ def failing_rows(stream: Stream, catalog: Catalog) -> Iterator[TidegateError]:
 
 def _error(stream: Stream, span: Span | None, message: str, hint: str) -> TidegateError:
     at = span or stream.statement.span
-    place = Place(stream.origin.text, at.start, at.end, stream.origin.file)
+    place = Location(stream.origin.text, at.start, at.end, stream.origin.file)
     return ValidationError(FAILING_ROW, message, place=place, hint=hint)

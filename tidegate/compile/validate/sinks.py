@@ -18,13 +18,13 @@ from tidegate.catalog.objects import (
 )
 from tidegate.catalog.options import OptionType
 from tidegate.compile.validate.finding import plan_path
-from tidegate.compile.validate.validator import Mode
-from tidegate.errors import CatalogError, Place, TidegateError, ValidationError, did_you_mean
+from tidegate.compile.validate.validator import ValidatorMode
+from tidegate.errors import CatalogError, Location, TidegateError, ValidationError, did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.sql import statements as st
 from tidegate.types import ChangelogKind, Span
 
-# ---- A sink that only appends would show rows that were retracted: such a pair is refused.
+# ---- A sink that only appends would show rows that were retracted: such a pair is rejectd.
 
 _WHAT = {
     ChangelogKind.APPEND: "appends rows",
@@ -46,7 +46,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
         "TG-413",
         f"the stream {sink.source} {_WHAT[kind]}, but the sink {sink.name} can only take {able} "
         "streams",
-        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        place=Location(sink.origin.text, where.start, where.end, sink.origin.file),
         hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
         path=plan_path(plan),
     )
@@ -62,7 +62,7 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
         "TG-413",
         f"the stream {sink.source} {_WHAT[plan.changelog]}, and no columns of it tell its rows "
         f"apart, so the sink {sink.name} cannot know which row to change",
-        place=Place(sink.origin.text, where.start, where.end, sink.origin.file),
+        place=Location(sink.origin.text, where.start, where.end, sink.origin.file),
         hint="let the stream group by columns and select them all, or EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
@@ -134,7 +134,7 @@ def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator
 
 
 def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> CatalogError:
-    place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+    place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
     return CatalogError(code, message, place=place, hint=hint)
 
 
@@ -142,7 +142,7 @@ Found = list[TidegateError]
 
 
 def sink_findings(
-    sink: Sink, spec: SinkSpec, source: Declared, others: Sequence[Sink], mode: Mode
+    sink: Sink, spec: SinkSpec, source: Declared, others: Sequence[Sink], mode: ValidatorMode
 ) -> tuple[Found, Found]:
     """Errors and warnings."""
     if not isinstance(source, Stream | SideStream):
@@ -151,10 +151,10 @@ def sink_findings(
     wrong: Found = list(sink_options(sink, spec, plan, others))
     if plan is None or wrong:
         return wrong, []
-    found = None if mode is Mode.OFF else sink_changelog(sink, spec, plan)
+    found = None if mode is ValidatorMode.OFF else sink_changelog(sink, spec, plan)
     if found is None:
         return [], []
-    return ([], [found]) if mode is Mode.WARN else ([found], [])
+    return ([], [found]) if mode is ValidatorMode.WARN else ([found], [])
 
 
 def _no_stream(sink: Sink, source: Declared) -> CatalogError:
@@ -167,5 +167,5 @@ def _no_stream(sink: Sink, source: Declared) -> CatalogError:
     message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
     assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
     span = sink.statement.source_span
-    place = Place(sink.origin.text, span.start, span.end, sink.origin.file)
+    place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
     return CatalogError("TG-201", message, place=place, hint=hint)

@@ -54,7 +54,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-class Mode(Enum):
+class ValidatorMode(Enum):
     """What happens to findings."""
 
     REJECT = "reject"

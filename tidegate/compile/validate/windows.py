@@ -15,7 +15,7 @@ from tidegate.compile.validate.finding import (
     written,
 )
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.over import Looks, follows_time, time_of
+from tidegate.plan.nodes.over import WindowFunction, follows_time, time_of
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.match_recognize import text_of
@@ -96,7 +96,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     emit = subject.emit
     if emit is None or (emit.lateness_us is None and emit.late_to is None):
         return
-    judges = [node for node in subject.nodes() if node.judges_lateness]
+    judges = [node for node in subject.nodes() if node.drops_late_rows]
     grouped = any(isinstance(node, n.Aggregate) for node in judges)
     if emit.lateness_us is not None and not grouped:
         yield Finding(
@@ -167,12 +167,12 @@ def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
         )
 
 
-def _finding(node: n.Over, looks: Looks) -> Finding:
+def _finding(node: n.Over, looks: WindowFunction) -> Finding:
     message, hint = _reason(node, looks)
     return Finding("TG-411", message, node, hint, own_span(looks.window))
 
 
-def _reason(node: n.Over, looks: Looks) -> tuple[str, str]:
+def _reason(node: n.Over, looks: WindowFunction) -> tuple[str, str]:
     name, time = looks.name.lower(), time_column(node)
     corrected = f"or let results be corrected: {_TTL}."
     if _waits_below(node):

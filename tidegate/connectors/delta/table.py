@@ -36,7 +36,7 @@ _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.star
 
 
 # What an object store answers to whom it does not know, or does not let do this.
-_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
+_REJECTED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
@@ -75,13 +75,13 @@ def told(who: str) -> Iterator[None]:
 
 def _of_store(error: OSError, who: str) -> TidegateError:
     """A disk or an object store that is away, unless it says that it lets nobody in."""
-    refused = _REFUSED.search(str(error))
-    if refused is None:
+    rejectd = _REJECTED.search(str(error))
+    if rejectd is None:
         return SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.")
     code = _CODE.search(str(error))
     return RunError(
         "TG-512",
-        f"{who}: the object store refuses the login ({refused[0] if code is None else code[1]})",
+        f"{who}: the object store rejects the login ({rejectd[0] if code is None else code[1]})",
         hint="check the credentials (AWS_… in the environment).",
     )
 

@@ -2,7 +2,7 @@
 
 The entry also has the number of the epoch as the last one of this sink, so that an epoch is there
 once, however often it is committed and whoever tries: of two entries after the same version that
-name the same sink, deltalake refuses the second. A pipeline of an older generation is kept out by
+name the same sink, deltalake rejects the second. A pipeline of an older generation is kept out by
 the generation of the newest one that opened the sink.
 """
 
@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from tidegate.columns import OP
 from tidegate.connectors.base import (
-    Decided,
+    Committable,
+    CommittedState,
     EpochId,
     SinkContext,
     SqlColumns,
-    Token,
-    sink_is_ahead,
+    sink_ahead_error,
     sweep_staged,
 )
 from tidegate.connectors.changelog import folded
@@ -45,8 +45,8 @@ from tidegate.connectors.delta.table import (
     require_plain,
     told,
 )
-from tidegate.connectors.delta.table_tasks import DeltaStagerFactory
-from tidegate.connectors.files.writer import NULL_FOLDER, FilesStagerFactory
+from tidegate.connectors.delta.table_tasks import DeltaWriterFactory
+from tidegate.connectors.files.writer import NULL_FOLDER, FilesWriterFactory
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.physical.typed import arrow_type
 from tidegate.storage import NotThere, open_store, uri
@@ -159,16 +159,16 @@ class DeltaSink:
 
     # Opening
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         with told(self.who):
             self._table = self._found()
             self._columns = self._fitting(self._table)
-            self._open_marker(decided)
-        if decided.made_in is not None:
-            self.commit(decided.made_in, decided.tokens)
+            self._open_marker(committed)
+        if committed.committables_epoch is not None:
+            self.publish(committed.committables_epoch, committed.committables)
         with told(self.who):
-            self._keep_older_out(decided)
-        sweep_staged(self.store, f"{self.aside}/staging", decided)
+            self._keep_older_out(committed)
+        sweep_staged(self.store, f"{self.aside}/staging", committed)
 
     def _found(self) -> Table:
         """The table, which must be there."""
@@ -265,19 +265,19 @@ class DeltaSink:
             return None
         return epoch_of(number), self.table.written(self._newest) or 0
 
-    def _open_marker(self, decided: Decided) -> None:
+    def _open_marker(self, committed: CommittedState) -> None:
         marker = self._marker()
         if marker is None:
-            if decided.staged is not None and decided.tokens:
+            if committed.staged is not None and committed.committables:
                 raise self._no_marker()
-            self._refuse_doubles(decided)
+            self._reject_doubles(committed)
             self._note({self.owner: number_of(EpochId(0, -1)), self._newest: 0})
-        elif marker[0].epoch >= 0 and not decided.knows(marker[0]):
-            raise self._strange(marker[0], decided.last)
+        elif marker[0].epoch >= 0 and not committed.knows(marker[0]):
+            raise self._strange(marker[0], committed.last)
 
-    def _keep_older_out(self, decided: Decided) -> None:
+    def _keep_older_out(self, committed: CommittedState) -> None:
         """From now on nobody commits for a generation before this one."""
-        newest = decided.last.generation if decided.last is not None else 0
+        newest = committed.last.generation if committed.last is not None else 0
         marker = self._marker()
         if marker is not None and marker[1] < newest:
             self._note({self._newest: newest})
@@ -295,7 +295,7 @@ class DeltaSink:
         )
 
     def _strange(self, has: EpochId, last: EpochId | None) -> TidegateError:
-        return sink_is_ahead(
+        return sink_ahead_error(
             f"the table {self.options['path']} has epoch {has.epoch} of generation "
             f"{has.generation} of {self.who}, which is ahead of the pipeline, or of another "
             "generation",
@@ -303,10 +303,10 @@ class DeltaSink:
             last,
         )
 
-    def _refuse_doubles(self, decided: Decided) -> None:
+    def _reject_doubles(self, committed: CommittedState) -> None:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         wrote = self.table.written(self._anybody)
-        if self.options["existing"] == "append" or wrote is None or wrote < decided.kept_before:
+        if self.options["existing"] == "append" or wrote is None or wrote < committed.kept_before:
             return
         raise RunError(
             "TG-504",
@@ -320,11 +320,11 @@ class DeltaSink:
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None
 
-    def stager(self, schema: pa.Schema) -> DeltaStagerFactory:
+    def writer_factory(self, schema: pa.Schema) -> DeltaWriterFactory:
         assert (OP in schema.names) == self.rows.has_op, "rows look as they were said to"
         # What is merged is divided by deltalake.
         partition = () if self.by_key else self.table.partition_by
-        files = FilesStagerFactory(
+        files = FilesWriterFactory(
             self.store.child(f"{self.aside}/staging").uri,
             "parquet",
             partition,
@@ -333,7 +333,7 @@ class DeltaSink:
             _FILE_BYTES,
         )
         pairs = zip(self.rows.columns, self._columns, strict=True)
-        return DeltaStagerFactory(
+        return DeltaWriterFactory(
             self.name,
             files,
             tuple((ours, column.name) for (ours, _), column in pairs),
@@ -341,18 +341,20 @@ class DeltaSink:
             tuple(self.table.partition_by),
         )
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        if not tokens:
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+        if not committables:
             return
         with told(self.who):
             for _ in range(_TRIES):
                 self.table.look_again()
-                if self._has(epoch) or self._write(epoch, tokens):
+                if self._has(epoch) or self._write(epoch, committables):
                     break
             else:
                 raise SystemAway(f"{self.who}: others write to the table all the time")
         if self.by_key:
-            self.store.delete([f"{self.aside}/staging/{token['staged']}" for token in tokens])
+            self.store.delete(
+                [f"{self.aside}/staging/{committable['staged']}" for committable in committables]
+            )
 
     def _has(self, epoch: EpochId) -> bool:
         marker = self._marker()
@@ -370,7 +372,7 @@ class DeltaSink:
             )
         return False
 
-    def _write(self, epoch: EpochId, tokens: Sequence[Token]) -> bool:
+    def _write(self, epoch: EpochId, committables: Sequence[Committable]) -> bool:
         """Whether the epoch is in the log now; if not, somebody else's entry came between."""
         numbers = {
             self.owner: number_of(epoch),
@@ -381,13 +383,15 @@ class DeltaSink:
         try:
             if self.by_key:
                 staged = self.store.child(f"{self.aside}/staging")
-                names = [token["staged"] for token in tokens]
+                names = [committable["staged"] for committable in committables]
                 merge_changes(self.table, self._columns, self.rows, staged, names, numbers)
                 if not self._has(epoch):
                     # What changes nothing makes no version, and is known to be done all the same.
                     self._note(numbers)
             else:
-                self._commit_actions([self._shown(epoch, token) for token in tokens], numbers)
+                self._commit_actions(
+                    [self._shown(epoch, committable) for committable in committables], numbers
+                )
         except driver().exceptions.CommitFailedError:
             return False
         except NotThere:
@@ -399,16 +403,18 @@ class DeltaSink:
         self._make_durable(before)
         return True
 
-    def _shown(self, epoch: EpochId, token: Token) -> Any:
+    def _shown(self, epoch: EpochId, committable: Committable) -> Any:
         """A staged file at its place, as the log tells of it."""
         from deltalake.transaction import AddAction
 
-        name = f"{self.prefix}{epoch.stamp}-{token['name']}"
-        self.store.move_new(f"{self.aside}/staging/{token['staged']}", name)
-        pairs = [part.partition("=") for part in token["folder"]]
+        name = f"{self.prefix}{epoch.stamp}-{committable['name']}"
+        self.store.move_new(f"{self.aside}/staging/{committable['staged']}", name)
+        pairs = [part.partition("=") for part in committable["folder"]]
         values = {key: None if v == NULL_FOLDER else unquote(v) for key, _, v in pairs}
-        stats = json.dumps({"numRecords": token["rows"]})
-        return AddAction(name, token["bytes"], values, time.time_ns() // 1_000_000, True, stats)
+        stats = json.dumps({"numRecords": committable["rows"]})
+        return AddAction(
+            name, committable["bytes"], values, time.time_ns() // 1_000_000, True, stats
+        )
 
     def _commit_actions(self, actions: list[Any], numbers: dict[str, int]) -> None:
         table = self.table

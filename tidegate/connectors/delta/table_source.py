@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tidegate.columns import OP
-from tidegate.connectors.base import Cut, Leaf, Offset, Read, Share, SourceContext
+from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext, Split
 from tidegate.connectors.delta.table import (
     LOG,
     Column,
@@ -80,7 +80,7 @@ class DeltaSource:
 
     # Cutting
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with told(self.who):
             self.table.look_again()
             chosen: list[File] = []
@@ -94,7 +94,7 @@ class DeltaSource:
         if not chosen:
             return None
         size = sum(file["size"] for file in chosen)
-        return Cut(offset, _spread(chosen, tasks), more=more, size=size)
+        return InputRange(offset, _spread(chosen, tasks), more=more, size=size)
 
     def _is_full(self, chosen: list[File], file: File) -> bool:
         sizes = [item["size"] for item in (*chosen, file)]
@@ -202,7 +202,7 @@ class DeltaSource:
             "table as it is now: run once with --on-change restart.",
         )
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         pass
 
     # Reading
@@ -217,7 +217,7 @@ class DeltaSource:
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         return leaf(self.direct(read))
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all rows")
 
 
@@ -232,15 +232,15 @@ def _text(value: Any) -> str | None:
     return str(value)
 
 
-def _spread(files: list[File], tasks: int) -> list[Share]:
+def _spread(files: list[File], tasks: int) -> list[Split]:
     """Files over tasks, so that each reads about the same; the largest are placed first."""
-    shares: list[Share] = [[] for _ in range(tasks)]
+    splits: list[Split] = [[] for _ in range(tasks)]
     loads = [0] * tasks
     for file in sorted(files, key=lambda item: -item["size"]):
         least = loads.index(min(loads))
-        shares[least].append([file["path"], file["place"], file["values"]])
+        splits[least].append([file["path"], file["place"], file["values"]])
         loads[least] += file["size"]
-    return shares
+    return splits
 
 
 def open_source(context: SourceContext) -> DeltaSource:

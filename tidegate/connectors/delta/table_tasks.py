@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.columns import OP, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.files.writer import FilesStager, FilesStagerFactory
+from tidegate.connectors.files.writer import FilesWriter, FilesWriterFactory
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.storage import NotThere, Store, open_store
@@ -44,8 +44,8 @@ class DeltaReader:
             fields += [pa.field(RECORD_FILE, pa.string()), pa.field(RECORD_LINE, pa.int64())]
         return pa.schema(fields)
 
-    def read(self, share: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        path, place, values = share
+    def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        path, place, values = split
         store = open_store(self.root)
         file = self._opened(store, path)
         there = set(file.schema_arrow.names)
@@ -117,27 +117,27 @@ def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 @dataclass(frozen=True)
-class DeltaStagerFactory:
+class DeltaWriterFactory:
     """Opens stagers in tasks."""
 
     sink: str
-    files: FilesStagerFactory
+    files: FilesWriterFactory
     # Columns of the stream with those of the table, and those of these that are never NULL.
     columns: tuple[tuple[str, str], ...]
     not_null: tuple[str, ...]
     # Those by which the table is partitioned: the log would read '' of them as NULL.
     not_empty: tuple[str, ...]
 
-    def open(self, stamp: str, task: int) -> DeltaStager:
-        return DeltaStager(self, self.files.open(stamp, task))
+    def open(self, stamp: str, task: int) -> DeltaWriter:
+        return DeltaWriter(self, self.files.open(stamp, task))
 
 
 @dataclass
-class DeltaStager:
+class DeltaWriter:
     """The rows of one task: no rows, no file."""
 
-    how: DeltaStagerFactory
-    files: FilesStager
+    how: DeltaWriterFactory
+    files: FilesWriter
 
     def add(self, rows: pa.Table) -> None:
         pairs = [*self.how.columns, *([(OP, OP)] if OP in rows.column_names else [])]

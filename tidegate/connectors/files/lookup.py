@@ -16,10 +16,10 @@ from tidegate.columns import (
     ARRIVAL_ROW,
     BAD_REASON,
     BAD_RECORD,
+    CONTROL,
     NOW,
     RECORD_FILE,
     RECORD_LINE,
-    SIDE,
 )
 from tidegate.connectors.files.listing import new_files
 from tidegate.connectors.files.source import ROW_ARRIVAL, literally
@@ -115,10 +115,10 @@ class FileRows:
             is_csv and bool(self.options["header"]),
             self.options["encoding"] == "utf-8",
         )
-        shares = [[item.name, item.modified_us, 0, None] for item in items]
-        batches = [batch for share in shares for batch, _ in reader.read(share)]
+        splits = [[item.name, item.modified_us, 0, None] for item in items]
+        batches = [batch for split in splits for batch, _ in reader.read(split)]
         lines = spark.createDataFrame(pa.Table.from_batches(batches, schema=reader.schema))
-        raw = lines.selectExpr("*", f"CAST(NULL AS BINARY) AS {SIDE}", f"0L AS {NOW}")
+        raw = lines.selectExpr("*", f"CAST(NULL AS BINARY) AS {CONTROL}", f"0L AS {NOW}")
         columns = tuple((c.name, str(c.type)) for c in self.table.columns)
         return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.connector import Columns, Values
 from tidegate.connectors.base import (
-    Decided,
+    Committable,
+    CommittedState,
     EpochId,
     SinkContext,
     SqlColumns,
-    Token,
-    sink_is_ahead,
+    sink_ahead_error,
     sweep_staged,
 )
 from tidegate.connectors.files.compaction import Compaction, Limits
 from tidegate.connectors.files.listing import MergedFiles, held
-from tidegate.connectors.files.writer import Content, FilesStagerFactory
-from tidegate.errors import Place, RunError, TidegateError
+from tidegate.connectors.files.writer import Content, FilesWriterFactory
+from tidegate.errors import Location, RunError, TidegateError
 from tidegate.storage import StorageError, open_store, uri
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class FilesSink:
 
     # Opening
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         try:
             self._require_writable()
             there = self.store.list()
@@ -151,34 +151,38 @@ class FilesSink:
             own = markers.get(self.prefix)
             self.last = own.epoch if own is not None else None
             epochs = _epochs_by_owner(there)
-            self._refuse_strangers(decided, epochs.get(self.prefix, set()))
+            self._reject_strangers(committed, epochs.get(self.prefix, set()))
             if own is None:
-                self._refuse_doubles(decided, markers)
-            has_rows = {*epochs, *([self.prefix] if self._is_waited_for(decided) else [])}
-            self._refuse_other_columns([m for owner, m in markers.items() if owner in has_rows])
+                self._reject_doubles(committed, markers)
+            has_rows = {*epochs, *([self.prefix] if self._is_waited_for(committed) else [])}
+            self._reject_other_columns([m for owner, m in markers.items() if owner in has_rows])
             if own is None or own.shape != self.shape:
                 self._mark(self.last or EpochId(0, -1))
             self.compaction.recover()
-            if self._is_waited_for(decided):
-                epoch = decided.made_in
+            if self._is_waited_for(committed):
+                epoch = committed.committables_epoch
                 assert epoch is not None, "what was staged was staged for an epoch"
-                self._show(epoch, self._not_merged(epoch, decided.tokens))
-            sweep_staged(self.store, f"{self.aside}/staging", decided)
+                self._show(epoch, self._not_merged(epoch, committed.committables))
+            sweep_staged(self.store, f"{self.aside}/staging", committed)
         except StorageError as error:
             if error.retryable:
                 raise
             raise self._cannot(error.message) from None
 
-    def _is_waited_for(self, decided: Decided) -> bool:
+    def _is_waited_for(self, committed: CommittedState) -> bool:
         """Whether rows were decided that this sink does not show yet."""
-        epoch = decided.made_in
+        epoch = committed.committables_epoch
         is_behind = epoch is not None and (self.last is None or self.last < epoch)
-        return is_behind and bool(decided.tokens)
+        return is_behind and bool(committed.committables)
 
-    def _not_merged(self, epoch: EpochId, tokens: Sequence[Token]) -> list[Token]:
+    def _not_merged(self, epoch: EpochId, committables: Sequence[Committable]) -> list[Committable]:
         """What a merged file holds was committed, whatever the marker says."""
         merged = MergedFiles(item.name for item in self.store.list())
-        return [token for token in tokens if not merged.hold(self._goal(epoch, token))]
+        return [
+            committable
+            for committable in committables
+            if not merged.hold(self._goal(epoch, committable))
+        ]
 
     def _require_writable(self) -> None:
         name = f"{self.aside}/writable"
@@ -209,24 +213,24 @@ class FilesSink:
             hint=hint or "create the directory, or correct the option path.",
         )
 
-    def _refuse_strangers(self, decided: Decided, there: set[EpochId]) -> None:
+    def _reject_strangers(self, committed: CommittedState, there: set[EpochId]) -> None:
         """Files or a marker that the manifest knows nothing of: never skipped, never deleted."""
         if self.last is None and there:
             raise self._strange(f"holds epochs up to {max(there).epoch}", "is gone", None)
-        if self.last is not None and self.last.epoch >= 0 and not decided.knows(self.last):
+        if self.last is not None and self.last.epoch >= 0 and not committed.knows(self.last):
             raise self._strange(
                 f"has epoch {self.last.epoch} of generation {self.last.generation}",
                 "is ahead of the pipeline, or of another generation",
-                decided.last,
+                committed.last,
             )
-        strange = [epoch for epoch in there if not decided.knows(epoch)]
+        strange = [epoch for epoch in there if not committed.knows(epoch)]
         if strange:
             says = self.last.epoch if self.last is not None else -1
             has = f"holds epochs up to {max(strange).epoch}"
-            raise self._strange(has, f"says {says}", decided.last)
+            raise self._strange(has, f"says {says}", committed.last)
 
     def _strange(self, has: str, marker: str, last: EpochId | None) -> TidegateError:
-        return sink_is_ahead(
+        return sink_ahead_error(
             f"{self.options['path']} {has} of the sink {self.context.sink.name}, but its marker "
             f"{self.store.uri}/{self.aside}/{_MARKER} {marker}",
             "put back the data directory and the marker that belong to these files, or write "
@@ -234,12 +238,12 @@ class FilesSink:
             last,
         )
 
-    def _refuse_doubles(self, decided: Decided, markers: Mapping[str, Marker]) -> None:
+    def _reject_doubles(self, committed: CommittedState, markers: Mapping[str, Marker]) -> None:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         if self.options["existing"] == "append":
             return
         epochs = [marker.epoch for marker in markers.values()]
-        if any(at.epoch >= 0 and at.generation >= decided.kept_before for at in epochs):
+        if any(at.epoch >= 0 and at.generation >= committed.kept_before for at in epochs):
             raise RunError(
                 "TG-504",
                 f"{self.options['path']} holds rows that an earlier pipeline wrote for the sink "
@@ -247,7 +251,7 @@ class FilesSink:
                 hint="remove the directory, choose another path, or say existing = 'append'.",
             )
 
-    def _refuse_other_columns(self, markers: Sequence[Marker]) -> None:
+    def _reject_other_columns(self, markers: Sequence[Marker]) -> None:
         """Files of other columns or types would make the directory unreadable as one table."""
         for marker in markers:
             changes = self.shape.changes(marker.shape) if marker.shape is not None else []
@@ -258,7 +262,7 @@ class FilesSink:
                     "TG-504",
                     f"the files that the sink {sink.name} has written to {self.options['path']} "
                     f"look different from those it would add: {'; '.join(changes)}",
-                    place=Place(sink.origin.text, span.start, span.end, sink.origin.file),
+                    place=Location(sink.origin.text, span.start, span.end, sink.origin.file),
                     hint="choose another path, or move the files that are there to another "
                     "directory; or keep the columns and options of before.",
                 )
@@ -294,12 +298,12 @@ class FilesSink:
     def _partition(self) -> set[str]:
         return {name.lower() for name in self.options["partition_by"] or ()}
 
-    def stager(self, schema: pa.Schema) -> FilesStagerFactory:
+    def writer_factory(self, schema: pa.Schema) -> FilesWriterFactory:
         header = None
         if self.options["format"] == "csv" and self.options["header"]:
             header = self._header([n for n in schema.names if n.lower() not in self._partition])
         self.content = Content(self.options["format"], header)
-        return FilesStagerFactory(
+        return FilesWriterFactory(
             self.store.child(f"{self.aside}/staging").uri,
             self.options["format"],
             tuple(self.options["partition_by"] or ()),
@@ -312,24 +316,28 @@ class FilesSink:
         delimiter = str(self.options["delimiter"]).replace("\\t", "\t")
         return delimiter.join(_csv_text(name, delimiter) for name in names)
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        if tokens and self.last != epoch:
-            self._show(epoch, tokens)
-            for token in tokens:
-                self.compaction.add(self._goal(epoch, token), token["bytes"], token["rows"])
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+        if committables and self.last != epoch:
+            self._show(epoch, committables)
+            for committable in committables:
+                self.compaction.add(
+                    self._goal(epoch, committable), committable["bytes"], committable["rows"]
+                )
         self.compaction.run(self.content)
 
-    def _show(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+    def _show(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         folders = set()
-        for token in tokens:
-            goal = self._goal(epoch, token)
-            self.store.move_new(f"{self.aside}/staging/{token['staged']}", goal)
-            folders.add("/".join(token["folder"]))
+        for committable in committables:
+            goal = self._goal(epoch, committable)
+            self.store.move_new(f"{self.aside}/staging/{committable['staged']}", goal)
+            folders.add("/".join(committable["folder"]))
         self.store.sync(folders)
         self._mark(epoch)
 
-    def _goal(self, epoch: EpochId, token: Token) -> str:
-        return "/".join([*token["folder"], f"{self.prefix}{epoch.stamp}-{token['name']}"])
+    def _goal(self, epoch: EpochId, committable: Committable) -> str:
+        return "/".join(
+            [*committable["folder"], f"{self.prefix}{epoch.stamp}-{committable['name']}"]
+        )
 
     def _mark(self, epoch: EpochId) -> None:
         self.store.put(f"{self.aside}/{_MARKER}", Marker(epoch, self.shape).to_bytes())

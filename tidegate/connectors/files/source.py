@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.base import Cut, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.files.listing import SeenFiles, new_files, read_in_part
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
@@ -53,8 +53,8 @@ class ParquetReader:
             fields += [pa.field(RECORD_FILE, pa.string()), pa.field(RECORD_LINE, pa.int64())]
         return pa.schema(fields)
 
-    def read(self, share: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        name, modified_us, first, last = share
+    def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        name, modified_us, first, last = split
         assert isinstance(name, str) and isinstance(first, int) and isinstance(last, int)
         store = open_store(self.root)
         data = pa.BufferReader(store.map(name))
@@ -148,13 +148,13 @@ class FilesSource:
 
     # Cutting
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with self._lock:
             seen = self._seen(since)
             found = new_files(self.store.list(), seen, self.options["glob"])
             if not found:
                 return None
-            self._refuse_merged(found, seen)
+            self._reject_merged(found, seen)
             chosen = found[: self.limit]
             chosen = chosen[: self.context.pace.fitting(item.size for item in chosen)]
             offset = self.seen_files.next(since, [item.name for item in chosen])
@@ -163,14 +163,14 @@ class FilesSource:
         more = len(found) > len(chosen)
         left = sum(item.size for item in found[len(chosen) :])
         if self.options["format"] == "parquet":
-            cut = self._parquet_cut(chosen, offset, size, more, tasks)
-            return replace(cut, progress=(size, left))
-        shares = _spread(
+            input_range = self._parquet_cut(chosen, offset, size, more, tasks)
+            return replace(input_range, progress=(size, left))
+        splits = _spread(
             [part for item in chosen for part in _text_parts(item, tasks, self.whole)], tasks
         )
-        return Cut(offset, shares, size=size, more=more, progress=(size, left))
+        return InputRange(offset, splits, size=size, more=more, progress=(size, left))
 
-    def _refuse_merged(self, found: list[Item], seen: set[str]) -> None:
+    def _reject_merged(self, found: list[Item], seen: set[str]) -> None:
         merged = read_in_part(found, seen)
         if merged is not None:
             raise RunError(
@@ -191,7 +191,7 @@ class FilesSource:
             self._known = [*self._known[1 - _REMEMBERED :], (since, found)]
         return found
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         with self._lock:
             seen = next((seen for at, seen in self._cuts if at == offset), None)
             if seen is None:
@@ -207,7 +207,7 @@ class FilesSource:
 
     def _parquet_cut(
         self, chosen: list[Item], offset: Offset, size: int, more: bool, tasks: int
-    ) -> Cut:
+    ) -> InputRange:
         footers = [self._footer(item) for item in chosen]
         rows = sum(footer.num_rows for footer in footers)
         wanted = self._wanted()
@@ -215,7 +215,7 @@ class FilesSource:
         odd = not all(fits(footer, wanted) for footer in footers)
         names = [item.name for item in chosen]
         if partitioned or odd:
-            return Cut(offset, [], rows, more, size, native=names)
+            return InputRange(offset, [], rows, more, size, native=names)
         parts = []
         for item, footer in zip(chosen, footers, strict=True):
             for group in range(footer.num_row_groups):
@@ -223,7 +223,7 @@ class FilesSource:
                 parts.append((weight, [item.name, item.modified_us, group, group + 1]))
         # Of object stores Spark's reader knows only what the user has added to it.
         native = names if size > _NATIVE_BYTES and self.store.local else None
-        return Cut(offset, _spread(parts, tasks), rows, more, size, native=native)
+        return InputRange(offset, _spread(parts, tasks), rows, more, size, native=native)
 
     def _footer(self, item: Item) -> Any:
         """The footer of a file; of one that is new, somebody may still be writing it."""
@@ -326,10 +326,10 @@ class FilesSource:
             self.options["encoding"] == "utf-8",
         )
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         from tidegate.sql.quoting import quoted
 
-        paths = [literally(self.store.spark_uri(name)) for name in cut.native]
+        paths = [literally(self.store.spark_uri(name)) for name in input_range.native]
         records = self._records(read)
         schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in records)
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
@@ -395,13 +395,13 @@ def _text_parts(item: Item, tasks: int, whole: bool) -> list[tuple[int, list[Any
 
 def _spread(parts: list[tuple[int, list[Any]]], tasks: int) -> list[list[Any]]:
     """Parts over tasks, so that each reads about the same; the largest are placed first."""
-    shares: list[list[Any]] = [[] for _ in range(tasks)]
+    splits: list[list[Any]] = [[] for _ in range(tasks)]
     loads = [0] * tasks
     for weight, part in sorted(parts, key=lambda item: -item[0]):
         least = loads.index(min(loads))
-        shares[least].append(part)
+        splits[least].append(part)
         loads[least] += weight
-    return shares
+    return splits
 
 
 def _json_lines(declared: Sequence[tuple[str, str]]) -> JsonLines | None:

@@ -26,7 +26,7 @@ _ODD = frozenset([*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"])
 
 
 @dataclass(frozen=True)
-class FilesStagerFactory:
+class FilesWriterFactory:
     """Opens stagers in tasks."""
 
     root: str
@@ -37,19 +37,19 @@ class FilesStagerFactory:
     most_rows: int | None = None
     most_bytes: int | None = None
 
-    def open(self, stamp: str, task: int) -> FilesStager:
-        return FilesStager(self, stamp, task)
+    def open(self, stamp: str, task: int) -> FilesWriter:
+        return FilesWriter(self, stamp, task)
 
 
 @dataclass
-class FilesStager:
+class FilesWriter:
     """The files of one task: at least one per folder, and no rows, no file."""
 
-    how: FilesStagerFactory
+    how: FilesWriterFactory
     stamp: str
     task: int
     files: dict[tuple[str, ...], _File] = field(default_factory=dict)
-    tokens: list[dict[str, Any]] = field(default_factory=list)
+    committables: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
 
     def add(self, rows: pa.Table) -> None:
@@ -72,7 +72,7 @@ class FilesStager:
             rows = rows.slice(part.num_rows)
             file.add(part)
             if file.is_full:
-                self.tokens.append(self.files.pop(folder).finish())
+                self.committables.append(self.files.pop(folder).finish())
 
     def _begun(self, folder: tuple[str, ...]) -> _File:
         name = f"{self.task:05d}-{self.number:03d}.{self.how.format}"
@@ -82,12 +82,12 @@ class FilesStager:
         return self.files[folder]
 
     def finish(self) -> list[dict[str, Any]]:
-        return [*self.tokens, *(file.finish() for file in self.files.values())]
+        return [*self.committables, *(file.finish() for file in self.files.values())]
 
 
 @dataclass
 class _File:
-    how: FilesStagerFactory
+    how: FilesWriterFactory
     folder: tuple[str, ...]
     name: str
     staged: str

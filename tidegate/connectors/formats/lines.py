@@ -55,8 +55,8 @@ class TextReader:
     def schema(self) -> pa.Schema:
         return _SCHEMA
 
-    def read(self, share: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        name, modified_us, start, end = share
+    def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        name, modified_us, start, end = split
         assert isinstance(name, str) and isinstance(start, int), "a share is a part of a file"
         shown = f"{open_store(self.root).uri}/{name}"
         arrival = f"{modified_us:020d} {shown}"
@@ -264,8 +264,8 @@ class PlainLinesReader:
             fields += ARRIVAL_FIELDS
         return pa.schema([*fields, pa.field(BAD_RECORD, pa.string())])
 
-    def read(self, share: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for read, records in self.lines.read(share):
+    def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for read, records in self.lines.read(split):
             batch = self.format.records(read)
             rows = self.format.rows(batch.column(TEXT_BYTES))
             arrays = [rows.column(name).combine_chunks() for name in self.names]

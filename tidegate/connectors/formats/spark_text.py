@@ -15,7 +15,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.columns import BAD_COLUMN, BAD_REASON, BAD_RECORD, NOW, RECORD_FILE, RECORD_LINE, SIDE
+from tidegate.columns import (
+    BAD_COLUMN,
+    BAD_REASON,
+    BAD_RECORD,
+    CONTROL,
+    NOW,
+    RECORD_FILE,
+    RECORD_LINE,
+)
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.sql.dialect import text_literal
 from tidegate.sql.quoting import quoted
@@ -57,7 +65,7 @@ class TextFiles:
         broken = self._is_broken()
         shown = [self._field(name) for name, _ in self.columns]
         shown.append(f"CASE WHEN {broken} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
-        shown += [*self.kept, SIDE, NOW]
+        shown += [*self.kept, CONTROL, NOW]
         if not self.located:
             return records.selectExpr(*shown)
         shown += [RECORD_FILE, RECORD_LINE, f"explode(array({self._blame(broken)})) AS blame"]
@@ -71,14 +79,14 @@ class TextFiles:
     def _records(self, raw: DataFrame) -> DataFrame:
         """A row for each record: its text, what it was parsed to, where it stood."""
         place = [RECORD_FILE, RECORD_LINE, FIRST]
-        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *place, *self.kept, SIDE, NOW)
+        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *place, *self.kept, CONTROL, NOW)
         if not self.options["multi_line"]:
             return self._parsed(self._lines(frame))
         return self._parsed(self._pieces(frame)) if self.is_csv else self._elements(frame)
 
     def _columns(self, frame: DataFrame) -> list[str]:
         """What is known of a record besides what it was parsed to."""
-        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.kept, SIDE, NOW]
+        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.kept, CONTROL, NOW]
         return [name for name in names if name in frame.columns]
 
     def _decoded(self) -> str:
@@ -146,13 +154,13 @@ class TextFiles:
     def _header(self, text: str) -> str:
         """A condition that is false for a header that fits, and stops the stream for another."""
         names = [name for name, _ in self.columns]
-        tokens = self._csv(text, [(name, "STRING") for name in names])
+        committables = self._csv(text, [(name, "STRING") for name in names])
         # Columns are matched by place, so their names must be the declared ones.
         same = [f"name.{_CORRUPT} IS NULL"]
         same += [
             f"lower(trim(name.{quoted(name)})) <=> {text_literal(name.lower())}" for name in names
         ]
-        fits = f"exists(array({tokens}), name -> {' AND '.join(same)})"
+        fits = f"exists(array({committables}), name -> {' AND '.join(same)})"
         declared = text_literal(
             f"; declared are {', '.join(names)})\nHint: declare the columns in the order of the "
             "header, or say header = false.\n"

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import NOW
-from tidegate.connectors.base import Cut, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.generator.nexmark import (
     TABLES,
     Fields,
@@ -72,7 +72,7 @@ class GeneratorSource:
         self.spec = _Spec.of(self.options)
         self.events_per_epoch = int(context.settings["rows_per_epoch"])
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         first = int(since["event"]) if since is not None else 0
         stop = first + self.events_per_epoch
         if self.spec.rows is not None:
@@ -85,9 +85,9 @@ class GeneratorSource:
         rows = rows_between(self.options, {"event": first}, {"event": stop})
         more = self.spec.rows is None or stop < self.spec.rows
         left = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
-        return Cut({"event": stop}, shares, rows, more, progress=left)
+        return InputRange({"event": stop}, shares, rows, more, progress=left)
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         """Events are made again when they are asked for."""
 
     def direct(self, read: Read) -> None:
@@ -97,7 +97,7 @@ class GeneratorSource:
         frame = _generate(leaf(ChunkReader()), self.spec, (NOW,))
         return frame.select(*[name for name, _ in read.columns], NOW)
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all events")
 
 

@@ -78,7 +78,7 @@ SPEC = ConnectorSpec(
     source=SourceSpec(
         _OPTIONS,
         bounded=_bounded,
-        endless=lambda options: not _bounded(options),
+        unbounded_by_options=lambda options: not _bounded(options),
         columns=columns,
         check=_check,
         identity=("kind", "table", "events_per_second", "seed", "start", "out_of_order_ms", "keys"),

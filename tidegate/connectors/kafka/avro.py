@@ -99,7 +99,7 @@ class Registry:
         return found
 
     def _require_missing(self, code: int, answer: bytes) -> None:
-        """That there is no such thing is an answer; all else it refuses with is an error."""
+        """That there is no such thing is an answer; all else it rejects with is an error."""
         if code == 404:
             return
         if code in (401, 403):
@@ -111,7 +111,7 @@ class Registry:
         if code in (408, 429) or code >= 500:
             raise self._away(f"it answers with {code}")
         told = " ".join(answer.decode("utf-8", "replace").split())
-        raise self._odd(f"refuses with {code}: {self._hidden(told)}")
+        raise self._odd(f"rejects with {code}: {self._hidden(told)}")
 
     def _hidden(self, text: str) -> str:
         return text.replace(self.password, "***") if self.password else text
@@ -418,7 +418,7 @@ def _as_numbers(rows: pa.Table) -> pa.Table:
 
 
 @dataclass
-class AvroStager:
+class AvroWriter:
     """Spools the keys and records of the rows of a task."""
 
     inner: Any
@@ -433,11 +433,11 @@ class AvroStager:
 
 
 @dataclass(frozen=True)
-class AvroStagerFactory:
+class AvroWriterFactory:
     """Opens stagers in tasks."""
 
     inner: Any
     encoder: AvroEncoder
 
-    def open(self, stamp: str, task: int) -> AvroStager:
-        return AvroStager(self.inner.open(stamp, task), self.encoder)
+    def open(self, stamp: str, task: int) -> AvroWriter:
+        return AvroWriter(self.inner.open(stamp, task), self.encoder)

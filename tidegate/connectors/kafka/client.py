@@ -52,7 +52,7 @@ class Connection:
             text = text.replace(secret, "***")
         return text
 
-    def refused(self, error: Exception) -> TidegateError:
+    def rejectd(self, error: Exception) -> TidegateError:
         """Settings that the client does not take."""
         reason = error.args[0] if error.args else error
         return RunError(
@@ -67,7 +67,7 @@ class Connection:
             "start the broker, or correct the option brokers.",
         )
 
-    def login_refused(self, error: Any) -> TidegateError:
+    def login_rejected(self, error: Any) -> TidegateError:
         return RunError(
             "TG-512",
             f"{self.owner} is not let in by the brokers {self.brokers}: {self.told(error)}",
@@ -75,7 +75,7 @@ class Connection:
         )
 
 
-class Complaints:
+class ClientErrors:
     """What a client has complained of on its own; it keeps trying, and its calls only time out."""
 
     def __init__(self, connection: Connection) -> None:
@@ -92,7 +92,7 @@ class Complaints:
     def error(self, failure: Any) -> TidegateError:
         """The error of a call that failed."""
         if self.login is not None:
-            return self.connection.login_refused(self.login)
+            return self.connection.login_rejected(self.login)
         return self.connection.away(failure)
 
 
@@ -100,7 +100,7 @@ def is_login(error: Any) -> bool:
     """Whether an error says that somebody may not do this."""
     from confluent_kafka import KafkaError
 
-    # A broker that goes away while it is asked how to log in has refused nobody.
+    # A broker that goes away while it is asked how to log in has rejectd nobody.
     return "failed: Local: " not in (error.str() or "") and error.code() in (
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -138,12 +138,12 @@ class Topics:
         from confluent_kafka.admin import AdminClient
 
         self.connection = connection
-        self.complaints = Complaints(connection)
+        self.complaints = ClientErrors(connection)
         try:
             settings: dict[str, Any] = {**connection.settings, "error_cb": self.complaints}
             self.admin = AdminClient(settings)
         except Exception as error:
-            raise connection.refused(error) from None
+            raise connection.rejectd(error) from None
 
     def partitions(self) -> tuple[str, dict[str, int]]:
         """The id of the cluster, and how many partitions each topic has."""
@@ -198,7 +198,7 @@ class Topics:
         except KafkaException as error:
             self.admin.poll(0)
             if is_login(error.args[0]):
-                raise self.connection.login_refused(error.args[0]) from None
+                raise self.connection.login_rejected(error.args[0]) from None
             raise self.complaints.error(error.args[0]) from None
         except TimeoutError:
             self.admin.poll(0)

@@ -18,12 +18,12 @@ from tidegate.columns import (
     BAD_COLUMN,
     BAD_REASON,
     BAD_RECORD,
+    CONTROL,
     NOW,
     OP,
     PARTITION,
     RECORD_FILE,
     RECORD_LINE,
-    SIDE,
 )
 from tidegate.connectors.formats.lines import TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
@@ -107,7 +107,7 @@ class Records:
     def _passed(self) -> list[str]:
         """All that is hidden, while a record becomes rows."""
         located = [RECORD_FILE, RECORD_LINE, BAD_REASON, BAD_COLUMN] if self.located else []
-        return [*self._kept(), *located, BAD_RECORD, SIDE, NOW]
+        return [*self._kept(), *located, BAD_RECORD, CONTROL, NOW]
 
     def _text(self, raw: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
         given = {
@@ -127,7 +127,7 @@ class Records:
         is_bad = f"coalesce({broken}, false)"
         shown = [f"CASE WHEN NOT {TOMBSTONE} THEN {text} END AS {quoted(name)}"]
         shown += [f"CASE WHEN {is_bad} THEN CAST({TEXT_BYTES} AS STRING) END AS {BAD_RECORD}"]
-        shown += [*self._kept(), SIDE, NOW]
+        shown += [*self._kept(), CONTROL, NOW]
         if self.located:
             shown += [RECORD_FILE, RECORD_LINE]
             shown.append(f"CASE WHEN {is_bad} THEN 'not text in utf-8' END AS {BAD_REASON}")
@@ -141,7 +141,7 @@ class Records:
         tombstone = f"coalesce({TOMBSTONE}, false)"
         if self.upserts and self.format != "debezium-json":
             shown.append(f"CASE WHEN {tombstone} THEN '-D' ELSE '+U' END AS {OP}")
-        hidden = [name for name in self._passed() if name in (PARTITION, SIDE, NOW)]
+        hidden = [name for name in self._passed() if name in (PARTITION, CONTROL, NOW)]
         hidden += [ARRIVAL_FILE, ARRIVAL_ROW] if self.arrival else []
         hidden += [RECORD_FILE, RECORD_LINE, BAD_COLUMN] if self.located else []
         without = self.format in ("json", "csv", "avro") and not self.upserts

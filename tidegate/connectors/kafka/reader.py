@@ -24,7 +24,7 @@ from tidegate.columns import (
 from tidegate.connectors.formats.json import decoded
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.kafka.avro import REASON, AvroDecoder
-from tidegate.connectors.kafka.client import Complaints, Connection, is_login
+from tidegate.connectors.kafka.client import ClientErrors, Connection, is_login
 from tidegate.errors import SystemAway, TidegateError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.vectorized import RecordFailed
@@ -111,9 +111,9 @@ class KafkaReader:
             ]
         )
 
-    def read(self, share: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
         schema = self.schema
-        for taken in taken_of(self.connection, share):
+        for taken in taken_of(self.connection, split):
             yield self._batch(taken, schema), len(taken.messages)
 
     def _batch(self, taken: Taken, schema: pa.Schema) -> pa.RecordBatch:
@@ -184,19 +184,19 @@ class Taken:
         return list(map(Message.value, self.messages))
 
 
-def taken_of(connection: Connection, share: list[list[Any]]) -> Iterator[Taken]:
+def taken_of(connection: Connection, split: list[list[Any]]) -> Iterator[Taken]:
     """The records of a share, some at a time."""
     consumer = _consumer(connection)
     try:
-        yield from _taken(consumer, share)
+        yield from _taken(consumer, split)
     except TidegateError:
         # Brokers may be there, and it alone not find them: the next task asks with a new one.
         consumer.forget()
         raise
 
 
-def _taken(consumer: _Consumer, share: list[list[Any]]) -> Iterator[Taken]:
-    parts = {(part[1], part[2]): part for part in share}
+def _taken(consumer: _Consumer, split: list[list[Any]]) -> Iterator[Taken]:
+    parts = {(part[1], part[2]): part for part in split}
     kept: dict[Place, list[Run]] = {place: [] for place in parts}
     count = size = 0
     for run in consumer.runs(parts.values()):
@@ -255,7 +255,7 @@ class _Consumer:
         from confluent_kafka import Consumer
 
         self.connection = connection
-        self.complaints = Complaints(connection)
+        self.complaints = ClientErrors(connection)
         settings = {**connection.settings, **_SETTINGS, "group.id": f"tidegate-{os.getpid()}"}
         self.consumer: Any = Consumer({**settings, "error_cb": self.complaints})
 
@@ -320,7 +320,7 @@ class _Consumer:
                 f"{self.connection.owner}: records{at} are gone", "the epoch is cut anew."
             )
         if is_login(error):
-            raise self.connection.login_refused(error)
+            raise self.connection.login_rejected(error)
         if error.fatal():
             raise self.connection.away(error)
         return bool(error.code() == KafkaError._PARTITION_EOF)
@@ -359,8 +359,8 @@ class JsonReader:
             [*fields, pa.field(BAD_RECORD, pa.string()), pa.field(PARTITION, pa.int32())]
         )
 
-    def read(self, share: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for taken in taken_of(self.connection, share):
+    def read(self, split: list[list[Any]]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for taken in taken_of(self.connection, split):
             yield self._batch(taken), len(taken.messages)
 
     def _batch(self, taken: Taken) -> pa.RecordBatch:

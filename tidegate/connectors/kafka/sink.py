@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from tidegate.columns import OP
 from tidegate.connectors.base import (
-    Decided,
+    Committable,
+    CommittedState,
     EpochId,
     SinkContext,
     SqlColumns,
     StreamRows,
-    Token,
-    sink_is_ahead,
+    sink_ahead_error,
     sweep_staged,
 )
 from tidegate.connectors.files.sink import json_options
@@ -23,7 +23,7 @@ from tidegate.connectors.kafka.avro import (
     GONE,
     KEY,
     AvroEncoder,
-    AvroStagerFactory,
+    AvroWriterFactory,
     Registry,
     avro_schema,
     require_avro,
@@ -39,7 +39,7 @@ from tidegate.types import ChangelogKind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.connectors.memory.rows import ArrowStagerFactory
+    from tidegate.connectors.memory.rows import ArrowWriterFactory
 
 _VALUE = "_tg_value_out"
 # What this machine knows of the marker, for when the broker has forgotten it.
@@ -93,7 +93,7 @@ class KafkaSink:
 
     # Opening
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         self._require_topic()
         if self.is_avro:
             self.encoder = self._encoder()
@@ -101,15 +101,15 @@ class KafkaSink:
             marker = self.transactions.open()
         except Fenced:
             raise self._written_by_another() from None
-        self.last = marker.epoch if marker is not None else self._known(decided)
-        if self.last is not None and self.last.epoch >= 0 and not decided.knows(self.last):
-            raise self._strange(self.last, decided)
+        self.last = marker.epoch if marker is not None else self._known(committed)
+        if self.last is not None and self.last.epoch >= 0 and not committed.knows(self.last):
+            raise self._strange(self.last, committed)
         # Whoever comes back from being thought dead finds out that it is not the owner any more.
         self._write((), self.last or EpochId(0, -1))
-        made_in = decided.made_in
-        if made_in is not None and (self.last is None or self.last < made_in):
-            self.commit(made_in, decided.tokens)
-        sweep_staged(self.store, "", decided)
+        committables_epoch = committed.committables_epoch
+        if committables_epoch is not None and (self.last is None or self.last < committables_epoch):
+            self.publish(committables_epoch, committed.committables)
+        sweep_staged(self.store, "", committed)
 
     def _require_topic(self) -> None:
         _, known = Topics(self.connection).partitions()
@@ -136,11 +136,11 @@ class KafkaSink:
         number = None if registry is None else registry.register(f"{self.topic}-value", schema)
         return AvroEncoder(schema, number)
 
-    def _known(self, decided: Decided) -> EpochId | None:
+    def _known(self, committed: CommittedState) -> EpochId | None:
         """There is no marker: nothing was ever written, or brokers forgot it (after a week without
         rows, by default). What was decided must be known to be there, or it would be twice."""
-        staged = decided.staged
-        if staged is None or staged.generation < decided.kept_before:
+        staged = committed.staged
+        if staged is None or staged.generation < committed.kept_before:
             return None
         try:
             known = json.loads(self.store.get(_KNOWN))
@@ -157,13 +157,13 @@ class KafkaSink:
             f"{staged.epoch} WITH (sinks = 'keep');",
         )
 
-    def _strange(self, marker: EpochId, decided: Decided) -> TidegateError:
-        return sink_is_ahead(
+    def _strange(self, marker: EpochId, committed: CommittedState) -> TidegateError:
+        return sink_ahead_error(
             f"the topic {self.topic} has epoch {marker.epoch} of generation {marker.generation} of "
             f"the sink {self.context.sink.name}, which is ahead of the pipeline, or of another "
             "generation",
             "put back the data directory that belongs to it, or choose another topic",
-            decided.last,
+            committed.last,
         )
 
     def _written_by_another(self) -> TidegateError:
@@ -200,22 +200,22 @@ class KafkaSink:
             return f"CAST({chosen[0][0]} AS STRING)"
         return _json(chosen, nulls=True)
 
-    def stager(self, schema: pa.Schema) -> ArrowStagerFactory | AvroStagerFactory:
-        from tidegate.connectors.memory.rows import ArrowStagerFactory
+    def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory | AvroWriterFactory:
+        from tidegate.connectors.memory.rows import ArrowWriterFactory
 
-        spool = ArrowStagerFactory(self.store.uri)
+        spool = ArrowWriterFactory(self.store.uri)
         if not self.is_avro:
             return spool
         assert self.encoder is not None, "a sink is opened before tasks write"
-        return AvroStagerFactory(spool, self.encoder)
+        return AvroWriterFactory(spool, self.encoder)
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         if self.failure is not None:
             raise self.failure
-        if not tokens or (self.last is not None and self.last >= epoch):
+        if not committables or (self.last is not None and self.last >= epoch):
             return
         # Names begin with epoch and task: so rows are in the order in which they were read.
-        names = sorted(tokens)
+        names = sorted(committables)
         if not self.transactions.is_open:
             self._open_again()
         if self.last is None or self.last < epoch:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.base import Cut, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext
 from tidegate.connectors.kafka.avro import require_avro
 from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Place, Topics
 from tidegate.connectors.kafka.spec import read_start, topics_of
@@ -39,7 +39,7 @@ class Positions:
     # What tells topics from others of their names.
     topics: dict[str, str]
     # How many ranges were cut: rows of a later one arrived later.
-    cuts: int
+    ranges: int
     next: dict[Place, int]
 
     @classmethod
@@ -52,7 +52,7 @@ class Positions:
         return {
             "cluster": self.cluster,
             "topics": self.topics,
-            "cuts": self.cuts,
+            "cuts": self.ranges,
             "partitions": ends,
         }
 
@@ -113,7 +113,7 @@ class KafkaSource:
 
     # Cutting
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         with self._lock:
             self._look()
             before = Positions.of(since) if since is not None else None
@@ -128,7 +128,7 @@ class KafkaSource:
             at, lost = self._positions(before, ends)
             if before is not None and at.next == before.next and not _news(at, ends):
                 return None
-            return self._cut(at, ends, lost, tasks)
+            return self._plan_range(at, ends, lost, tasks)
 
     def _positions(self, before: Positions | None, ends: dict[Place, int]) -> tuple[Positions, int]:
         """Where to go on, and how many records are lost."""
@@ -219,7 +219,9 @@ class KafkaSource:
                     )
         return {place: given.get(place[0], {}).get(place[1], at) for place, at in first.items()}
 
-    def _cut(self, at: Positions, ends: dict[Place, int], lost: int, tasks: int) -> Cut:
+    def _plan_range(
+        self, at: Positions, ends: dict[Place, int], lost: int, tasks: int
+    ) -> InputRange:
         spans = {place: max(ends[place] - begin, 0) for place, begin in at.next.items()}
         total = sum(spans.values())
         limit = self._limit()
@@ -229,9 +231,9 @@ class KafkaSource:
         else:
             taken = spans
         stops = {place: begin + taken[place] for place, begin in at.next.items()}
-        offset = replace(at, cuts=at.cuts + 1, next=stops).as_json()
+        offset = replace(at, ranges=at.ranges + 1, next=stops).as_json()
         behind = total - sum(taken.values())
-        return Cut(
+        return InputRange(
             offset,
             self._shares(at, taken, tasks),
             more=behind > 0,
@@ -251,22 +253,22 @@ class KafkaSource:
         partition stay in order however many tasks read it."""
         total = sum(taken.values())
         length = max(-(-total // tasks), _PART_RECORDS)
-        shares: list[list[Any]] = [[]]
+        splits: list[list[Any]] = [[]]
         room = length
         for number, (place, begin) in enumerate(at.next.items()):
             left = taken[place]
             while left:
                 if not room:
-                    shares.append([])
+                    splits.append([])
                     room = length
                 part = min(left, room)
                 start = begin + taken[place] - left
-                shares[-1].append([number, *place, start, start + part, at.cuts])
+                splits[-1].append([number, *place, start, start + part, at.ranges])
                 left, room = left - part, room - part
         # A task reads its partitions side by side.
-        return [[parts] for parts in shares if parts]
+        return [[parts] for parts in splits if parts]
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         """Offsets are in manifests; brokers need not know them."""
 
     # Reading
@@ -325,7 +327,7 @@ class KafkaSource:
         column = next(c for c in self.source.columns if c.name.lower() == name.lower())
         return KeyText(column.name, str(column.type).startswith(_NUMBERS))
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all records")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from tidegate.connectors.base import EpochId
 from tidegate.connectors.kafka.client import (
     ANSWER_SECONDS,
-    Complaints,
+    ClientErrors,
     Connection,
     is_login,
     require_client,
@@ -70,7 +70,7 @@ class Transactions:
         self.name = name
         self.topic = topic
         self.timeout_ms = timeout_us // 1000
-        self.complaints = Complaints(connection)
+        self.complaints = ClientErrors(connection)
         self.producer: Any = None
         self.consumer: Any = None
         self._failed: Any = None
@@ -80,7 +80,7 @@ class Transactions:
     def open(self) -> Marker | None:
         """End what an earlier producer left open, then read the marker."""
         self.close()
-        self.complaints = Complaints(self.connection)
+        self.complaints = ClientErrors(self.connection)
         from confluent_kafka import Consumer, KafkaException, Producer
 
         # The client wants no answer to take longer than a transaction.
@@ -105,7 +105,7 @@ class Transactions:
                 }
             )
         except Exception as error:
-            raise self.connection.refused(error) from None
+            raise self.connection.rejectd(error) from None
         try:
             self.producer.init_transactions(_COORDINATOR_SECONDS)
             return self._marker()
@@ -266,7 +266,7 @@ class Transactions:
         if error.code() in _fenced():
             return Fenced()
         if is_login(error) or is_login(told):
-            return self.connection.login_refused(told)
+            return self.connection.login_rejected(told)
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return RunError(
                 "TG-207",

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.connector import ConnectorSpec, LookupSpec, SinkSpec, SourceSpec
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.base import (
-    Cut,
-    Decided,
+    Committable,
+    CommittedState,
     EpochId,
+    InputRange,
     Leaf,
     Offset,
     Read,
     SinkContext,
     SourceContext,
     SqlColumns,
-    Token,
     sweep_staged,
 )
 from tidegate.errors import RunError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.connectors.memory.rows import ArrowStagerFactory, InsertReader
+    from tidegate.connectors.memory.rows import ArrowWriterFactory, InsertReader
 
 SPEC = ConnectorSpec(
     "memory",
@@ -62,7 +62,7 @@ SPEC = ConnectorSpec(
                 minimum=1,
             ),
         ),
-        forgets=True,
+        supports_rollback=True,
     ),
     lookup=LookupSpec(
         (
@@ -174,7 +174,7 @@ class MemorySource:
         self.inserts = inserts(context.data)
         self.limit = int(context.source.options["inserts_per_epoch"])
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         first = int(since["insert"]) if since is not None else 0
         there = self.inserts.count()
         if there <= first:
@@ -186,11 +186,11 @@ class MemorySource:
         names, stop = names[:taken], first + taken
         # Few inserts are small: one task reads them, and the others need not be woken.
         per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
-        shares = [names[at : at + per_task] for at in range(0, len(names), per_task)]
+        splits = [names[at : at + per_task] for at in range(0, len(names), per_task)]
         size, progress = sum(sizes[:taken]), (taken, there - stop)
-        return Cut({"insert": stop}, shares, more=there > stop, size=size, progress=progress)
+        return InputRange({"insert": stop}, splits, more=there > stop, size=size, progress=progress)
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         """Inserts are kept: streams that are declared later read them all."""
 
     def direct(self, read: Read) -> InsertReader:
@@ -205,7 +205,7 @@ class MemorySource:
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         return leaf(self.direct(read))
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all inserts")
 
 
@@ -223,20 +223,20 @@ class MemorySink:
     store: Store
     retain_epochs: int
 
-    def recover(self, decided: Decided) -> None:
-        last = max((stretch.last for stretch in decided.line), default=-1)
-        if decided.last is not None:
-            self._refuse_ahead(max(last, decided.last.epoch))
+    def recover(self, committed: CommittedState) -> None:
+        last = max((stretch.last for stretch in committed.line), default=-1)
+        if committed.last is not None:
+            self._reject_ahead(max(last, committed.last.epoch))
         elif any(epoch > last for epoch in stored_epochs(self.store)):
             # The stream begins in another line of epochs: those of its life before would be taken
             # for them.
             self.store.delete_all(_OUT)
-        if decided.made_in is not None:
-            self.commit(decided.made_in, decided.tokens)
-        self._forget(decided.gaps)
-        sweep_staged(self.store, _STAGED, decided)
+        if committed.committables_epoch is not None:
+            self.publish(committed.committables_epoch, committed.committables)
+        self._forget(committed.gaps)
+        sweep_staged(self.store, _STAGED, committed)
 
-    def _refuse_ahead(self, last: int) -> None:
+    def _reject_ahead(self, last: int) -> None:
         ahead = [epoch for epoch in stored_epochs(self.store) if epoch > last]
         if ahead:
             raise RunError(
@@ -263,13 +263,13 @@ class MemorySink:
     def columns(self, given: SqlColumns) -> SqlColumns | None:
         return None
 
-    def stager(self, schema: pa.Schema) -> ArrowStagerFactory:
-        from tidegate.connectors.memory.rows import ArrowStagerFactory
+    def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory:
+        from tidegate.connectors.memory.rows import ArrowWriterFactory
 
-        return ArrowStagerFactory(self.store.child(_STAGED).uri)
+        return ArrowWriterFactory(self.store.child(_STAGED).uri)
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        names = [f"{_STAGED}/{token}" for token in tokens]
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+        names = [f"{_STAGED}/{committable}" for committable in committables]
         goal = epoch_file(epoch.epoch)
         if len(names) == 1:
             self.store.move_new(names[0], goal)

@@ -29,14 +29,14 @@ class InsertReader:
             fields += ARRIVAL_FIELDS
         return pa.schema(fields)
 
-    def read(self, share: str) -> Iterator[tuple[pa.RecordBatch, int]]:
-        buffer = open_store(self.root).map(share)
+    def read(self, split: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+        buffer = open_store(self.root).map(split)
         row = 0
         for batch in pa.ipc.open_file(pa.BufferReader(buffer)).read_all().to_batches():
             count = batch.num_rows
             arrays = [self._column(batch, wanted) for wanted in self.columns]
             if self.arrival:
-                arrays.append(pa.repeat(pa.scalar(share), count))
+                arrays.append(pa.repeat(pa.scalar(split), count))
                 arrays.append(pa.array(np.arange(row, row + count)))
             row += count
             yield pa.record_batch(arrays, schema=self.schema), count
@@ -57,7 +57,7 @@ class InsertReader:
 
 
 @dataclass
-class ArrowStager:
+class ArrowWriter:
     """Puts the rows of a task into one Arrow file."""
 
     root: str
@@ -81,13 +81,13 @@ class ArrowStager:
 
 
 @dataclass(frozen=True)
-class ArrowStagerFactory:
+class ArrowWriterFactory:
     """Opens stagers in tasks."""
 
     root: str
 
-    def open(self, stamp: str, task: int) -> ArrowStager:
-        return ArrowStager(self.root, stamp, task)
+    def open(self, stamp: str, task: int) -> ArrowWriter:
+        return ArrowWriter(self.root, stamp, task)
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate.connectors.base import StreamRows
 
 # What waiting does not mend: who may log in, and what is there.
-_REFUSED = ("28", "3D", "42", "0A", "53300")
+_REJECTED = ("28", "3D", "42", "0A", "53300")
 # What passes by itself: somebody else was at it.
 _PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53")
 
@@ -98,10 +98,10 @@ def _of(error: Any, what: str) -> TidegateError:
     if diagnosed is not None and diagnosed.message_detail:
         reason += f" ({diagnosed.message_detail.rstrip('.')})"
     state = error.sqlstate or ""
-    # While it starts or stops it refuses connections without a state that psycopg would know.
-    refused = state.startswith(_REFUSED) or _is_refusal(reason)
+    # While it starts or stops it rejects connections without a state that psycopg would know.
+    rejectd = state.startswith(_REJECTED) or _is_rejection(reason)
     passing = state.startswith(_PASSING) and state != "53300"
-    lost = isinstance(error, driver().OperationalError) and not refused
+    lost = isinstance(error, driver().OperationalError) and not rejectd
     if passing or lost or isinstance(error, driver().InterfaceError):
         return SystemAway(f"{what}: {reason}", "it is asked again until it answers.")
     if state.startswith("28") or _is_login(reason):
@@ -116,7 +116,7 @@ def _first(error: Exception) -> str:
     return lines[0].rpartition(" failed: ")[2] if lines else type(error).__name__
 
 
-def _is_refusal(reason: str) -> bool:
+def _is_rejection(reason: str) -> bool:
     """Whether a connection that failed will fail again: psycopg tells no state of these."""
     missing = 'database "' in reason and "does not exist" in reason
     return missing or "permission denied" in reason or _is_login(reason)
@@ -262,7 +262,7 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> N
 
 
 def require_fitting(table: Table, rows: StreamRows, sink: str) -> tuple[TableColumn, ...]:
-    """The columns of the table for those of the stream; refused where one does not fit."""
+    """The columns of the table for those of the stream; rejectd where one does not fit."""
     found = []
     for name, kind in rows.columns:
         column = table.column(name)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.connectors.postgres.client import Login, driver, told
 from tidegate.connectors.postgres.reader import ReadColumn, read_columns, to_arrow
-from tidegate.operators.join.lookup_results import Cache, Found
+from tidegate.operators.join.lookup_results import Cache, LookupResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +41,10 @@ class PostgresReader:
     cache_ttl_us: int
     capacity: int
 
-    def open(self, as_of: Any, now_us: int) -> PostgresAnswers:
+    def open(self, as_of: Any, now_us: int) -> PostgresLookupReader:
         if self not in _asking:
             _asking[self] = Asking(self)
-        return PostgresAnswers(_asking[self], now_us)
+        return PostgresLookupReader(_asking[self], now_us)
 
     def question(self) -> Any:
         """All rows for some keys, which are lists, one for each key column."""
@@ -119,13 +119,13 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class PostgresAnswers:
+class PostgresLookupReader:
     """The table as one task asks it, at the time of its epoch."""
 
     asking: Asking
     now_us: int
 
-    def find(self, keys: list[pa.Array]) -> Found:
+    def find(self, keys: list[pa.Array]) -> LookupResult:
         return self.asking.cache.find(keys, self.now_us, self.asking.fetch)
 
 

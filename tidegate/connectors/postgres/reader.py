@@ -83,7 +83,7 @@ class ReadColumn:
 def read_columns(
     connection: Any, table: str, columns: Sequence[tuple[str, str]], who: str
 ) -> tuple[str, str, tuple[ReadColumn, ...]]:
-    """The schema and name of a table, and its columns for declared ones; refused if one is not
+    """The schema and name of a table, and its columns for declared ones; rejectd if one is not
     there, or does not fit."""
     schema, name = split_name(table, connection)
     found = read_table(connection, schema, name)
@@ -176,26 +176,26 @@ class RowReader:
             fields += ARRIVAL_FIELDS
         return pa.schema(fields)
 
-    def read(self, share: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
         first = 0
-        for rows in self._rows(share):
+        for rows in self._rows(split):
             table = to_arrow(rows, self.columns, self.who)
             count = table.num_rows
             arrays = [column.combine_chunks() for column in table.columns]
             if self.arrival:
-                arrays.append(pa.repeat(pa.scalar(f"{share['place']:06d}"), count))
+                arrays.append(pa.repeat(pa.scalar(f"{split['place']:06d}"), count))
                 arrays.append(pa.array(np.arange(first, first + count)))
             first += count
             yield pa.record_batch(arrays, schema=self.schema), count
 
-    def _rows(self, share: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
+    def _rows(self, split: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
         with told(self.who):
             connection = kept_connection(self.login, self.who)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                self._enter(connection, share["snapshot"])
+                self._enter(connection, split["snapshot"])
                 with connection.cursor(name="tidegate") as cursor:
-                    cursor.execute(*self._query(share))
+                    cursor.execute(*self._query(split))
                     while rows := cursor.fetchmany(_BATCH_ROWS):
                         yield rows
             finally:
@@ -209,17 +209,17 @@ class RowReader:
             # Whoever kept it lost its connection: the epoch is cut anew.
             raise SystemAway(f"{self.who}: the snapshot of this epoch is gone") from None
 
-    def _query(self, share: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def _query(self, split: dict[str, Any]) -> tuple[Any, list[Any]]:
         sql = driver().sql
         shown = sql.SQL(", ").join(column.selected("t") for column in self.columns)
         conditions, given = [sql.SQL("true")], []
         if self.growing is not None:
             own = sql.Identifier("t", self.growing)
-            for sign, bound in ((">", share["after"]), ("<=", share["upto"])):
+            for sign, bound in ((">", split["after"]), ("<=", split["upto"])):
                 if bound is not None:
                     conditions.append(sql.SQL(f"{{}} {sign} %s").format(own))
                     given.append(bound)
-        first, end = share.get("pages") or (None, None)
+        first, end = split.get("pages") or (None, None)
         if first is not None:
             conditions.append(sql.SQL("t.ctid >= %s::tid"))
             given.append(f"({first},0)")

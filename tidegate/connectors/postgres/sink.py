@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
-from tidegate.connectors.base import Decided, EpochId, SinkContext, SqlColumns, Token, sink_is_ahead
+from tidegate.connectors.base import (
+    Committable,
+    CommittedState,
+    EpochId,
+    SinkContext,
+    SqlColumns,
+    sink_ahead_error,
+)
 from tidegate.connectors.postgres.client import (
     Login,
     Table,
@@ -24,7 +31,7 @@ from tidegate.connectors.postgres.client import (
     told,
 )
 from tidegate.connectors.postgres.column_types import is_nested, plain_type
-from tidegate.connectors.postgres.writer import Goal, PostgresStagerFactory
+from tidegate.connectors.postgres.writer import Goal, PostgresWriterFactory
 from tidegate.errors import RunError, TidegateError
 from tidegate.types import ChangelogKind
 
@@ -177,16 +184,16 @@ class PostgresSink:
 
     # Opening
 
-    def recover(self, decided: Decided) -> None:
+    def recover(self, committed: CommittedState) -> None:
         with self._told():
             connection = self._connected()
             self._goal = self._found(connection)
-            self._open_marker(connection, decided)
-        if decided.made_in is not None:
-            self.commit(decided.made_in, decided.tokens)
+            self._open_marker(connection, committed)
+        if committed.committables_epoch is not None:
+            self.publish(committed.committables_epoch, committed.committables)
         with self._told():
-            self._keep_older_out(self._connected(), decided)
-            self._sweep(self._connected(), decided)
+            self._keep_older_out(self._connected(), committed)
+            self._sweep(self._connected(), committed)
 
     def _told(self) -> Any:
         return told(f"the sink {self.name}")
@@ -237,27 +244,27 @@ class PostgresSink:
     def _owner(self) -> tuple[str, str, str]:
         return self._target, self.name.lower(), self.stream
 
-    def _open_marker(self, connection: Any, decided: Decided) -> None:
+    def _open_marker(self, connection: Any, committed: CommittedState) -> None:
         sql = driver().sql
         if read_table(connection, self.goal.schema, _MARKERS) is None:
             connection.execute(sql.SQL(_CREATE_MARKERS).format(self._marker))
         with connection.transaction():
             last = self._read_marker(connection)
             if last is None:
-                self._refuse_lost(decided)
-                self._refuse_doubles(connection, decided)
-            elif last[0].epoch >= 0 and not decided.knows(last[0]):
-                raise self._strange(last[0], decided.last)
+                self._reject_lost(committed)
+                self._reject_doubles(connection, committed)
+            elif last[0].epoch >= 0 and not committed.knows(last[0]):
+                raise self._strange(last[0], committed.last)
             insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, 0, -1, 0) ON CONFLICT DO NOTHING")
             connection.execute(insert.format(self._marker), self._owner)
 
-    def _keep_older_out(self, connection: Any, decided: Decided) -> None:
+    def _keep_older_out(self, connection: Any, committed: CommittedState) -> None:
         """From now on nobody commits for a generation before this one."""
         update = driver().sql.SQL(
             "UPDATE {} SET newest_generation = %s WHERE target = %s AND sink = %s AND stream = %s "
             "AND newest_generation < %s"
         )
-        newest = decided.last.generation if decided.last is not None else 0
+        newest = committed.last.generation if committed.last is not None else 0
         connection.execute(update.format(self._marker), (newest, *self._owner, newest))
 
     def _read_marker(self, connection: Any) -> tuple[EpochId, int] | None:
@@ -269,8 +276,8 @@ class PostgresSink:
         row = connection.execute(query.format(self._marker), self._owner).fetchone()
         return None if row is None else (EpochId(row[0], row[1]), row[2])
 
-    def _refuse_lost(self, decided: Decided) -> None:
-        if decided.staged is not None and decided.tokens:
+    def _reject_lost(self, committed: CommittedState) -> None:
+        if committed.staged is not None and committed.committables:
             raise self._no_marker()
 
     def _no_marker(self) -> TidegateError:
@@ -282,21 +289,21 @@ class PostgresSink:
         )
 
     def _strange(self, has: EpochId, last: EpochId | None) -> TidegateError:
-        return sink_is_ahead(
+        return sink_ahead_error(
             f"the table {self._target} has epoch {has.epoch} of generation {has.generation} of the "
             f"sink {self.name}, which is ahead of the pipeline, or of another generation",
             "put back the data directory that belongs to this table, or write to another table",
             last,
         )
 
-    def _refuse_doubles(self, connection: Any, decided: Decided) -> None:
+    def _reject_doubles(self, connection: Any, committed: CommittedState) -> None:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         if self.options["existing"] == "append":
             return
         query = driver().sql.SQL(
             "SELECT 1 FROM {} WHERE target = %s AND sink = %s AND epoch >= 0 AND generation >= %s"
         )
-        given = (self._target, self.name.lower(), decided.kept_before)
+        given = (self._target, self.name.lower(), committed.kept_before)
         if connection.execute(query.format(self._marker), given).fetchone() is not None:
             raise RunError(
                 "TG-504",
@@ -307,13 +314,13 @@ class PostgresSink:
                 "'append'.",
             )
 
-    def _sweep(self, connection: Any, decided: Decided) -> None:
+    def _sweep(self, connection: Any, committed: CommittedState) -> None:
         """Drop what was staged for decided epochs; a process that should be dead could still decide
         the next one, so what is staged for that stays."""
-        if decided.last is None:
+        if committed.last is None:
             return
         sql = driver().sql
-        last = f"{self.prefix}{decided.last.stamp.replace('-', '_')}"
+        last = f"{self.prefix}{committed.last.stamp.replace('-', '_')}"
         found = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)",
             (self.goal.schema, self.prefix),
@@ -332,14 +339,14 @@ class PostgresSink:
             return None
         return [(f"to_json({sql})" if name in nested else sql, name) for sql, name in given]
 
-    def stager(self, schema: pa.Schema) -> PostgresStagerFactory:
+    def writer_factory(self, schema: pa.Schema) -> PostgresWriterFactory:
         assert (OP in schema.names) == self.rows.has_op, "rows look as they were said to"
-        return PostgresStagerFactory(self.login, self.goal, self.prefix, self.name)
+        return PostgresWriterFactory(self.login, self.goal, self.prefix, self.name)
 
-    def commit(self, epoch: EpochId, tokens: Sequence[Token]) -> None:
-        if not tokens:
+    def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+        if not committables:
             return
-        tables = [token["table"] for token in tokens]
+        tables = [committable["table"] for committable in committables]
         with self._told():
             connection = self._connected()
             with connection.transaction():

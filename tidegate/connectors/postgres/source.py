@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
-from tidegate.connectors.base import Cut, Leaf, Offset, Read, Share, SourceContext
+from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext, Split
 from tidegate.connectors.postgres.client import Login, driver, read_table, told
 from tidegate.connectors.postgres.column_types import plain_type
 from tidegate.connectors.postgres.reader import ReadColumn, RowReader, read_columns
@@ -78,26 +78,26 @@ class PostgresSource:
 
     # Cutting
 
-    def cut(self, since: Offset | None, tasks: int) -> Cut | None:
+    def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         if self.growing is None and since is not None:
             return None
         with told(self.who):
             return self._scan(tasks) if self.growing is None else self._new(since, tasks)
 
-    def _scan(self, tasks: int) -> Cut:
+    def _scan(self, tasks: int) -> InputRange:
         snapshot = self._snapshot()
-        shares = self._spread(tasks, {"snapshot": snapshot})
-        return Cut({"done": True}, shares, size=self._size())
+        splits = self._spread(tasks, {"snapshot": snapshot})
+        return InputRange({"done": True}, splits, size=self._size())
 
-    def _new(self, since: Offset | None, tasks: int) -> Cut | None:
+    def _new(self, since: Offset | None, tasks: int) -> InputRange | None:
         """Rows after an offset, up to a value below which nobody can write any more."""
         after = None if since is None else since["upto"]
         upto = self._finished(after)
         if upto is None:
             return None
-        share = {"snapshot": self._snapshot(), "after": after, "upto": upto}
-        shares = self._spread(tasks, share) if after is None else [[{**share, "place": 0}]]
-        return Cut({"upto": upto}, shares, size=self._size() if after is None else 0)
+        split = {"snapshot": self._snapshot(), "after": after, "upto": upto}
+        splits = self._spread(tasks, split) if after is None else [[{**split, "place": 0}]]
+        return InputRange({"upto": upto}, splits, size=self._size() if after is None else 0)
 
     def _finished(self, after: str | None) -> str | None:
         """The largest value, once all who were writing when it was seen are done.
@@ -163,20 +163,20 @@ class PostgresSource:
     def _size(self) -> int:
         return self._pages() * 8_192
 
-    def _spread(self, tasks: int, share: dict[str, Any]) -> list[Share]:
+    def _spread(self, tasks: int, split: dict[str, Any]) -> list[Split]:
         """The pages of a table over tasks; the last one reads to the end."""
         pages = self._pages()
         count = max(min(tasks, pages // _PAGES_PER_SHARE), 1)
         if count == 1:
-            return [[{**share, "place": 0}]]
+            return [[{**split, "place": 0}]]
         bounds = [pages * part // count for part in range(count)]
         ends = [*bounds[1:], None]
         return [
-            [{**share, "place": place, "pages": [first, end]}]
+            [{**split, "place": place, "pages": [first, end]}]
             for place, (first, end) in enumerate(zip(bounds, ends, strict=True))
         ]
 
-    def committed(self, offset: Offset) -> None:
+    def on_commit(self, offset: Offset) -> None:
         self._let_go()
 
     # Reading
@@ -190,7 +190,7 @@ class PostgresSource:
     def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
         return leaf(self.direct(read))
 
-    def native_frame(self, spark: SparkSession, read: Read, cut: Cut) -> DataFrame:
+    def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all rows")
 
 

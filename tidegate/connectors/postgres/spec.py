@@ -79,5 +79,5 @@ SPEC = ConnectorSpec(
         needs_key=True,
         exclusive=("table", "host", "port", "database"),
     ),
-    lookup=LookupSpec(_COMMON, steady=False),
+    lookup=LookupSpec(_COMMON, consistent_in_epoch=False),
 )

@@ -158,7 +158,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class PostgresStagerFactory:
+class PostgresWriterFactory:
     """Opens stagers in tasks; `prefix` begins the names of what they create."""
 
     login: Login
@@ -166,15 +166,15 @@ class PostgresStagerFactory:
     prefix: str
     sink: str
 
-    def open(self, stamp: str, task: int) -> PostgresStager:
-        return PostgresStager(self, stamp)
+    def open(self, stamp: str, task: int) -> PostgresWriter:
+        return PostgresWriter(self, stamp)
 
 
 @dataclass
-class PostgresStager:
+class PostgresWriter:
     """The rows of one task: no rows, no table."""
 
-    how: PostgresStagerFactory
+    how: PostgresWriterFactory
     stamp: str
     rows: int = 0
     table: str | None = None

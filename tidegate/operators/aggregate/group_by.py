@@ -22,7 +22,7 @@ from tidegate.operators.aggregate.groups import (
     concat,
 )
 from tidegate.operators.kernels.keys import canonical, group_ids, ranks
-from tidegate.operators.kernels.weighted_rows import KeptRows
+from tidegate.operators.kernels.weighted_rows import WeightedRows
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
 from tidegate.operators.store import sorted_runs as runs
@@ -42,9 +42,9 @@ class Grouped:
         return Groups(self.spec)
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         if self.late_rows is not None:
-            return ((self.late_rows.packed,),)
+            return ((self.late_rows.shuffle_schemas,),)
         return (self.groups.schemas,)
 
     @property
@@ -58,18 +58,18 @@ class Grouped:
     def stored_as(self) -> tuple[str, ...]:
         return (self.stored_in, *(schema_text(schema) for schema in self.groups.schemas))
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return self.partials(rows)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None or len(parts) == 1:
             return concat(parts)
         return self.merged(concat(parts))
 
     def partials(self, rows: pa.Table) -> Tables:
-        return self.groups.lift(rows)
+        return self.groups.pre_aggregate(rows)
 
     def merged(self, tables: Tables) -> Tables:
         """Partials of the same group as one."""
@@ -88,7 +88,7 @@ class Contents(Protocol):
     @property
     def schemas(self) -> tuple[pa.Schema, ...]: ...
 
-    def lift(self, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, rows: pa.Table) -> Tables:
         """What rows add."""
 
     def combine(self, tables: Tables) -> Tables:
@@ -122,8 +122,8 @@ class States:
     def schemas(self) -> tuple[pa.Schema, ...]:
         return self.groups.schemas
 
-    def lift(self, rows: pa.Table) -> Tables:
-        return self.groups.lift(rows)
+    def pre_aggregate(self, rows: pa.Table) -> Tables:
+        return self.groups.pre_aggregate(rows)
 
     def combine(self, tables: Tables) -> Tables:
         return self.groups.combine(tables)
@@ -162,7 +162,7 @@ class Rows:
     def __init__(self, spec: GroupSpec) -> None:
         self.groups = Groups(replace(spec, retracts=False))
         retracting = Groups(replace(spec, retracts=True))
-        self.kept = KeptRows(any(bag.keeps_order for _, bag in retracting.bags))
+        self.kept = WeightedRows(any(bag.keeps_order for _, bag in retracting.bags))
         arguments = [
             pa.field(f"a{index}_{place}", kind)
             for index, call in enumerate(spec.calls)
@@ -185,7 +185,7 @@ class Rows:
         columns = [keys[name] if name in keys else rows.column(name) for name in names]
         return pa.table(columns, schema=self.schema)
 
-    def lift(self, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, rows: pa.Table) -> Tables:
         return (self.kept.net(self.select(rows)),)
 
     def combine(self, tables: Tables) -> Tables:
@@ -210,7 +210,7 @@ class Rows:
 
     def results(self, tables: Tables) -> pa.Table:
         rows = self._in_order(self.kept.one_by_one(tables[0]))
-        return self.groups.evaluate(self.groups.lift(rows))
+        return self.groups.evaluate(self.groups.pre_aggregate(rows))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
         """By their values where arrival does not count: what rounds then says the same again."""

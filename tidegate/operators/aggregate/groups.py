@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import OP
-from tidegate.errors import not_built
+from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import (
     Accumulator,
     BagAccumulator,
@@ -60,7 +60,7 @@ class GroupSpec:
         for kind in self.keys:
             if not groupable(kind):
                 hint = "group by its parts, or by to_json(…)."
-                raise not_built(f"GROUP BY is not supported over {kind}", hint)
+                raise unsupported_error(f"GROUP BY is not supported over {kind}", hint)
 
 
 class Groups:
@@ -128,7 +128,7 @@ class Groups:
 
     # Rows to states
 
-    def lift(self, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, rows: pa.Table) -> Tables:
         """Rows with PANE, HASH, keys, arguments (and WEIGHT) as states, combined."""
         weights = rows.column(WEIGHT) if self.spec.retracts else None
         each = pa.array(np.ones(rows.num_rows, np.int64))
@@ -137,7 +137,7 @@ class Groups:
         keys += [canonical(rows.column(name)) for name in self.keys]
         main = [*keys, ones, *([each] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
-            states = item.lift(self._arguments(rows, index, item), weights)
+            states = item.pre_aggregate(self._arguments(rows, index, item), weights)
             main += [_cast(s, kind) for s, kind in zip(states, item.fields, strict=True)]
         tables = [pa.table(main, schema=self.schemas[0])]
         for place, (index, bag) in enumerate(self.bags, 1):
@@ -168,7 +168,7 @@ class Groups:
         there: Column | None = None
         if bag.null_place is None and bag.call.filtered:
             *columns, there = columns
-        values, counts = bag.lift(columns, ones)
+        values, counts = bag.pre_aggregate(columns, ones)
         for place in bag.required:
             if values[place].null_count:
                 valid = pc.is_valid(values[place])
@@ -401,15 +401,17 @@ class Panes:
             return self._scalar_floor(mark_us, self.size_us)
         return self._scalar_floor(mark_us, self.size_us)
 
-    def closing(self, before_us: int | None, after_us: int) -> tuple[int | None, int] | None:
+    def closing(
+        self, previous_watermark_us: int | None, watermark_us: int
+    ) -> tuple[int | None, int] | None:
         """The panes [first, limit) of windows with before < end ≤ after; None if none can end."""
-        first = None if before_us is None else self.floor_after(before_us)
+        first = None if previous_watermark_us is None else self.floor_after(previous_watermark_us)
         if not self.shared:
-            limit = self.floor_after(after_us)
+            limit = self.floor_after(watermark_us)
             return None if limit == first else (first, limit)
         into = self.size_us if self.kind == "HOP" else 0
-        last_end = self._scalar_floor(after_us - into, self.slide_us) + into
-        passed = before_us is not None and last_end <= before_us
+        last_end = self._scalar_floor(watermark_us - into, self.slide_us) + into
+        passed = previous_watermark_us is not None and last_end <= previous_watermark_us
         return None if passed else (first, last_end)
 
     def _floor(self, us: Ints, grid: int) -> Ints:

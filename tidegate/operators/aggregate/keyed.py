@@ -19,14 +19,14 @@ from tidegate.operators.kernels.weighted_rows import changes
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
-from tidegate.operators.store.sorted_runs import RunLog, TimeToLive
+from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
 
 # ---- EMIT EVERY: what changes waits, and comes out at most so often.
 #
@@ -35,7 +35,7 @@ from tidegate.operators.store.sorted_runs import RunLog, TimeToLive
 # forgotten, because its window has closed or its time to live is over.
 
 
-class Waiting:
+class PendingGroups:
     """The changes of one key group that have not come out; `schemas` are those of a change.
 
     `closes`: changes belong to windows, and the pane says when theirs closes.
@@ -43,7 +43,7 @@ class Waiting:
 
     def __init__(
         self,
-        state: OperatorState,
+        state: KeyGroupState,
         every_us: int,
         schemas: Sequence[pa.Schema],
         combine: Callable[[Tables], Tables],
@@ -51,7 +51,7 @@ class Waiting:
     ) -> None:
         self.state, self.every_us = state, every_us
         due = (lambda table: ints(table, PANE)) if closes else None
-        self.log = RunLog(state, schemas, combine, due=due, name="waiting")
+        self.log = SortedRunStore(state, schemas, combine, due=due, name="waiting")
 
     def add(self, new: Tables) -> None:
         if any(table.num_rows for table in new):
@@ -61,9 +61,9 @@ class Waiting:
         """What waits of these keys; it goes on waiting."""
         return self.log.load(hashes)
 
-    def is_time(self, moment: Moment) -> bool:
+    def is_time(self, epoch_time: EpochTime) -> bool:
         last = self.state.meta.get("emitted_us")
-        return last is None or moment.now_us >= last + self.every_us or moment.ended
+        return last is None or epoch_time.now_us >= last + self.every_us or epoch_time.ended
 
     @property
     def due_us(self) -> int | None:
@@ -121,7 +121,7 @@ class KeyedAggregate(Grouped):
     limits: Limits = NO_LIMITS
     name: str = "group_aggregate"
     # Without keys: the row of no rows comes out first.
-    from_start: bool = False
+    emits_initial_row: bool = False
 
     @property
     def single(self) -> bool:
@@ -143,58 +143,60 @@ class KeyedAggregate(Grouped):
         return States(self.spec, self.single)
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return super().packed if self.late_rows is not None else (self.contents.schemas,)
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        return super().shuffle_schemas if self.late_rows is not None else (self.contents.schemas,)
 
     def partials(self, rows: pa.Table) -> Tables:
-        return self.contents.lift(rows)
+        return self.contents.pre_aggregate(rows)
 
     def merged(self, tables: Tables) -> Tables:
         return self.contents.combine(tables)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output = Output()
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output = StepOutput()
         log, waiting = self._log(state), self._waiting(state)
-        new = self._on_time(state, inputs[0], moment, output)
-        output.main += self._forget(log, waiting, moment)
-        if self.from_start and state.first_key_group and not state.meta.get("spoken"):
+        new = self._on_time(state, inputs[0], epoch_time, output)
+        output.main += self._forget(log, waiting, epoch_time)
+        if self.emits_initial_row and state.first_key_group and not state.meta.get("spoken"):
             output.main += self._update(log, self._no_rows(), None)
         new = self._known(log, waiting, new)
         if self.at_end:
-            output.main += self._collect(log, new, moment)
+            output.main += self._collect(log, new, epoch_time)
         elif waiting is not None:
-            output.main += self._wait(log, waiting, new, moment)
+            output.main += self._wait(log, waiting, new, epoch_time)
         else:
-            output.main += self._update(log, new, self._touches(new, moment))
+            output.main += self._update(log, new, self._touches(new, epoch_time))
         if output.main:
             state.meta["spoken"] = 1
-        elif self._ends_silently(state, moment):
+        elif self._ends_silently(state, epoch_time):
             output.main += self._nothing_came(state)
             state.meta["spoken"] = 1
-        self._drop_closed(log, moment)
+        self._drop_closed(log, epoch_time)
         self._save(log, waiting)
         return output
 
-    def _ends_silently(self, state: OperatorState, moment: Moment) -> bool:
-        return self.single and moment.just_ended and not state.meta.get("spoken")
+    def _ends_silently(self, state: KeyGroupState, epoch_time: EpochTime) -> bool:
+        return self.single and epoch_time.just_ended and not state.meta.get("spoken")
 
-    def _log(self, state: OperatorState) -> RunLog:
+    def _log(self, state: KeyGroupState) -> SortedRunStore:
         live = self.time_to_live
         if live is not None:
             schemas = (live.schema, *self.contents.schemas)
-            return RunLog(state, schemas, self._combine, self._standing, live.due)
+            return SortedRunStore(state, schemas, self._combine, self._standing, live.due)
         due = None if self.panes is None else lambda main: ints(main, PANE)
-        return RunLog(state, self.contents.schemas, self._combine, self._standing, due)
+        return SortedRunStore(state, self.contents.schemas, self._combine, self._standing, due)
 
-    def _waiting(self, state: OperatorState) -> Waiting | None:
+    def _waiting(self, state: KeyGroupState) -> PendingGroups | None:
         if self.every_us is None:
             return None
         schemas, closes = self.contents.schemas, self.panes is not None
-        return Waiting(state, self.every_us, schemas, self.contents.combine, closes)
+        return PendingGroups(state, self.every_us, schemas, self.contents.combine, closes)
 
-    def _save(self, log: RunLog, waiting: Waiting | None) -> None:
+    def _save(self, log: SortedRunStore, waiting: PendingGroups | None) -> None:
         gauges = log.state.gauges
         self.limits.enforce(self.name, log, gauges)
         if waiting is not None:
@@ -205,16 +207,22 @@ class KeyedAggregate(Grouped):
             self.limits.check(self.name, gauges)
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> Tables:
         """The partials by window; what is too late for all its windows is counted."""
-        before = None if moment.before_us is None else moment.before_us - self.lateness_us
+        before = (
+            None
+            if epoch_time.previous_watermark_us is None
+            else epoch_time.previous_watermark_us - self.lateness_us
+        )
         if self.late_rows is not None and self.panes is not None:
             rows, late = self.late_rows.split([p[0] for p in parts], self.panes, before)
             state.count_late(late.num_rows)
             if late.num_rows:
-                output.late.append(self.late_rows.mark(late, self.panes, moment.before_us))
-            new = self.groups.lift(rows)
+                output.late.append(
+                    self.late_rows.mark(late, self.panes, epoch_time.previous_watermark_us)
+                )
+            new = self.groups.pre_aggregate(rows)
         else:
             new = merge(self.contents, parts)
             if self.panes is not None and before is not None and new[0].num_rows:
@@ -244,20 +252,22 @@ class KeyedAggregate(Grouped):
 
     # Forgetting
 
-    def _forget(self, log: RunLog, waiting: Waiting | None, moment: Moment) -> list[pa.Table]:
+    def _forget(
+        self, log: SortedRunStore, waiting: PendingGroups | None, epoch_time: EpochTime
+    ) -> list[pa.Table]:
         """Drop groups whose time to live is over, after what they still had to say."""
         live = self.time_to_live
         if live is None:
             return []
         last_words = []
         if waiting is not None:
-            over = live.expired(log, moment.now_us)
+            over = live.expired(log, epoch_time.now_us)
             last = waiting.take_keys(ints(over, HASH), lambda t: live.has_key(over, t))
             last_words = self._update(log, last, live.schema.empty_table())
-        live.forget(log, moment.now_us)
+        live.forget(log, epoch_time.now_us)
         return last_words
 
-    def _known(self, log: RunLog, waiting: Waiting | None, new: Tables) -> Tables:
+    def _known(self, log: SortedRunStore, waiting: PendingGroups | None, new: Tables) -> Tables:
         """What came, without retractions of what is not there."""
         if not isinstance(self.contents, Rows):
             return new
@@ -269,35 +279,39 @@ class KeyedAggregate(Grouped):
         log.state.count_unknown(unknown)
         return new
 
-    def _touches(self, new: Tables, moment: Moment) -> pa.Table | None:
+    def _touches(self, new: Tables, epoch_time: EpochTime) -> pa.Table | None:
         live = self.time_to_live
-        return live.touches([new[0]], moment.now_us) if live is not None else None
+        return live.touches([new[0]], epoch_time.now_us) if live is not None else None
 
-    def _drop_closed(self, log: RunLog, moment: Moment) -> None:
+    def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         """Windows that the watermark has passed have said all."""
-        if self.panes is None or moment.after_us is None:
+        if self.panes is None or epoch_time.watermark_us is None:
             return
-        log.drop_due(moment.after_us - self.lateness_us)
+        log.drop_due(epoch_time.watermark_us - self.lateness_us)
 
     # What comes out
 
-    def _wait(self, log: RunLog, waiting: Waiting, new: Tables, moment: Moment) -> list[pa.Table]:
+    def _wait(
+        self, log: SortedRunStore, waiting: PendingGroups, new: Tables, epoch_time: EpochTime
+    ) -> list[pa.Table]:
         """With EMIT EVERY changes wait, unless it is time or their window closes."""
         waiting.add(new)
-        touches = self._touches(new, moment)
+        touches = self._touches(new, epoch_time)
         if touches is not None and touches.num_rows:
             log.append((touches, *(schema.empty_table() for schema in self.contents.schemas)))
         nothing = None if touches is None else touches.slice(0, 0)
-        if waiting.is_time(moment):
+        if waiting.is_time(epoch_time):
             changed = self._update(log, waiting.take_all(), nothing)
             if changed:
-                waiting.emitted(moment.now_us)
+                waiting.emitted(epoch_time.now_us)
             return changed
-        if self.panes is None or moment.after_us is None:
+        if self.panes is None or epoch_time.watermark_us is None:
             return []
-        return self._update(log, waiting.take_closed(moment.after_us - self.lateness_us), nothing)
+        return self._update(
+            log, waiting.take_closed(epoch_time.watermark_us - self.lateness_us), nothing
+        )
 
-    def _update(self, log: RunLog, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
+    def _update(self, log: SortedRunStore, new: Tables, touches: pa.Table | None) -> list[pa.Table]:
         """The groups that came in, before and after."""
         if not any(table.num_rows for table in new):
             return []
@@ -311,12 +325,12 @@ class KeyedAggregate(Grouped):
         result = changes(was, now, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
-    def _stored(self, log: RunLog, hashes: Ints) -> Tables:
+    def _stored(self, log: SortedRunStore, hashes: Ints) -> Tables:
         """What is kept of the groups with these hashes."""
         tables = log.load(hashes)
         return tables if self.time_to_live is None else tables[1:]
 
-    def _nothing_came(self, state: OperatorState) -> list[pa.Table]:
+    def _nothing_came(self, state: KeyGroupState) -> list[pa.Table]:
         """An aggregate without keys over no rows is one row all the same."""
         if not state.first_key_group:
             return []
@@ -329,12 +343,12 @@ class KeyedAggregate(Grouped):
         one = pa.table([pa.array([zero.get(f.name)], f.type) for f in main], schema=main)
         return (one, *(schema.empty_table() for schema in self.groups.schemas[1:]))
 
-    def _collect(self, log: RunLog, new: Tables, moment: Moment) -> list[pa.Table]:
+    def _collect(self, log: SortedRunStore, new: Tables, epoch_time: EpochTime) -> list[pa.Table]:
         """For bounded input: add up silently, and emit everything at the end."""
         if new[0].num_rows:
-            touches = self._touches(new, moment)
+            touches = self._touches(new, epoch_time)
             log.append(new if touches is None else (touches, *new))
-        if not moment.just_ended:
+        if not epoch_time.just_ended:
             return []
         tables = log.everything()
         result = self.contents.results(tables if self.time_to_live is None else tables[1:])

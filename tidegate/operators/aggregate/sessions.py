@@ -28,8 +28,15 @@ from tidegate.operators.kernels.matching import Ints, Mask, ints
 from tidegate.operators.kernels.ordering import ROW_NUMBER, ranks_of
 from tidegate.operators.kernels.weighted_rows import changes, content_ids
 from tidegate.operators.late_rows import LateRows
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
-from tidegate.operators.store.sorted_runs import RunLog, hashes_of, of_hashes
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
+from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of, of_hashes
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class SessionAggregate(Grouped):
 
     def __post_init__(self) -> None:
         # A row that goes may cut a session in two, and an island has forgotten where.
-        assert not self.spec.retracts, "sessions of rows that retract are ChangingSessions"
+        assert not self.spec.retracts, "sessions of rows that retract are UpdatingSessions"
 
     @cached_property
     def groups(self) -> Groups:
@@ -79,7 +86,7 @@ class SessionAggregate(Grouped):
         starts = self.starts(rows, times, times)
         place = rows.schema.get_field_index(PANE)
         rows = rows.append_column(self._last_argument, rows.column(PANE))
-        return self.groups.lift(rows.set_column(place, PANE, pa.array(starts)))
+        return self.groups.pre_aggregate(rows.set_column(place, PANE, pa.array(starts)))
 
     def starts(self, table: pa.Table, first: Ints, last: Ints) -> Ints:
         """For each island the first moment of the session it belongs to."""
@@ -119,12 +126,14 @@ class SessionAggregate(Grouped):
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output = Output()
-        after = moment.after_us
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output = StepOutput()
+        after = epoch_time.watermark_us
         due = lambda main: self._due(main, after)  # noqa: E731
-        log = RunLog(state, self.groups.schemas, self.merged, due=due)
-        new = self._on_time(state, log, inputs[0], moment, output)
+        log = SortedRunStore(state, self.groups.schemas, self.merged, due=due)
+        new = self._on_time(state, log, inputs[0], epoch_time, output)
         hashes = log.due_hashes(after) if after is not None else np.zeros(0, np.int64)
         if self.early or self.lateness_us:
             hashes = np.concatenate([hashes, hashes_of(new[0])])
@@ -133,7 +142,7 @@ class SessionAggregate(Grouped):
             closing = self._closes(new[0]) <= after
             hashes = np.concatenate([hashes, hashes_of(new[0])[closing]])
         if len(hashes):
-            new = self._update(log, hashes, new, moment, output)
+            new = self._update(log, hashes, new, epoch_time, output)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
@@ -159,21 +168,21 @@ class SessionAggregate(Grouped):
 
     def _on_time(
         self,
-        state: OperatorState,
-        log: RunLog,
+        state: KeyGroupState,
+        log: SortedRunStore,
         parts: list[Tables],
-        moment: Moment,
-        output: Output,
+        epoch_time: EpochTime,
+        output: StepOutput,
     ) -> Tables:
         """Islands without those that are over and touch no session that is still kept."""
         rows: pa.Table | None = None
         if self.late_rows is not None:
-            empty = self.late_rows.packed.empty_table()
+            empty = self.late_rows.shuffle_schemas.empty_table()
             rows = pa.concat_tables([empty, *(part[0] for part in parts)])
             new = self.partials(rows)
         else:
             new = self.merged(concat(parts)) if parts else self.groups.empty()
-        before = moment.before_us
+        before = epoch_time.previous_watermark_us
         if before is None or not new[0].num_rows:
             return new
         limit = before - self.lateness_us
@@ -189,7 +198,7 @@ class SessionAggregate(Grouped):
             table.filter(pa.array(places_of(gone, table, self.groups.by) < 0)) for table in new
         )
 
-    def _not_rescued(self, log: RunLog, new: Tables, over: Mask, limit: int) -> Mask:
+    def _not_rescued(self, log: SortedRunStore, new: Tables, over: Mask, limit: int) -> Mask:
         """Which of the islands that are over do not join a session that is kept."""
         stored = log.load(hashes_of(new[0])[over])[0]
         both = pa.concat_tables([stored, new[0]])
@@ -212,7 +221,12 @@ class SessionAggregate(Grouped):
         return self.late_rows.marked(late, starts, starts + self.gap_us, before)
 
     def _update(
-        self, log: RunLog, hashes: Ints, new: Tables, moment: Moment, output: Output
+        self,
+        log: SortedRunStore,
+        hashes: Ints,
+        new: Tables,
+        epoch_time: EpochTime,
+        output: StepOutput,
     ) -> Tables:
         """Read these hashes, let new islands join, and emit what there is to say.
 
@@ -221,9 +235,9 @@ class SessionAggregate(Grouped):
         own, rest = of_hashes(new, hashes)
         stored = log.load(hashes)
         joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
-        was = self.visible(stored, moment.before_us)
-        output.main += self.changed(was, self.visible(joined, moment.after_us))
-        after = moment.after_us
+        was = self.visible(stored, epoch_time.previous_watermark_us)
+        output.main += self.changed(was, self.visible(joined, epoch_time.watermark_us))
+        after = epoch_time.watermark_us
         if after is not None:
             kept = self._closes(joined[0]) + self.lateness_us > after
             if not kept.all():
@@ -265,7 +279,7 @@ class SessionAggregate(Grouped):
 
 
 @dataclass(frozen=True)
-class ChangingSessions(Grouped):
+class UpdatingSessions(Grouped):
     """The pane of a row is its time. `early` emits sessions while they are open, as changes."""
 
     spec: GroupSpec
@@ -288,8 +302,8 @@ class ChangingSessions(Grouped):
         return Rows(self.spec)
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return super().packed if self.late_rows is not None else (self.rows.schemas,)
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        return super().shuffle_schemas if self.late_rows is not None else (self.rows.schemas,)
 
     # Where the rows are
 
@@ -302,8 +316,10 @@ class ChangingSessions(Grouped):
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output, after = Output(), moment.after_us
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output, after = StepOutput(), epoch_time.watermark_us
         log = self._log(state, after)
         came = self._left(pa.concat_tables([self._nothing, *(part[0] for part in inputs[0])]))
         hashes = ints(came, HASH)
@@ -312,22 +328,22 @@ class ChangingSessions(Grouped):
         state.count_unknown(0)
         if len(hashes):
             stored = log.load(hashes)
-            new = self._on_time(state, stored[0], came, moment, output)
+            new = self._on_time(state, stored[0], came, epoch_time, output)
             now = self.rows.standing(concat([stored, (new,)]))
-            was = self._visible(stored, moment.before_us)
+            was = self._visible(stored, epoch_time.previous_watermark_us)
             output.main += self.sessions.changed(was, self._visible(now, after))
             log.replace(hashes, self._open(now, after))
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
-    def _log(self, state: OperatorState, after: int | None) -> RunLog:
+    def _log(self, state: KeyGroupState, after: int | None) -> SortedRunStore:
         """The rows of a hash lie together: they are read and replaced."""
         due = lambda rows: self._due(rows, after)  # noqa: E731
-        return RunLog(state, self.rows.schemas, self.rows.combine, self.rows.standing, due)
+        return SortedRunStore(state, self.rows.schemas, self.rows.combine, self.rows.standing, due)
 
     @property
     def _nothing(self) -> pa.Table:
-        return self.packed[0][0].empty_table()
+        return self.shuffle_schemas[0][0].empty_table()
 
     def _left(self, came: pa.Table) -> pa.Table:
         """Rows of an epoch without those that were added and retracted in it."""
@@ -373,17 +389,24 @@ class ChangingSessions(Grouped):
     # Late rows
 
     def _on_time(
-        self, state: OperatorState, stored: pa.Table, came: pa.Table, moment: Moment, output: Output
+        self,
+        state: KeyGroupState,
+        stored: pa.Table,
+        came: pa.Table,
+        epoch_time: EpochTime,
+        output: StepOutput,
     ) -> pa.Table:
         """What came, without what is late and retractions of what is not there."""
         rows = self.rows.select(came)
-        late, starts, closes = self._judged(stored, rows, moment.before_us)
+        late, starts, closes = self._judged(stored, rows, epoch_time.previous_watermark_us)
         if late.any():
             state.count_late(int(late.sum()))
             if self.late_rows is not None:
                 gone = came.filter(pa.array(late))
                 ends = closes[late] - 1
-                marked = self.late_rows.marked(gone, starts[late], ends, moment.before_us)
+                marked = self.late_rows.marked(
+                    gone, starts[late], ends, epoch_time.previous_watermark_us
+                )
                 output.late.append(marked)
             rows = rows.filter(pa.array(~late))
         known, unknown = self.rows.kept.known(stored, rows)

@@ -25,14 +25,14 @@ from tidegate.operators.kernels.weighted_rows import changes
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
-from tidegate.operators.store.time_buckets import FORMAT, SegmentLog, between, panes_of
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, between, panes_of
 
 Ints = npt.NDArray[np.int64]
 # So many panes are remembered to count the open windows.
@@ -60,16 +60,18 @@ class WindowAggregate(Grouped):
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, self.groups.schemas, self.groups.combine)
-        output = Output()
-        new = self._on_time(state, inputs[0], moment, output)
-        if self.lateness_us and moment.before_us is not None and new[0].num_rows:
-            output.main += self._fire_again(log, new, moment.before_us)
-        after = moment.after_us
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        log = TimeBucketStore(state, self.groups.schemas, self.groups.combine)
+        output = StepOutput()
+        new = self._on_time(state, inputs[0], epoch_time, output)
+        if self.lateness_us and epoch_time.previous_watermark_us is not None and new[0].num_rows:
+            output.main += self._fire_again(log, new, epoch_time.previous_watermark_us)
+        after = epoch_time.watermark_us
         if after is not None:
-            if after != moment.before_us:
-                output.main += self._fire(log, new, moment.before_us, after)
+            if after != epoch_time.previous_watermark_us:
+                output.main += self._fire(log, new, epoch_time.previous_watermark_us, after)
             floor = self.panes.floor_after(after - self.lateness_us)
             log.drop_before(floor)
             if new[0].num_rows:
@@ -81,7 +83,7 @@ class WindowAggregate(Grouped):
         return output
 
     def _open_windows(
-        self, state: OperatorState, new: Tables, after: int | None, floor: int | None
+        self, state: KeyGroupState, new: Tables, after: int | None, floor: int | None
     ) -> int:
         """Windows that have rows and are kept; of very many panes the first ones count."""
         known = {pane for pane in state.meta.get("panes", []) if floor is None or pane >= floor}
@@ -94,17 +96,17 @@ class WindowAggregate(Grouped):
         return len(ends) if after is None else int((ends > after - self.lateness_us).sum())
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> Tables:
         """What is not too late for all of its windows; the rest is counted, and kept if asked."""
-        before = moment.before_us
+        before = epoch_time.previous_watermark_us
         limit = None if before is None else before - self.lateness_us
         if self.late_rows is not None:
             rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit)
             state.count_late(late.num_rows)
             if late.num_rows:
                 output.late.append(self.late_rows.mark(late, self.panes, before))
-            return self.groups.lift(rows)
+            return self.groups.pre_aggregate(rows)
         new = self.groups.merge(parts)
         if limit is None or not new[0].num_rows:
             return new
@@ -115,7 +117,9 @@ class WindowAggregate(Grouped):
             new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
         return new
 
-    def _fire(self, log: SegmentLog, new: Tables, before: int | None, after: int) -> list[pa.Table]:
+    def _fire(
+        self, log: TimeBucketStore, new: Tables, before: int | None, after: int
+    ) -> list[pa.Table]:
         """The windows with before < end ≤ after, put together and evaluated."""
         span = self.panes.closing(before, after)
         if span is None:
@@ -139,7 +143,7 @@ class WindowAggregate(Grouped):
             results = with_op(results, INSERT)
         return [self.layout.rows(results)]
 
-    def _fire_again(self, log: SegmentLog, new: Tables, before: int) -> list[pa.Table]:
+    def _fire_again(self, log: TimeBucketStore, new: Tables, before: int) -> list[pa.Table]:
         """The windows that had fired, are still kept, and are changed by late rows."""
         ends = self.panes.ends(distinct(new[0]))
         ends = ends[(ends <= before) & (ends > before - self.lateness_us)]

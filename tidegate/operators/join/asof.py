@@ -27,17 +27,17 @@ from tidegate.operators.kernels.weighted_rows import net
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
 from tidegate.operators.store.sorted_runs import FORMAT as RUNS
-from tidegate.operators.store.sorted_runs import RunLog
+from tidegate.operators.store.sorted_runs import SortedRunStore
 from tidegate.operators.store.time_buckets import FORMAT as SEGMENTS
-from tidegate.operators.store.time_buckets import SegmentLog
+from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
@@ -56,7 +56,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True)
-class Nearest:
+class AsofBounds:
     """left − right lies in [lower, upper]; an open end is out, None is no end.
 
     Backward takes the largest right value, forward the smallest, nearest the one that is least
@@ -193,10 +193,10 @@ def as_numbers(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[Values, V
 
 
 @dataclass(frozen=True)
-class Reach:
+class AsofRetention:
     """How far rows of the left look, in microseconds: what it means for what is kept."""
 
-    nearest: Nearest
+    nearest: AsofBounds
 
     def floor_us(self, mark_us: int) -> int:
         """The earliest time of the right that still counts by itself at this watermark."""
@@ -220,40 +220,40 @@ class RightRows:
     """The rows of one key group; `schema` has PANE (their time), HASH, the keys and SEQ."""
 
     def __init__(
-        self, state: OperatorState, schema: pa.Schema, keys: list[str], nearest: Nearest
+        self, state: KeyGroupState, schema: pa.Schema, keys: list[str], nearest: AsofBounds
     ) -> None:
         self.schema = schema
         self.by = [HASH, *keys]
-        self.reach = Reach(nearest)
+        self.reach = AsofRetention(nearest)
         self.first = nearest.first
-        self.log = SegmentLog(state, (schema,), None, "right")
+        self.log = TimeBucketStore(state, (schema,), None, "right")
         forgets = nearest.upper is not None
         due = (lambda rows: self.reach.unseen_us(ints(rows, PANE))) if forgets else None
-        self.last = RunLog(state, (schema,), self._standing, due=due, name="last")
+        self.last = SortedRunStore(state, (schema,), self._standing, due=due, name="last")
 
-    def add(self, rows: pa.Table, before_us: int | None) -> tuple[pa.Table, pa.Table]:
+    def add(self, rows: pa.Table, previous_watermark_us: int | None) -> tuple[pa.Table, pa.Table]:
         """Keep rows that can still be seen; returns those behind the floor, and which of them
         were of no use."""
         behind = rows.slice(0, 0)
-        if before_us is not None and rows.num_rows:
-            is_behind = ints(rows, PANE) < self.reach.floor_us(before_us)
+        if previous_watermark_us is not None and rows.num_rows:
+            is_behind = ints(rows, PANE) < self.reach.floor_us(previous_watermark_us)
             behind, rows = rows.filter(pa.array(is_behind)), rows.filter(pa.array(~is_behind))
         if rows.num_rows:
             self.log.append((rows,))
-        if not behind.num_rows or before_us is None or not self.reach.keeps_last:
+        if not behind.num_rows or previous_watermark_us is None or not self.reach.keeps_last:
             return behind, behind
         known = self.last.load(ints(behind, HASH))[0]
         (standing,) = self._standing((pa.concat_tables([known, behind]),))
         used = np.isin(ints(behind, SEQ), ints(standing, SEQ))
         if self.last.due is not None:
-            used &= self.reach.unseen_us(ints(behind, PANE)) > before_us
+            used &= self.reach.unseen_us(ints(behind, PANE)) > previous_watermark_us
         if used.any():
             self.last.append((behind.filter(pa.array(used)),))
         return behind, behind.filter(pa.array(~used))
 
-    def final(self, after_us: int) -> pa.Table:
+    def final(self, watermark_us: int) -> pa.Table:
         """The rows that the watermark has passed and that count by themselves, as they came."""
-        found = [tables[0] for tables in self.log.load(None, after_us)]
+        found = [tables[0] for tables in self.log.load(None, watermark_us)]
         return _as_they_came(pa.concat_tables([self.schema.empty_table(), *found]))
 
     def with_last(self, final: pa.Table, hashes: Ints) -> pa.Table:
@@ -262,15 +262,15 @@ class RightRows:
             return final
         return _as_they_came(pa.concat_tables([self.last.load(hashes)[0], final]))
 
-    def forget(self, final: pa.Table, after_us: int) -> None:
+    def forget(self, final: pa.Table, watermark_us: int) -> None:
         """What nobody sees any more is gone; of the rest the last row of each key."""
-        floor = self.reach.floor_us(after_us)
+        floor = self.reach.floor_us(watermark_us)
         if self.reach.keeps_last:
             passed = final.filter(pa.array(ints(final, PANE) < floor))
             if passed.num_rows:
                 self.last.append(self._standing((passed,)))
             if self.last.due is not None:
-                self.last.drop_due(after_us)
+                self.last.drop_due(watermark_us)
         self.log.drop_before(floor)
 
     def save(self) -> None:
@@ -306,7 +306,7 @@ _INT = pa.int64()
 
 
 @dataclass(frozen=True)
-class NearestJoin:
+class AsofJoin:
     """Times are whole microseconds, and `nearest` says which row of the right counts.
 
     With `versions` a row of the right may be a tombstone. `retracts`: rows of the left come with a
@@ -315,7 +315,7 @@ class NearestJoin:
     """
 
     matching: Matching
-    nearest: Nearest
+    nearest: AsofBounds
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
     how: str
     versions: bool = False
@@ -332,7 +332,7 @@ class NearestJoin:
     # Shapes
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.matching.fields]
         weight = [pa.field(WEIGHT, _INT)] if self.retracts else []
         left = pa.schema([*hidden, *columns_of(self.columns[0]), *weight])
@@ -379,8 +379,8 @@ class NearestJoin:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        schema = self.packed[port][0]
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.shuffle_schemas[port][0]
         keys = {name: canonical(rows.column(name)) for name in self.matching.names}
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         table = pa.table(columns, schema=schema)
@@ -391,21 +391,23 @@ class NearestJoin:
             table = table.filter(pc.is_valid(table.column(ALIVE)))
         return (table,)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        epoch = _Epoch(self, state, moment)
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        epoch = _Epoch(self, state, epoch_time)
         new = epoch.left_in_time(inputs[0])
         behind, useless = epoch.right_in_time(inputs[1])
-        if moment.after_us is None:
+        if epoch_time.watermark_us is None:
             epoch.keep_unripe(new)
         elif self.nearest.direction == BACKWARD:
-            epoch.look_back(epoch.ripe(new, moment.after_us), moment.after_us)
+            epoch.look_back(epoch.ripe(new, epoch_time.watermark_us), epoch_time.watermark_us)
         else:
-            useless = epoch.look_on(new, behind, useless, moment.after_us)
+            useless = epoch.look_on(new, behind, useless, epoch_time.watermark_us)
         epoch.keep_late(1, useless)
         return epoch.finish()
 
@@ -413,14 +415,14 @@ class NearestJoin:
 class _Epoch:
     """One epoch of a join in one key group."""
 
-    def __init__(self, join: NearestJoin, state: OperatorState, moment: Moment) -> None:
+    def __init__(self, join: AsofJoin, state: KeyGroupState, epoch_time: EpochTime) -> None:
         self.join = join
         self.state = state
-        self.moment = moment
-        self.output = Output()
-        self.unripe = SegmentLog(state, (join.left,), None, "left")
+        self.epoch_time = epoch_time
+        self.output = StepOutput()
+        self.unripe = TimeBucketStore(state, (join.left,), None, "left")
         self.right = RightRows(state, join.right, join.matching.names, join.nearest)
-        self.waiting = RunLog(
+        self.waiting = SortedRunStore(
             state, (join.waiting,), lambda rows: rows, due=lambda t: ints(t, PANE), name="waiting"
         )
 
@@ -428,8 +430,8 @@ class _Epoch:
 
     def left_in_time(self, parts: list[Tables]) -> pa.Table:
         """New rows of the left with the moment at which they are ripe."""
-        join, before = self.join, self.moment.before_us
-        rows = concat(parts)[0] if parts else join.packed[0][0].empty_table()
+        join, before = self.join, self.epoch_time.previous_watermark_us
+        rows = concat(parts)[0] if parts else join.shuffle_schemas[0][0].empty_table()
         if before is not None and rows.num_rows:
             late = ints(rows, PANE) < before
             if late.any():
@@ -450,9 +452,9 @@ class _Epoch:
 
     def right_in_time(self, parts: list[Tables]) -> tuple[pa.Table, pa.Table]:
         """Keep new rows of the right; those that came late, and those that nobody can see."""
-        rows = concat(parts)[0] if parts else self.join.packed[1][0].empty_table()
+        rows = concat(parts)[0] if parts else self.join.shuffle_schemas[1][0].empty_table()
         rows = numbered(self.state, rows).select(self.join.right.names)
-        return self.right.add(rows, self.moment.before_us)
+        return self.right.add(rows, self.epoch_time.previous_watermark_us)
 
     def keep_late(self, port: int, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -467,17 +469,19 @@ class _Epoch:
             name: rows.column(item.name)
             for name, item in zip(keeper.names, columns_of(self.join.columns[port]), strict=True)
         }
-        self.output.late.append(keeper.marked(pa.table(own), None, None, self.moment.before_us))
+        self.output.late.append(
+            keeper.marked(pa.table(own), None, None, self.epoch_time.previous_watermark_us)
+        )
 
     def keep_unripe(self, rows: pa.Table) -> None:
         if rows.num_rows:
             self.unripe.append((rows,))
 
-    def ripe(self, new: pa.Table, after_us: int) -> pa.Table:
+    def ripe(self, new: pa.Table, watermark_us: int) -> pa.Table:
         """The rows whose time has come; the others are kept."""
-        found = [tables[0] for tables in self.unripe.load(None, after_us + 1)]
-        self.unripe.drop_before(after_us + 1)
-        now = ints(new, PANE) <= after_us
+        found = [tables[0] for tables in self.unripe.load(None, watermark_us + 1)]
+        self.unripe.drop_before(watermark_us + 1)
+        now = ints(new, PANE) <= watermark_us
         self.keep_unripe(new.filter(pa.array(~now)))
         rows = pa.concat_tables([*found, new.filter(pa.array(now))])
         return self._netted(rows) if self.join.retracts else rows
@@ -491,14 +495,14 @@ class _Epoch:
 
     # Backward
 
-    def look_back(self, rows: pa.Table, after_us: int) -> None:
-        final = self.right.final(after_us)
+    def look_back(self, rows: pa.Table, watermark_us: int) -> None:
+        final = self.right.final(watermark_us)
         seen = self.right.with_last(final, ints(rows, HASH))
         found = self._places(self.join.nearest, rows, seen)
         self._give(rows, seen, self._alive(seen, found))
-        self.right.forget(final, after_us)
+        self.right.forget(final, watermark_us)
 
-    def _places(self, nearest: Nearest, rows: pa.Table, others: pa.Table) -> Ints:
+    def _places(self, nearest: AsofBounds, rows: pa.Table, others: pa.Table) -> Ints:
         left, right, _ = self.join.matching.key_ids(rows, others)
         return nearest.places(left, ints(rows, TIME), right, ints(others, PANE))
 
@@ -512,30 +516,32 @@ class _Epoch:
     # Forward, and both ways
 
     def look_on(
-        self, new: pa.Table, behind: pa.Table, useless: pa.Table, after_us: int
+        self, new: pa.Table, behind: pa.Table, useless: pa.Table, watermark_us: int
     ) -> pa.Table:
         """Answer what can be answered; returns the late rows that were of no use after all."""
-        final = self.right.final(after_us)
-        ripe = self._begun(self.ripe(new, after_us), final)
+        final = self.right.final(watermark_us)
+        ripe = self._begun(self.ripe(new, watermark_us), final)
         ahead = pa.concat_tables([final, behind])
         hashes = np.unique(
-            np.concatenate([ints(ripe, HASH), ints(ahead, HASH), self.waiting.due_hashes(after_us)])
+            np.concatenate(
+                [ints(ripe, HASH), ints(ahead, HASH), self.waiting.due_hashes(watermark_us)]
+            )
         )
         rows = pa.concat_tables([self.waiting.load(hashes)[0], ripe])
         found = self._places(self._ahead, rows, ahead)
         found = np.where(self._nearer_ahead(rows, ahead, found), found, NOTHING)
-        gives_up = (ints(rows, PANE) <= after_us) & (found == NOTHING)
+        gives_up = (ints(rows, PANE) <= watermark_us) & (found == NOTHING)
         done = (found != NOTHING) | gives_up
         ahead_of = found != NOTHING
         self._give(rows.filter(pa.array(ahead_of)), ahead, found[ahead_of])
         self._give_back(rows.filter(pa.array(gives_up)))
         self.waiting.replace(hashes, (rows.filter(pa.array(~done)),))
-        self.right.forget(final, after_us)
+        self.right.forget(final, watermark_us)
         used = ints(ahead, SEQ)[found[ahead_of]]
         return useless.filter(pa.array(~np.isin(ints(useless, SEQ), used)))
 
     @property
-    def _ahead(self) -> Nearest:
+    def _ahead(self) -> AsofBounds:
         """What a ripe row still looks for: of rows at its own time it has found the last."""
         nearest = self.join.nearest
         if nearest.direction == FORWARD:
@@ -615,7 +621,7 @@ class _Epoch:
             table = table.take(pa.array(np.repeat(np.arange(len(table)), ints(rows, WEIGHT))))
         self.output.main.append(with_op(table, INSERT) if self.join.with_op else table)
 
-    def finish(self) -> Output:
+    def finish(self) -> StepOutput:
         """Save what is kept, and say how much it is."""
         for log in (self.unripe, self.right, self.waiting):
             log.save()

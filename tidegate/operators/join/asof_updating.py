@@ -14,32 +14,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import DELETE, INSERT, OP
-from tidegate.errors import not_built
+from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.groups import HASH, WEIGHT, concat
-from tidegate.operators.join.asof import NEAREST, NOTHING, Nearest, as_numbers, measurable
+from tidegate.operators.join.asof import NEAREST, NOTHING, AsofBounds, as_numbers, measurable
 from tidegate.operators.kernels.keys import canonical
 from tidegate.operators.kernels.matching import Ints, Matching, columns_of, ints
 from tidegate.operators.kernels.ordering import BY_ARRIVAL, arrived, sortable
-from tidegate.operators.kernels.weighted_rows import KeptRows, net, same_keys
+from tidegate.operators.kernels.weighted_rows import WeightedRows, net, same_keys
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
-from tidegate.operators.store.sorted_runs import FORMAT, RunLog, TimeToLive
+from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
 from tidegate.state.codec import schema_text
 
 # What rows are near by.
 VALUE = "_value"
-_ORDERED = KeptRows(ordered=True)
+_ORDERED = WeightedRows(ordered=True)
 
 
 @dataclass(frozen=True)
-class ChangingNearest:
+class UpdatingAsofJoin:
     """`value` is the type of what both sides are near by.
 
     Rows come with a weight: 1 adds a row, −1 retracts one. After `ttl_us` of processing time
@@ -48,7 +48,7 @@ class ChangingNearest:
     """
 
     matching: Matching
-    nearest: Nearest
+    nearest: AsofBounds
     value: pa.DataType
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
     how: str
@@ -63,13 +63,13 @@ class ChangingNearest:
         assert self.how in ("INNER", "LEFT"), self.how
         if not sortable(self.value):
             hint = "compare times, numbers or texts."
-            raise not_built(f"an ASOF join by {self.value} is not supported", hint)
+            raise unsupported_error(f"an ASOF join by {self.value} is not supported", hint)
         reach = (self.nearest.lower, self.nearest.upper)
         by_distance = self.nearest.direction == NEAREST or None not in reach or any(reach)
         if by_distance and not measurable(self.value):
             hint = "compare whole numbers, DOUBLE or TIMESTAMP, or leave the distance out."
             message = f"how far apart values of {self.value} are is not supported in an ASOF join"
-            raise not_built(message, hint)
+            raise unsupported_error(message, hint)
 
     def stored(self, port: int) -> pa.Schema:
         """Rows of the right lie in the order in which they came, which counts where they tie."""
@@ -78,7 +78,7 @@ class ChangingNearest:
         return pa.schema([*hidden, *rows, pa.field(WEIGHT, pa.int64())])
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         return (self.stored(0),), (arrived(self.stored(1)),)
 
     @property
@@ -98,8 +98,8 @@ class ChangingNearest:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        schema = self.packed[port][0]
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.shuffle_schemas[port][0]
         keys = {name: canonical(rows.column(name)) for name in self.matching.names}
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         table = pa.table(columns, schema=schema)
@@ -108,26 +108,28 @@ class ChangingNearest:
             table = table.filter(pc.and_(there, pa.array(self.matching.matchable(table))))
         return (table,)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
         live = self.time_to_live
         log = self._log(state)
         if live is not None:
-            live.forget(log, moment.now_us)
+            live.forget(log, epoch_time.now_us)
         came = [self._came(port, inputs[port]) for port in (0, 1)]
-        output = Output()
+        output = StepOutput()
         if any(table.num_rows for table in came):
             old = same_keys(log, came, self.matching.names)
             new = self._known(state, old, came)
             if not self.at_end:
                 output.main += self._changes(old, new)
-            touches = () if live is None else (live.touches(new, moment.now_us),)
+            touches = () if live is None else (live.touches(new, epoch_time.now_us),)
             log.append((*touches, *new))
-        if self.at_end and moment.just_ended:
+        if self.at_end and epoch_time.just_ended:
             output.main += self._all(*log.everything()[-2:])
         log.save()
         state.count_unknown(0)
@@ -135,11 +137,11 @@ class ChangingNearest:
         self.limits.check(self.name, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> RunLog:
+    def _log(self, state: KeyGroupState) -> SortedRunStore:
         rows, live = (self.stored(0), self.stored(1)), self.time_to_live
         if live is None:
-            return RunLog(state, rows, self._combine)
-        return RunLog(state, (live.schema, *rows), self._combine, due=live.due)
+            return SortedRunStore(state, rows, self._combine)
+        return SortedRunStore(state, (live.schema, *rows), self._combine, due=live.due)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = (net(tables[-2]), _ORDERED.net(tables[-1]))
@@ -157,10 +159,10 @@ class ChangingNearest:
         return _ORDERED.net(rows.select(self.stored(1).names))
 
     def _known(
-        self, state: OperatorState, old: Sequence[pa.Table], came: Sequence[pa.Table]
+        self, state: KeyGroupState, old: Sequence[pa.Table], came: Sequence[pa.Table]
     ) -> list[pa.Table]:
         """What came, without retractions of what is not there."""
-        left, unknown = KeptRows().known(old[0], came[0])
+        left, unknown = WeightedRows().known(old[0], came[0])
         right, more = _ORDERED.known(old[1], came[1])
         state.count_unknown(unknown + more)
         return [left, right]

@@ -25,8 +25,15 @@ from tidegate.operators.kernels.matching import (
     output_kinds,
 )
 from tidegate.operators.late_rows import LateRows
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
-from tidegate.operators.store.time_buckets import FORMAT, SegmentLog
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
 Ints = npt.NDArray[np.int64]
@@ -37,7 +44,7 @@ _HASH_BITS = 20
 
 
 @dataclass(frozen=True)
-class TimedJoin:
+class IntervalJoin:
     """left time − right time lies in [lower, upper].
 
     A row is closed, and late, once the watermark is `step_us` past its time: 1 for event times,
@@ -60,7 +67,7 @@ class TimedJoin:
         assert self.how in TRACKED, self.how
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         hidden = [pa.field(PANE, pa.int64()), pa.field(HASH, pa.int64())]
         return tuple(
             (pa.schema([*hidden, *self.matching.fields, *columns_of(self.columns[p])]),)
@@ -85,8 +92,8 @@ class TimedJoin:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
-        schema = self.packed[port][0]
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        schema = self.shuffle_schemas[port][0]
         columns = [rows.column(PANE), rows.column(HASH)]
         columns += [canonical(rows.column(item.name)) for item in self.matching.fields]
         columns += [rows.column(item.name) for item in columns_of(self.columns[port])]
@@ -96,19 +103,21 @@ class TimedJoin:
             table = table.filter(pa.array(self.matching.matchable(table)))
         return (table,)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        epoch = _Epoch(self, state, moment)
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        epoch = _Epoch(self, state, epoch_time)
         left, right = (epoch.on_time(port, inputs[port]) for port in (0, 1))
         epoch.match(left, pa.concat_tables([epoch.candidates(1, left), right]))
         epoch.match(epoch.candidates(0, right), right)
         for port, new in ((0, left), (1, right)):
             epoch.store(port, new)
-        output = Output(epoch.finish(), epoch.late)
+        output = StepOutput(epoch.finish(), epoch.late)
         self.limits.check(self.name, state.gauges)
         return output
 
@@ -117,21 +126,23 @@ class TimedJoin:
 class _Epoch:
     """One epoch of a join: what comes out is collected, and the logs are brought up to date."""
 
-    join: TimedJoin
-    state: OperatorState
-    moment: Moment
+    join: IntervalJoin
+    state: KeyGroupState
+    epoch_time: EpochTime
     results: list[pa.Table] = field(default_factory=list)
     late: list[pa.Table] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         join = self.join
         self.tracked = TRACKED[join.how]
-        self.rows = [SegmentLog(self.state, (join.stored(p),), None, _SIDES[p]) for p in (0, 1)]
+        self.rows = [
+            TimeBucketStore(self.state, (join.stored(p),), None, _SIDES[p]) for p in (0, 1)
+        ]
         marks = (pa.schema([(PANE, pa.int64()), (ID, pa.int64())]),)
         self.matched = [
-            SegmentLog(self.state, marks, _once, f"matched_{_SIDES[p]}") for p in (0, 1)
+            TimeBucketStore(self.state, marks, _once, f"matched_{_SIDES[p]}") for p in (0, 1)
         ]
-        self.held = SegmentLog(self.state, (self._held_schema,), None, "held")
+        self.held = TimeBucketStore(self.state, (self._held_schema,), None, "held")
         # What found a match in this epoch, by side.
         self.newly: list[list[pa.Table]] = [[], []]
 
@@ -143,8 +154,8 @@ class _Epoch:
 
     def on_time(self, port: int, parts: list[Tables]) -> pa.Table:
         """The new rows of a side with their due time; late ones are counted, and kept if asked."""
-        join, before = self.join, self.moment.before_us
-        rows = concat(parts)[0] if parts else join.packed[port][0].empty_table()
+        join, before = self.join, self.epoch_time.previous_watermark_us
+        rows = concat(parts)[0] if parts else join.shuffle_schemas[port][0].empty_table()
         times = ints(rows, PANE)
         if before is not None and len(times):
             late = times + join.step_us <= before
@@ -175,7 +186,9 @@ class _Epoch:
         # Without a window there is only the time of the row itself.
         ends = ints(rows, PANE) if start is not None else None
         starts = None if start is None else ints(_as_micros(rows, start), start)
-        self.late.append(keeper.marked(pa.table(own), starts, ends, self.moment.before_us))
+        self.late.append(
+            keeper.marked(pa.table(own), starts, ends, self.epoch_time.previous_watermark_us)
+        )
 
     def candidates(self, port: int, others: pa.Table) -> pa.Table:
         """The stored rows of a side that are near enough to new rows of the other."""
@@ -225,7 +238,7 @@ class _Epoch:
 
     def store(self, port: int, new: pa.Table) -> None:
         """Keep what may still match, and let go of what cannot."""
-        after = self.moment.after_us
+        after = self.epoch_time.watermark_us
         if self.tracked[port]:
             self._track(port, new)
         if after is not None:
@@ -237,7 +250,7 @@ class _Epoch:
 
     def _track(self, port: int, new: pa.Table) -> None:
         """What this epoch's matches and the watermark mean for rows that wait for a match."""
-        after = self.moment.after_us
+        after = self.epoch_time.watermark_us
         newly = self._first_matches(port)
         if newly.num_rows:
             if self.join.how == "SEMI":
@@ -286,7 +299,7 @@ class _Epoch:
 
     def _final(self) -> list[pa.Table]:
         """The results that the watermark has passed; the others are held."""
-        after = self.moment.after_us
+        after = self.epoch_time.watermark_us
         final = []
         if after is not None:
             final = [tables[0] for tables in self.held.load(None, after + 1)]

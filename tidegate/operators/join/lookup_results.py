@@ -18,7 +18,7 @@ Keys = list[Hashable]
 
 
 @dataclass(frozen=True)
-class Found:
+class LookupResult:
     """Rows of a lookup table, and for each row that asked where its rows begin and how many."""
 
     rows: pa.Table
@@ -88,16 +88,16 @@ class WholeTable:
             pairs = zip(starts.tolist(), counts.tolist(), strict=True)
             self.places = dict(zip(found, pairs, strict=True))
 
-    def find(self, keys: list[pa.Array]) -> Found:
+    def find(self, keys: list[pa.Array]) -> LookupResult:
         if not self.keyed:
             count = len(keys[0])
-            return Found(
+            return LookupResult(
                 self.rows, np.zeros(count, np.int64), np.full(count, self.rows.num_rows, np.int64)
             )
         asked, codes = distinct(keys)
         places = [self.places.get(key, (0, 0)) for key in key_values(asked)]
         at = np.array(places, np.int64).reshape(-1, 2)[codes]
-        return Found(self.rows, at[:, 0], at[:, 1])
+        return LookupResult(self.rows, at[:, 0], at[:, 1])
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Cache:
 
     def find(
         self, keys: list[pa.Array], now_us: int, fetch: Callable[[list[pa.Array]], pa.Table]
-    ) -> Found:
+    ) -> LookupResult:
         asked, codes = distinct(keys)
         values = key_values(asked)
         at = self._numbers(values)
@@ -140,7 +140,7 @@ class Cache:
             at = self._numbers(values)
         self.used[at] = self.asked + np.arange(len(at))
         self.asked += len(at)
-        found = Found(self.rows, self.starts[at][codes], self.counts[at][codes])
+        found = LookupResult(self.rows, self.starts[at][codes], self.counts[at][codes])
         self._shrink()
         return found
 
@@ -210,7 +210,7 @@ class Cache:
         self.until_us, self.used = self.until_us[at], self.used[at]
 
 
-def listed(found: Found, asked: np.ndarray, count: int, kind: pa.DataType) -> pa.Array:
+def listed(found: LookupResult, asked: np.ndarray, count: int, kind: pa.DataType) -> pa.Array:
     """The answers as one list per row; `asked` are the rows that had a key to ask for."""
     counts = np.zeros(count, np.int64)
     counts[asked] = found.counts

@@ -25,14 +25,21 @@ from tidegate.operators.kernels.matching import (
     ints,
     output_kinds,
 )
-from tidegate.operators.kernels.weighted_rows import KeptRows, net, same_keys
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
-from tidegate.operators.store.sorted_runs import FORMAT, RunLog, TimeToLive
+from tidegate.operators.kernels.weighted_rows import WeightedRows, net, same_keys
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
+from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
 from tidegate.state.codec import schema_text
 
 
 @dataclass(frozen=True)
-class ChangeJoin:
+class RegularJoin:
     """`retracts` says whether rows come with a weight: 1 adds a row, −1 retracts one.
 
     With `step_us` rows have times, and are late and forgotten by the watermark, as in a join that
@@ -53,7 +60,7 @@ class ChangeJoin:
     late: pa.Schema | None = None
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         return tuple((self.stored(port),) for port in (0, 1))
 
     def stored(self, port: int) -> pa.Schema:
@@ -76,7 +83,7 @@ class ChangeJoin:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         """The pane comes as the time of a row and becomes the moment of its last use."""
         times = rows.column(PANE)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
@@ -103,7 +110,7 @@ class ChangeJoin:
             reach += max(reaches[1 - port], 0)
         return times + (max(reach, 0) if self.retracts else reach) + self.step_us
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return (self._net(concat(parts)[0]),)
 
     def _net(self, rows: pa.Table) -> pa.Table:
@@ -112,24 +119,26 @@ class ChangeJoin:
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
         log, live = self._log(state), self.time_to_live
         if live is not None:
-            live.forget(log, moment.now_us)
-        came = [self._on_time(state, port, inputs[port], moment) for port in (0, 1)]
-        output = Output()
+            live.forget(log, epoch_time.now_us)
+        came = [self._on_time(state, port, inputs[port], epoch_time) for port in (0, 1)]
+        output = StepOutput()
         if any(table.num_rows for table in came):
             silent = self.at_end and not self.retracts
             old = [] if silent else same_keys(log, came, self.matching.names)
             new = self._known(state, old, came)
             if not self.at_end:
                 output.main += self._changes(old, new)
-            touches = () if live is None else (live.touches(new, moment.now_us),)
+            touches = () if live is None else (live.touches(new, epoch_time.now_us),)
             log.append((*touches, *new))
-        if self.at_end and moment.just_ended:
+        if self.at_end and epoch_time.just_ended:
             left, right = log.everything()[-2:]
             output.main += self._emitted(self._all(left, right))
-        self._drop_unused(log, moment)
+        self._drop_unused(log, epoch_time)
         log.save()
         if self.retracts:
             state.count_unknown(0)
@@ -137,14 +146,14 @@ class ChangeJoin:
         self.limits.check(self.name, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> RunLog:
+    def _log(self, state: KeyGroupState) -> SortedRunStore:
         rows = (self.stored(0), self.stored(1))
         live = self.time_to_live
         if live is not None:
-            return RunLog(state, (live.schema, *rows), self._combine, due=live.due)
+            return SortedRunStore(state, (live.schema, *rows), self._combine, due=live.due)
         if self.step_us is not None:
-            return RunLog(state, rows, self._combine, due=lambda t: ints(t, PANE), timed=2)
-        return RunLog(state, rows, self._combine)
+            return SortedRunStore(state, rows, self._combine, due=lambda t: ints(t, PANE), timed=2)
+        return SortedRunStore(state, rows, self._combine)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = tuple(self._net(table) for table in tables[-2:])
@@ -152,29 +161,29 @@ class ChangeJoin:
         return rows if live is None else (live.latest(tables[0]), *rows)
 
     def _on_time(
-        self, state: OperatorState, port: int, parts: list[Tables], moment: Moment
+        self, state: KeyGroupState, port: int, parts: list[Tables], epoch_time: EpochTime
     ) -> pa.Table:
         rows = self._net(concat(parts)[0]) if parts else self.stored(port).empty_table()
-        if self.step_us is None or moment.before_us is None or not rows.num_rows:
+        if self.step_us is None or epoch_time.previous_watermark_us is None or not rows.num_rows:
             return rows
-        late = ints(rows, TIME) + self.step_us <= moment.before_us
+        late = ints(rows, TIME) + self.step_us <= epoch_time.previous_watermark_us
         state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
         return rows.filter(pa.array(~late)) if late.any() else rows
 
     def _known(
-        self, state: OperatorState, old: list[pa.Table], came: list[pa.Table]
+        self, state: KeyGroupState, old: list[pa.Table], came: list[pa.Table]
     ) -> list[pa.Table]:
         """What came, without retractions of what is not there."""
         if not self.retracts:
             return came
-        pairs = [KeptRows().known(o, n) for o, n in zip(old, came, strict=True)]
+        pairs = [WeightedRows().known(o, n) for o, n in zip(old, came, strict=True)]
         state.count_unknown(sum(unknown for _, unknown in pairs))
         return [rows for rows, _ in pairs]
 
-    def _drop_unused(self, log: RunLog, moment: Moment) -> None:
+    def _drop_unused(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         """Rows that nothing can match any more have said all."""
-        if self.step_us is not None and moment.after_us is not None:
-            log.drop_due(moment.after_us)
+        if self.step_us is not None and epoch_time.watermark_us is not None:
+            log.drop_due(epoch_time.watermark_us)
 
     # What changed
 

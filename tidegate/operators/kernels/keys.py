@@ -157,8 +157,8 @@ def _nested_ids(array: pa.Array) -> Ids:
     # The numbers of the elements, as the bytes of one value per row.
     ends = np.concatenate(([0], np.cumsum(lengths))) * elements.itemsize
     buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(elements)]
-    packed = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)
-    return _ids([valid, packed])[0]
+    shuffle_schemas = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)
+    return _ids([valid, shuffle_schemas])[0]
 
 
 def _ids(columns: Sequence[Column]) -> tuple[Ids, int]:
@@ -322,12 +322,14 @@ def few_rows(
 # It decides in which key group the state of a key lies, so it must never change. Keys that are equal
 # have equal hashes: one for both zeros, one for all NaN, and maps in whatever order they are.
 
-Words = npt.NDArray[np.uint64]
+CanonicalWriter = npt.NDArray[np.uint64]
 _NULL = np.uint64(0x9E37_79B9_7F4A_7C15)
 _WORD = 8
 _SLICE = 65_536
 # Which bits of the last word count, by how many bytes are in it; 0 stands for all eight.
-_LAST: Words = np.array([2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64)
+_LAST: CanonicalWriter = np.array(
+    [2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64
+)
 
 
 def hash_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.int64]:
@@ -335,7 +337,7 @@ def hash_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.int64]:
     return _combined(columns, rows).view(np.int64)
 
 
-def mixed(words: Words) -> Words:
+def mixed(words: CanonicalWriter) -> CanonicalWriter:
     """The finisher of splitmix64: every bit of the input reaches every bit of the output."""
     words = words + _NULL
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
@@ -343,14 +345,14 @@ def mixed(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def _combined(columns: Sequence[Column], rows: int) -> Words:
-    hashes: Words = np.full(rows, len(columns), np.uint64)
+def _combined(columns: Sequence[Column], rows: int) -> CanonicalWriter:
+    hashes: CanonicalWriter = np.full(rows, len(columns), np.uint64)
     for column in columns:
         hashes = mixed(hashes ^ mixed(_words(as_array(column))))
     return hashes
 
 
-def _words(array: pa.Array) -> Words:
+def _words(array: pa.Array) -> CanonicalWriter:
     """64 bits per value, which still have to be mixed."""
     kind = array.type
     if pa.types.is_null(kind):
@@ -366,7 +368,7 @@ def _words(array: pa.Array) -> Words:
     return words
 
 
-def _whole(array: pa.Array) -> Words:
+def _whole(array: pa.Array) -> CanonicalWriter:
     """Values that are a number of at most 64 bits, or can be seen as one."""
     kind = array.type
     if pa.types.is_floating(kind):
@@ -377,12 +379,12 @@ def _whole(array: pa.Array) -> Words:
     return _as_words(pc.fill_null(pc.cast(array, pa.int64(), safe=False), 0))
 
 
-def _as_words(column: Column) -> Words:
-    words: Words = as_array(column).to_numpy(zero_copy_only=False).view(np.uint64)
+def _as_words(column: Column) -> CanonicalWriter:
+    words: CanonicalWriter = as_array(column).to_numpy(zero_copy_only=False).view(np.uint64)
     return words
 
 
-def _nested(array: pa.Array) -> Words:
+def _nested(array: pa.Array) -> CanonicalWriter:
     """Structs by their fields, arrays by elements and places, maps by entries in any order."""
     kind = array.type
     if pa.types.is_struct(kind):
@@ -395,13 +397,13 @@ def _nested(array: pa.Array) -> Words:
     return _sums(each, lengths, ends, lengths)
 
 
-def _bytes(array: pa.Array) -> Words:
+def _bytes(array: pa.Array) -> CanonicalWriter:
     """Text, binary and decimals, so many rows at a time that they stay in the processor's cache."""
     slices = [_some_bytes(array.slice(row, _SLICE)) for row in range(0, len(array), _SLICE)]
     return np.concatenate([np.zeros(0, np.uint64), *slices])
 
 
-def _some_bytes(array: pa.Array) -> Words:
+def _some_bytes(array: pa.Array) -> CanonicalWriter:
     """Words of eight bytes by what they are and where they stand in their value."""
     starts, lengths, data = _extents(array)
     counts = (lengths + 7) >> 3
@@ -445,7 +447,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return _has_fixed_bytes(kind) or any(is_kind(kind) for is_kind in (*text, *binary))
 
 
-def _place_words(counts: Ids, ends: Ids) -> Words:
+def _place_words(counts: Ids, ends: Ids) -> CanonicalWriter:
     """For each part of a value mixed bits of its place in that value."""
     by_place = mixed(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
     return by_place[_places(counts, ends)]
@@ -455,8 +457,8 @@ def _places(counts: Ids, ends: Ids) -> Ids:
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def _sums(each: Words, counts: Ids, ends: Ids, lengths: Ids) -> Words:
+def _sums(each: CanonicalWriter, counts: Ids, ends: Ids, lengths: Ids) -> CanonicalWriter:
     """The sum of the parts of each value, with how long it is."""
     totals = np.concatenate((np.zeros(1, np.uint64), np.cumsum(each, dtype=np.uint64)))
-    sums: Words = totals[ends] - totals[ends - counts]
+    sums: CanonicalWriter = totals[ends] - totals[ends - counts]
     return sums ^ mixed(lengths.astype(np.uint64))

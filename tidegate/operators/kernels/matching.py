@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import not_built
+from tidegate.errors import unsupported_error
 from tidegate.operators.kernels.keys import as_array, comparable, group_ids
 
 Ints = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Matching:
             if not comparable(kind):
                 message = f"a join by {kind} is not supported: maps cannot be compared"
                 hint = "join by the values of some of its keys, for example m['a']."
-                raise not_built(message, hint)
+                raise unsupported_error(message, hint)
 
     @property
     def fields(self) -> list[pa.Field]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.errors import not_built
+from tidegate.errors import unsupported_error
 from tidegate.operators.kernels.keys import (
     Column,
     as_array,
@@ -20,7 +20,7 @@ from tidegate.operators.kernels.keys import (
     group_ids,
     ranks,
 )
-from tidegate.operators.operator import OperatorState
+from tidegate.operators.operator import KeyGroupState
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -42,15 +42,15 @@ def sortable(kind: pa.DataType) -> bool:
 
 
 def check_partitions(keys: Sequence[pa.DataType], orders: Sequence[Ordering]) -> None:
-    """Refuse what rows cannot be partitioned or ordered by."""
+    """Reject what rows cannot be partitioned or ordered by."""
     for kind in keys:
         if not comparable(kind):
             hint = "partition by the values of some of its keys, for example m['a']."
-            raise not_built(f"PARTITION BY is not supported over {kind}", hint)
+            raise unsupported_error(f"PARTITION BY is not supported over {kind}", hint)
     for item in orders:
         if not sortable(item.type):
             hint = "order by its parts."
-            raise not_built(f"ORDER BY is not supported over {item.type}", hint)
+            raise unsupported_error(f"ORDER BY is not supported over {item.type}", hint)
 
 
 def codes(column: Column, ordering: Ordering) -> Ints:
@@ -141,7 +141,7 @@ def select(
     return pa.table(columns, schema=schema)
 
 
-def numbered(state: OperatorState, rows: pa.Table) -> pa.Table:
+def numbered(state: KeyGroupState, rows: pa.Table) -> pa.Table:
     """Rows in the order they came in, numbered on from those of earlier epochs."""
     first = int(state.meta.get("seq", 0))
     state.meta["seq"] = first + rows.num_rows

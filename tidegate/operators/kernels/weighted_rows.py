@@ -19,12 +19,12 @@ from tidegate.operators.aggregate.functions.base import first_places
 from tidegate.operators.aggregate.groups import HASH, WEIGHT
 from tidegate.operators.kernels.keys import group_ids, places_of, rows_identical
 from tidegate.operators.kernels.matching import Ints, ints
-from tidegate.operators.store.sorted_runs import RunLog
+from tidegate.operators.store.sorted_runs import SortedRunStore
 
 _CONTENT = "_content"
 
 
-def same_keys(log: RunLog, came: Sequence[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
+def same_keys(log: SortedRunStore, came: Sequence[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
     """What is kept on both sides of a join of the keys that came in."""
     by = [HASH, *keys]
     found = pa.concat_tables([table.select(by) for table in came])
@@ -34,7 +34,7 @@ def same_keys(log: RunLog, came: Sequence[pa.Table], keys: Sequence[str]) -> lis
 
 
 @dataclass(frozen=True)
-class KeptRows:
+class WeightedRows:
     """`ordered`: rows stay one by one as they arrived; else equal ones are one with a number."""
 
     ordered: bool = False

@@ -25,12 +25,19 @@ from tidegate.operators.kernels.keys import as_array, group_ids
 from tidegate.operators.kernels.matching import ints
 from tidegate.operators.kernels.ordering import INT, SEQ, Ints, Ordering, check_partitions, codes
 from tidegate.operators.late_rows import LateRows, split_late
-from tidegate.operators.match.search import WAITS, Found, Program, Search, place_in
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
+from tidegate.operators.match.search import WAITS, PatternMatch, Program, Search, place_in
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.store.sorted_runs import RunLog, TimeToLive
-from tidegate.operators.store.time_buckets import SegmentLog
+from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
+from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
@@ -40,7 +47,7 @@ BOOL = pa.bool_()
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenValue:
     """The value of one row, found as in `match_search.Seen`."""
 
     value: int
@@ -83,7 +90,7 @@ class Totalled:
 class Results:
     """The measures of a query."""
 
-    measures: tuple[Taken | Totalled, ...]
+    measures: tuple[TakenValue | Totalled, ...]
 
     @cached_property
     def totals(self) -> tuple[Totalled, ...]:
@@ -94,7 +101,7 @@ class Results:
         return Groups(GroupSpec((), tuple(item.limited for item in self.totals)))
 
     def columns(
-        self, rows: pa.Table, matches: Sequence[Found], begins: Sequence[int]
+        self, rows: pa.Table, matches: Sequence[PatternMatch], begins: Sequence[int]
     ) -> list[pa.Array | pa.ChunkedArray]:
         """A column a measure; `begins` says where the partition of each match begins."""
         totals = iter(self._totals(rows, matches)) if self.totals else iter(())
@@ -107,14 +114,16 @@ class Results:
                 found.append(take_or_null(rows.column(f"v{item.value}"), places))
         return found
 
-    def _places(self, item: Taken, matches: Sequence[Found], begins: Sequence[int]) -> Ints:
+    def _places(
+        self, item: TakenValue, matches: Sequence[PatternMatch], begins: Sequence[int]
+    ) -> Ints:
         places = np.full(len(matches), -1, np.int64)
         for number, match in enumerate(matches):
             at = place_in(match.rows(item.variables), item.last, item.offset, item.back)
             places[number] = at if at >= begins[number] else -1
         return places
 
-    def _totals(self, rows: pa.Table, matches: Sequence[Found]) -> list[pa.ChunkedArray]:
+    def _totals(self, rows: pa.Table, matches: Sequence[PatternMatch]) -> list[pa.ChunkedArray]:
         sizes = [len(match.variables) for match in matches]
         numbers = np.repeat(np.arange(len(matches)), sizes)
         places = np.concatenate([np.arange(match.first, match.end) for match in matches])
@@ -122,7 +131,9 @@ class Results:
         table = self._arguments(rows.take(pa.array(places)), variables)
         table = table.append_column(PANE, pa.array(numbers, pa.int64()))
         zeros = np.zeros(len(numbers), np.int64)
-        answers = self.groups.evaluate(self.groups.lift(table.append_column(HASH, pa.array(zeros))))
+        answers = self.groups.evaluate(
+            self.groups.pre_aggregate(table.append_column(HASH, pa.array(zeros)))
+        )
         order = pa.array(np.argsort(answers.column(PANE).to_numpy()))
         return [answers.column(f"r{index}").take(order) for index, _ in enumerate(self.totals)]
 
@@ -153,7 +164,7 @@ class MatchSpec:
     orders: tuple[Ordering, ...]
     values: tuple[pa.DataType, ...]
     program: Program
-    measures: tuple[Taken | Totalled, ...]
+    measures: tuple[TakenValue | Totalled, ...]
     skip: str = PAST_LAST_ROW
     skip_to: frozenset[int] = frozenset()
     rows_back: int = 0
@@ -176,7 +187,7 @@ class MatchSpec:
     def results(self) -> Results:
         return Results(self.measures)
 
-    def next_row(self, match: Found) -> int:
+    def next_row(self, match: PatternMatch) -> int:
         """The first row at which the next match may begin."""
         if self.skip == NEXT_ROW:
             return match.first + 1
@@ -189,7 +200,7 @@ class MatchSpec:
 
 
 @dataclass(frozen=True)
-class Match:
+class MatchOperator:
     """The pane of a row is the moment at which the watermark has passed its time."""
 
     spec: MatchSpec
@@ -228,9 +239,9 @@ class Match:
         return pa.schema([*self.waiting, pa.field(OPEN, pa.bool_())])
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.packed if late is not None else self.arrived,),)
+        return ((late.shuffle_schemas if late is not None else self.arrived,),)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -244,12 +255,12 @@ class Match:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self._select(rows),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
@@ -257,32 +268,38 @@ class Match:
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output = Output()
-        log = RunLog(state, (self.kept,), lambda tables: tables, due=lambda t: ints(t, PANE))
-        waiting = SegmentLog(state, (self.waiting,), None, "waiting")
-        rows = arrival.numbered(state, self._on_time(state, inputs[0], moment, output))
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output = StepOutput()
+        log = SortedRunStore(
+            state, (self.kept,), lambda tables: tables, due=lambda t: ints(t, PANE)
+        )
+        waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
+        rows = arrival.numbered(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.waiting.names)
-        self._touch(state, log, rows, moment)
-        if moment.after_us is not None:
-            due, rows = self._split(waiting, rows, moment.after_us)
-            output.main += self._results(log, due, moment)
+        self._touch(state, log, rows, epoch_time)
+        if epoch_time.watermark_us is not None:
+            due, rows = self._split(waiting, rows, epoch_time.watermark_us)
+            output.main += self._results(log, due, epoch_time)
         if rows.num_rows:
             waiting.append((rows,))
         self.limits.enforce_both(self.name, log, waiting, state.gauges)
         return output
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        rows, late = split_late(self.packed[0][0], parts, state, moment)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, None, moment.before_us)
+        output.late += self.late_rows.of_windows(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
-    def _split(self, waiting: SegmentLog, rows: pa.Table, after: int) -> tuple[pa.Table, pa.Table]:
+    def _split(
+        self, waiting: TimeBucketStore, rows: pa.Table, after: int
+    ) -> tuple[pa.Table, pa.Table]:
         """Rows that the watermark has passed, and new ones that wait on."""
         known = [part[0] for part in waiting.load(None, after + 1)]
         waiting.drop_before(after + 1)
@@ -290,20 +307,20 @@ class Match:
         due = pa.concat_tables([self.waiting.empty_table(), *known, rows.filter(passed)])
         return due, rows.filter(pa.array(ints(rows, PANE) > after))
 
-    def _results(self, log: RunLog, due: pa.Table, moment: Moment) -> list[pa.Table]:
-        assert moment.after_us is not None, "the watermark has passed something"
-        if moment.ended:
+    def _results(self, log: SortedRunStore, due: pa.Table, epoch_time: EpochTime) -> list[pa.Table]:
+        assert epoch_time.watermark_us is not None, "the watermark has passed something"
+        if epoch_time.ended:
             known = log.everything()[0]
             hashes = np.zeros(0, np.int64)
         else:
-            hashes = np.union1d(ints(due, HASH), log.due_hashes(moment.after_us))
+            hashes = np.union1d(ints(due, HASH), log.due_hashes(epoch_time.watermark_us))
             known = log.load(hashes)[0]
         is_open = pa.array(np.ones(due.num_rows, np.bool_))
         rows = pa.concat_tables([known, due.append_column(OPEN, is_open)])
         if not rows.num_rows:
             return []
-        matched, left = _Partitions(self, rows, moment).matched()
-        if moment.ended:
+        matched, left = _Partitions(self, rows, epoch_time).matched()
+        if epoch_time.ended:
             # Whatever comes now is late.
             log.clear()
         else:
@@ -312,33 +329,35 @@ class Match:
 
     # Forgetting
 
-    def _touch(self, state: OperatorState, log: RunLog, rows: pa.Table, moment: Moment) -> None:
+    def _touch(
+        self, state: KeyGroupState, log: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
+    ) -> None:
         """Forget partitions whose time is over, and note those that have new rows."""
         live = self.time_to_live
         if live is None:
             return
-        touched = RunLog(
+        touched = SortedRunStore(
             state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due, name="touched"
         )
-        expired = live.expired(touched, moment.now_us)
+        expired = live.expired(touched, epoch_time.now_us)
         if expired.num_rows:
             hashes = ints(expired, HASH)
             (touches,), (known,) = touched.load(hashes), log.load(hashes)
-            alive = touches.filter(pa.array(live.due(touches) > moment.now_us))
+            alive = touches.filter(pa.array(live.due(touches) > epoch_time.now_us))
             touched.replace(hashes, (alive,))
             log.replace(hashes, (live.of_keys(alive, known),))
         if rows.num_rows:
-            touched.append((live.touches([rows], moment.now_us),))
+            touched.append((live.touches([rows], epoch_time.now_us),))
         touched.save()
 
 
 class _Partitions:
     """The rows of some partitions in order: what matches there, and what must be kept."""
 
-    def __init__(self, operator: Match, rows: pa.Table, moment: Moment) -> None:
+    def __init__(self, operator: MatchOperator, rows: pa.Table, epoch_time: EpochTime) -> None:
         self.operator = operator
         self.spec = spec = operator.spec
-        self.moment = moment
+        self.epoch_time = epoch_time
         ids, _ = group_ids(rows, [HASH, *(item.name for item in spec.key_fields)])
         by = [codes(rows.column(f"o{o}"), item) for o, item in enumerate(spec.orders)]
         order = np.lexsort((ints(rows, SEQ), *reversed(by), ints(rows, TIME), ids))
@@ -348,7 +367,7 @@ class _Partitions:
         values = spec.program.values
         columns = {v: _plain(self.rows.column(f"v{v}")) for v in values}
         self.search = Search(spec.program, columns, self.times.tolist())
-        self.matches: list[Found] = []
+        self.matches: list[PatternMatch] = []
         self.begins: list[int] = []
 
     def matched(self) -> tuple[pa.Table, pa.Table]:
@@ -377,7 +396,7 @@ class _Partitions:
             found = self.search.at(row, begin, stop, self._is_complete(row))
             if found == WAITS:
                 return row
-            if isinstance(found, Found):
+            if isinstance(found, PatternMatch):
                 self.matches.append(found)
                 self.begins.append(begin)
                 row = self.spec.next_row(found)
@@ -387,9 +406,9 @@ class _Partitions:
 
     def _is_complete(self, row: int) -> bool:
         """Whether no row that comes later can be in a match that begins here."""
-        within, after = self.spec.program.within_us, self.moment.after_us
+        within, after = self.spec.program.within_us, self.epoch_time.watermark_us
         assert after is not None, "the watermark has passed something"
-        return self.moment.ended or (within is not None and after >= self.times[row] + within)
+        return self.epoch_time.ended or (within is not None and after >= self.times[row] + within)
 
     def _output(self) -> pa.Table:
         schema = self.operator.output

@@ -293,7 +293,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Condition:
+class CompiledCondition:
     """What must be true of a row to be taken for a variable."""
 
     test: Scalar
@@ -306,7 +306,7 @@ class Program:
 
     steps: tuple[Step, ...]
     start: int
-    conditions: tuple[Condition | None, ...]
+    conditions: tuple[CompiledCondition | None, ...]
     groups: tuple[frozenset[int], ...]
     within_us: int | None = None
 
@@ -331,7 +331,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Found:
+class PatternMatch:
     """A match: its first row, and the variable that each of its rows is taken for."""
 
     first: int
@@ -372,7 +372,7 @@ class Search:
             for v, _ in enumerate(program.conditions)
         ]
 
-    def at(self, first: int, begin: int, stop: int, complete: bool) -> Found | str | None:
+    def at(self, first: int, begin: int, stop: int, complete: bool) -> PatternMatch | str | None:
         """The match that begins at a row; a partition has the rows from `begin` to `stop`.
 
         `complete`: no row that comes later can be in it. WAITS: that is not known yet.
@@ -380,7 +380,7 @@ class Search:
         self.begin = begin
         self._back_to(0)
         found = self._run(first, stop, complete)
-        return Found(first, tuple(self.taken)) if found is True else found
+        return PatternMatch(first, tuple(self.taken)) if found is True else found
 
     def _run(self, first: int, stop: int, complete: bool) -> Any:
         steps, times, within = self.program.steps, self.times, self.program.within_us
@@ -437,7 +437,7 @@ class Search:
             for number in self.running_of[variable]:
                 self.states[number].pop()
 
-    def _test(self, condition: Condition | None) -> Callable[[int], bool] | None:
+    def _test(self, condition: CompiledCondition | None) -> Callable[[int], bool] | None:
         if condition is None:
             return None
         reads = [self._reader(part) for part in condition.parts]

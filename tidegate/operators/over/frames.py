@@ -89,7 +89,7 @@ def _stretches(begins: Mask) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class FrameValues:
     """The column of an order as numbers that grow along it, by place; NULL has none."""
 
     numbers: Numbers
@@ -102,7 +102,7 @@ def has_distance(kind: pa.DataType) -> bool:
     return bool(plain or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
-def values_of(column: Column, ordering: Ordering) -> Values:
+def values_of(column: Column, ordering: Ordering) -> FrameValues:
     array = as_array(column)
     there = valid_mask(array)
     if pa.types.is_floating(array.type):
@@ -110,10 +110,10 @@ def values_of(column: Column, ordering: Ordering) -> Values:
     else:
         whole = array.cast(pa.int32()) if pa.types.is_date32(array.type) else array
         numbers = pc.fill_null(pc.cast(whole, pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return Values(-numbers if ordering.descending else numbers, there)
+    return FrameValues(-numbers if ordering.descending else numbers, there)
 
 
-def bounds(frame: Frame, placed: Placed, values: Values | None) -> tuple[Ints, Ints]:
+def bounds(frame: Frame, placed: Placed, values: FrameValues | None) -> tuple[Ints, Ints]:
     """Where the frame of each row begins, and where it is over."""
     if frame.by_rows:
         starts = _by_rows(frame.start, placed, placed.begins, 0)
@@ -132,7 +132,7 @@ def _by_rows(offset: Offset, placed: Placed, whole: Ints, after: int) -> Ints:
 
 
 def _by_value(
-    offset: Offset, placed: Placed, values: Values | None, whole: Ints, peers: Ints, side: str
+    offset: Offset, placed: Placed, values: FrameValues | None, whole: Ints, peers: Ints, side: str
 ) -> Ints:
     if offset is None:
         return whole

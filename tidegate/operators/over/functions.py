@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import not_built
+from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import Call, PlainAccumulator, make
 from tidegate.operators.aggregate.functions.base import take_or_null
 from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Groups, GroupSpec, concat
@@ -62,20 +62,20 @@ class FrameGroup:
         """Whether frames begin with the first row of all."""
         return self.frame.start is None
 
-    def lift(self, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, rows: pa.Table) -> Tables:
         """The states of single rows, numbered by their place."""
         count = rows.num_rows
         columns = {PANE: pa.array(np.arange(count)), HASH: pa.array(np.zeros(count, np.int64))}
         for own, (function, call) in enumerate(zip(self.functions, self.calls, strict=True)):
             for place, _ in enumerate(call.arguments):
                 columns[f"a{own}_{place}"] = rows.column(f"a{function}_{place}")
-        return tuple(_by_pane(table) for table in self.groups.lift(pa.table(columns)))
+        return tuple(_by_pane(table) for table in self.groups.pre_aggregate(pa.table(columns)))
 
     def states(
         self, rows: pa.Table, starts: Ints, ends: Ints, carried: Tables | None, owners: Ints
     ) -> Tables:
         """The state of each frame, by its number; before it comes what its owner has carried."""
-        lifted = self.lift(rows)
+        lifted = self.pre_aggregate(rows)
         if self.rounds and self.runs_on:
             main = _one_after_the_other(self.groups, lifted[0], starts, ends, carried, owners)
             return (main,)
@@ -296,7 +296,7 @@ RANKS_OF_ALL = frozenset({"PERCENT_RANK", "CUME_DIST", "NTILE"})
 
 
 @dataclass(frozen=True)
-class Function:
+class OverFunction:
     """One function: a rank, the value of the row `shift` rows on, or an aggregate of a frame.
 
     Its arguments are the columns `a{i}_0`, …, where i is its number; `default` says that the last
@@ -336,7 +336,7 @@ class OverSpec:
     keys: tuple[pa.DataType, ...]
     orders: tuple[Ordering, ...]
     sorts: tuple[tuple[int, ...], ...]
-    functions: tuple[Function, ...]
+    functions: tuple[OverFunction, ...]
     columns: tuple[pa.DataType, ...]
 
     def __post_init__(self) -> None:
@@ -344,14 +344,14 @@ class OverSpec:
         for function in self.functions:
             self._check_range(function)
 
-    def _check_range(self, function: Function) -> None:
+    def _check_range(self, function: OverFunction) -> None:
         frame = function.frame
         if frame is None or frame.by_rows or not (frame.start or frame.end):
             return
         kind = self.orders[self.sorts[function.sort][0]].type
         if not has_distance(kind):
             hint = "cast the column of ORDER BY, for example to DOUBLE, or use ROWS."
-            raise not_built(f"RANGE with a distance is not supported over {kind}", hint)
+            raise unsupported_error(f"RANGE with a distance is not supported over {kind}", hint)
 
     @property
     def key_fields(self) -> list[pa.Field]:
@@ -455,7 +455,10 @@ class OverSpec:
 
 
 def ranked(
-    function: Function, at: Placed, before: Ints | None = None, groups_before: Ints | None = None
+    function: OverFunction,
+    at: Placed,
+    before: Ints | None = None,
+    groups_before: Ints | None = None,
 ) -> pa.Array:
     """The rank of each row; `before` it there were so many rows and groups of peers."""
     nothing = np.zeros(at.rows, np.int64)
@@ -472,7 +475,7 @@ def ranked(
     return pa.array(found).cast(function.result)
 
 
-def _of_all(function: Function, at: Placed) -> np.ndarray:
+def _of_all(function: OverFunction, at: Placed) -> np.ndarray:
     size, rows = at.ends - at.begins, at.places - at.begins
     if function.name == "PERCENT_RANK":
         return np.asarray((at.first_peers - at.begins) / np.maximum(size - 1, 1))
@@ -485,7 +488,7 @@ def _of_all(function: Function, at: Placed) -> np.ndarray:
     return np.asarray(np.where(rows < edge, rows // (small + 1), behind) + 1)
 
 
-def shifted(index: int, function: Function, rows: pa.Table, at: Placed) -> pa.Array:
+def shifted(index: int, function: OverFunction, rows: pa.Table, at: Placed) -> pa.Array:
     """lag and lead: the value of another row of the partition."""
     assert function.shift is not None, "it looks at another row"
     places = at.places + function.shift

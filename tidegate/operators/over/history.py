@@ -24,7 +24,7 @@ ENDS = "_ends"
 
 
 @dataclass(frozen=True)
-class Reach:
+class FrameReach:
     """How many rows, and how much time, functions see before a row and after it."""
 
     rows_back: int = 0
@@ -34,7 +34,7 @@ class Reach:
     ranks: bool = False
 
     @staticmethod
-    def of(spec: OverSpec) -> Reach:
+    def of(spec: OverSpec) -> FrameReach:
         rows, times = [0], [0]
         for function in spec.functions:
             frame = function.frame
@@ -45,7 +45,7 @@ class Reach:
                 assert frame.end is not None, "it does not wait for the end of the partition"
                 (rows if frame.by_rows else times).extend(offsets)
         ranks = any(function.is_rank for function in spec.functions)
-        return Reach(-min(rows), max(rows), -min(times), max(times), ranks)
+        return FrameReach(-min(rows), max(rows), -min(times), max(times), ranks)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class History:
     """The tables: partitions, their last rows, and the bags of frames that run on."""
 
     spec: OverSpec
-    reach: Reach
+    reach: FrameReach
     closes: bool
 
     @cached_property

@@ -22,7 +22,14 @@ from tidegate.operators.kernels.keys import as_array, group_ids, places_of
 from tidegate.operators.kernels.matching import ints
 from tidegate.operators.kernels.ordering import INT, SEQ, Ints, Mask
 from tidegate.operators.late_rows import LateRows, split_late
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
 from tidegate.operators.over.frames import Placed
 from tidegate.operators.over.functions import FrameGroup, OverSpec, ranked, shifted
 from tidegate.operators.over.history import (
@@ -32,15 +39,15 @@ from tidegate.operators.over.history import (
     GROUPS,
     ID,
     TIME,
+    FrameReach,
     History,
-    Reach,
     begin_of,
     state_of,
 )
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.store.sorted_runs import RunLog, TimeToLive
-from tidegate.operators.store.time_buckets import SegmentLog
+from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
+from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
@@ -56,7 +63,7 @@ def advance(
     due: pa.Table,
     ahead: pa.Table,
     limit: int,
-    state: OperatorState,
+    state: KeyGroupState,
     ended: bool,
 ) -> tuple[pa.Table, Tables]:
     """The rows that come out, and what is known of the partitions afterwards.
@@ -90,7 +97,7 @@ def advance(
 
 
 def _owners(
-    history: History, partitions: pa.Table, due: pa.Table, by: list[str], state: OperatorState
+    history: History, partitions: pa.Table, due: pa.Table, by: list[str], state: KeyGroupState
 ) -> tuple[pa.Table, Ints]:
     """All partitions, also those that are new, and the place of the partition of each row."""
     places = places_of(partitions, due, by)
@@ -369,7 +376,7 @@ def _cut(states: Tables, first: int, count: int) -> Tables:
 
 
 @dataclass(frozen=True)
-class Over:
+class OverOperator:
     """The pane of a row is the moment at which the watermark has passed its time.
 
     The first column of the one order is that time. `closes`: a column says from when on no row of
@@ -414,13 +421,13 @@ class Over:
         return arrival.kept(self._content)
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.packed if late is not None else self.arrived,),)
+        return ((late.shuffle_schemas if late is not None else self.arrived,),)
 
     @cached_property
-    def reach(self) -> Reach:
-        return Reach.of(self.spec)
+    def reach(self) -> FrameReach:
+        return FrameReach.of(self.spec)
 
     @cached_property
     def history(self) -> History:
@@ -439,12 +446,12 @@ class Over:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self._select(rows),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
@@ -452,45 +459,47 @@ class Over:
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output, log = Output(), self._log(state)
-        waiting = SegmentLog(state, (self.waiting,), None, "waiting")
-        self._forget(log, moment)
-        rows = arrival.numbered(state, self._on_time(state, inputs[0], moment, output))
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output, log = StepOutput(), self._log(state)
+        waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
+        self._forget(log, epoch_time)
+        rows = arrival.numbered(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.waiting.names)
-        self._touch(log, rows, moment)
-        if moment.after_us is None:
+        self._touch(log, rows, epoch_time)
+        if epoch_time.watermark_us is None:
             rest = rows
         else:
-            due, ahead, rest = self._split(waiting, rows, moment.after_us)
-            output.main += self._results(log, due, ahead, moment)
+            due, ahead, rest = self._split(waiting, rows, epoch_time.watermark_us)
+            output.main += self._results(log, due, ahead, epoch_time)
         if rest.num_rows:
             waiting.append((rest,))
         self.limits.enforce_both(self.name, log, waiting, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> RunLog:
+    def _log(self, state: KeyGroupState) -> SortedRunStore:
         """What is known of partitions; with a time to live, first when they were touched."""
         live, schemas = self.time_to_live, self.history.schemas
         if live is not None:
-            return RunLog(
+            return SortedRunStore(
                 state, (live.schema, *schemas), lambda t: (live.latest(t[0]), *t[1:]), due=live.due
             )
         due = (lambda table: ints(table, PANE)) if self.history.falls else None
-        return RunLog(state, schemas, lambda tables: tables, due=due)
+        return SortedRunStore(state, schemas, lambda tables: tables, due=due)
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        rows, late = split_late(self.packed[0][0], parts, state, moment)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, None, moment.before_us)
+        output.late += self.late_rows.of_windows(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
     def _split(
-        self, waiting: SegmentLog, rows: pa.Table, after: int
+        self, waiting: TimeBucketStore, rows: pa.Table, after: int
     ) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Rows whose frames the watermark has passed, those they may see, and new ones to keep."""
         limit = self._limit(after)
@@ -509,15 +518,15 @@ class Over:
         return after if after == END_US else after - self.reach.time_ahead
 
     def _results(
-        self, log: RunLog, due: pa.Table, ahead: pa.Table, moment: Moment
+        self, log: SortedRunStore, due: pa.Table, ahead: pa.Table, epoch_time: EpochTime
     ) -> list[pa.Table]:
-        assert moment.after_us is not None, "the watermark has passed something"
-        ended = moment.ended
+        assert epoch_time.watermark_us is not None, "the watermark has passed something"
+        ended = epoch_time.ended
         found: list[pa.Table] = []
-        waits = moment.just_ended and self.reach.rows_ahead > 0
+        waits = epoch_time.just_ended and self.reach.rows_ahead > 0
         if due.num_rows or waits:
             touches, known = self._load(log, ints(due, HASH), whole=waits)
-            limit = self._limit(moment.after_us)
+            limit = self._limit(epoch_time.watermark_us)
             rows, kept = advance(self.history, known, due, ahead, limit, log.state, ended)
             found = [rows] if rows.num_rows else []
             if not ended:
@@ -527,29 +536,29 @@ class Over:
             # Whatever comes now is late.
             log.clear()
         elif self.history.falls and self.time_to_live is None:
-            log.drop_due(moment.after_us)
+            log.drop_due(epoch_time.watermark_us)
         return found
 
-    def _load(self, log: RunLog, hashes: np.ndarray, whole: bool) -> tuple[Tables, Tables]:
+    def _load(self, log: SortedRunStore, hashes: np.ndarray, whole: bool) -> tuple[Tables, Tables]:
         """Touches if there are any, and what is known of partitions."""
         tables = log.everything() if whole else log.load(hashes)
         return ((), tables) if self.time_to_live is None else (tables[:1], tables[1:])
 
     # Forgetting
 
-    def _touch(self, log: RunLog, rows: pa.Table, moment: Moment) -> None:
+    def _touch(self, log: SortedRunStore, rows: pa.Table, epoch_time: EpochTime) -> None:
         live = self.time_to_live
         if live is not None and rows.num_rows:
             nothing = (schema.empty_table() for schema in self.history.schemas)
-            log.append((live.touches([rows], moment.now_us), *nothing))
+            log.append((live.touches([rows], epoch_time.now_us), *nothing))
 
-    def _forget(self, log: RunLog, moment: Moment) -> None:
+    def _forget(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         live = self.time_to_live
         if live is None:
             return
-        hashes = ints(live.expired(log, moment.now_us), HASH)
+        hashes = ints(live.expired(log, epoch_time.now_us), HASH)
         if not len(hashes):
             return
         (touches,), known = self._load(log, hashes, whole=False)
-        alive = touches.filter(pa.array(live.due(touches) > moment.now_us))
+        alive = touches.filter(pa.array(live.due(touches) > epoch_time.now_us))
         log.replace(hashes, (alive, *self.history.of(known, live.has_key(alive, known[0]))))

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tidegate.operators.aggregate.groups import HASH, concat
 from tidegate.operators.kernels.keys import as_array, merge_rows, places_of
-from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.operator import KeyGroupState, Tables
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -119,7 +119,7 @@ class _Content:
         return _Content(self.gone[begin:end], tuple(tables))
 
 
-class RunLog:
+class SortedRunStore:
     """The runs of one operator and key group; their index lives in the operator's meta.
 
     `combine` merges rows of the same group, of which older runs may have more. `standing` does so
@@ -129,7 +129,7 @@ class RunLog:
 
     def __init__(
         self,
-        state: OperatorState,
+        state: KeyGroupState,
         schemas: Sequence[pa.Schema],
         combine: Combine,
         standing: Combine | None = None,
@@ -242,7 +242,7 @@ class RunLog:
 
     def replace(self, hashes: Ints, tables: Tables) -> None:
         """These hashes hold exactly this from now on."""
-        self._add(self._bury(np.unique(hashes)), tables)
+        self._add(self._add_tombstones(np.unique(hashes)), tables)
 
     def drop_due(self, mark_us: int) -> None:
         """Forget all rows that are due by then, of all tables; none of them comes afterwards."""
@@ -260,7 +260,7 @@ class RunLog:
         if content.size:
             self.fresh.append(content)
 
-    def _bury(self, hashes: Ints) -> Ints:
+    def _add_tombstones(self, hashes: Ints) -> Ints:
         """Count the rows of these hashes as dead; returns the hashes that have some."""
         found = [_NONE]
         for part, content, some in self._search(hashes):
@@ -531,14 +531,14 @@ class TimeToLive:
         """When each key is forgotten."""
         return np.asarray(touches.column(TOUCHED).to_numpy(), np.int64) + self.ttl_us
 
-    def expired(self, log: RunLog, now_us: int) -> pa.Table:
+    def expired(self, log: SortedRunStore, now_us: int) -> pa.Table:
         """The keys whose time is over."""
         return self._over(log.load(log.due_hashes(now_us))[0], now_us)
 
     def _over(self, touches: pa.Table, now_us: int) -> pa.Table:
         return touches.filter(pa.array(self.due(touches) <= now_us))
 
-    def forget(self, log: RunLog, now_us: int) -> None:
+    def forget(self, log: SortedRunStore, now_us: int) -> None:
         """Drop those keys and their rows, before anything is added to them."""
         tables = log.load(log.due_hashes(now_us))
         hashes = hashes_of(self._over(tables[0], now_us))

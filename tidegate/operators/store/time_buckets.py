@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.operators.aggregate.groups import PANE, concat, filter_all
-from tidegate.operators.operator import OperatorState, Tables
+from tidegate.operators.operator import KeyGroupState, Tables
 
 Ints = npt.NDArray[np.int64]
 # A bucket takes new panes until it has so many rows, and is cut when it has twice as many; where
@@ -64,12 +64,12 @@ class _Bucket:
         return max(segment.last_us for segment in self.segments)
 
 
-class SegmentLog:
+class TimeBucketStore:
     """The segments of one operator and key group; its index lives in the operator's meta."""
 
     def __init__(
         self,
-        state: OperatorState,
+        state: KeyGroupState,
         schemas: Sequence[pa.Schema],
         combine: Combine | None,
         name: str = "",

@@ -19,11 +19,18 @@ from tidegate.operators.kernels.keys import places_of
 from tidegate.operators.kernels.matching import ints
 from tidegate.operators.kernels.ordering import INT, ROW_NUMBER, numbered
 from tidegate.operators.late_rows import LateRows, split_late
-from tidegate.operators.operator import NO_LIMITS, Limits, Moment, OperatorState, Output, Tables
+from tidegate.operators.operator import (
+    NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
+    Limits,
+    StepOutput,
+    Tables,
+)
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.store.sorted_runs import RunLog, TimeToLive
-from tidegate.operators.store.time_buckets import SegmentLog
+from tidegate.operators.store.sorted_runs import SortedRunStore, TimeToLive
+from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.top_n.window import Ranking
 from tidegate.state.codec import schema_text
 
@@ -65,9 +72,9 @@ class Deduplicate:
         return self.ranking.arrived.append(pa.field(SEEN, INT))
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.packed if late is not None else self._lifted,),)
+        return ((late.shuffle_schemas if late is not None else self._lifted,),)
 
     @property
     def by_key(self) -> Ranking:
@@ -98,81 +105,87 @@ class Deduplicate:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         """Of equal panes the first row of a key: whether a row is late is told by its pane."""
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self.ranking.contenders(self.ranking.select(rows, self._lifted)),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
         return (self.ranking.contenders(concat(parts)[0]),)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output, live, out = Output(), self.time_to_live, self._out(state)
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output, live, out = StepOutput(), self.time_to_live, self._out(state)
         if live is not None:
-            live.forget(out, moment.now_us)
-        rows = numbered(state, self._on_time(state, inputs[0], moment, output))
-        rows = self._unseen(out, rows.select(self.ranking.kept.names), moment)
-        waiting = SegmentLog(state, (self.ranking.kept,), self._leading, "waiting")
+            live.forget(out, epoch_time.now_us)
+        rows = numbered(state, self._on_time(state, inputs[0], epoch_time, output))
+        rows = self._unseen(out, rows.select(self.ranking.kept.names), epoch_time)
+        waiting = TimeBucketStore(state, (self.ranking.kept,), self._leading, "waiting")
         if self.waits:
-            rows = self._unseen(out, self._passed(waiting, rows, moment), None)
+            rows = self._unseen(out, self._passed(waiting, rows, epoch_time), None)
         if rows.num_rows:
             first = self.by_key.result(rows)
             output.main.append(first.select(self.output.names))
             if not (self.waits and self.closes):
                 # What has waited until its key closes needs no remembering.
-                out.append((self._keys(first, moment),))
-        self._drop_closed(out, moment)
+                out.append((self._keys(first, epoch_time),))
+        self._drop_closed(out, epoch_time)
         self.limits.enforce_both(self.name, out, waiting, state.gauges)
         return output
 
-    def _out(self, state: OperatorState) -> RunLog:
+    def _out(self, state: KeyGroupState) -> SortedRunStore:
         """The keys that are out."""
         live = self.time_to_live
         if live is not None:
-            return RunLog(state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due)
+            return SortedRunStore(
+                state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due
+            )
         due = (lambda keys: ints(keys, PANE)) if self.closes else None
-        return RunLog(state, (self._key,), lambda tables: tables, due=due)
+        return SortedRunStore(state, (self._key,), lambda tables: tables, due=due)
 
     def _leading(self, tables: Tables) -> Tables:
         return (self.ranking.leading(tables[0]),)
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
         """Rows that are not late; late ones are counted, and kept if asked."""
-        (packed,) = self.packed[0]
+        (shuffle_schemas,) = self.shuffle_schemas[0]
         if not (self.waits or self.closes):
-            return pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(packed, parts, state, moment)
+            return pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
+        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
         return self.ranking.select(rows, self._lifted)
 
-    def _unseen(self, out: RunLog, rows: pa.Table, moment: Moment | None) -> pa.Table:
+    def _unseen(
+        self, out: SortedRunStore, rows: pa.Table, epoch_time: EpochTime | None
+    ) -> pa.Table:
         """Rows of keys that are not out; rows that just came keep the others alive."""
         if not rows.num_rows:
             return rows
         (known,) = out.load(ints(rows, HASH))
         seen = places_of(known, rows, self.by_key.by) >= 0
-        if moment is not None and self.time_to_live is not None and seen.any():
-            out.append((self._keys(rows.filter(pa.array(seen)), moment),))
+        if epoch_time is not None and self.time_to_live is not None and seen.any():
+            out.append((self._keys(rows.filter(pa.array(seen)), epoch_time),))
         return rows.filter(pa.array(~seen))
 
-    def _keys(self, rows: pa.Table, moment: Moment) -> pa.Table:
+    def _keys(self, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
         live = self.time_to_live
         if live is not None:
-            return live.touches([rows], moment.now_us)
+            return live.touches([rows], epoch_time.now_us)
         return rows.select(self._key.names).cast(self._key)
 
-    def _passed(self, waiting: SegmentLog, rows: pa.Table, moment: Moment) -> pa.Table:
+    def _passed(self, waiting: TimeBucketStore, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
         """Of what waits and what came, the rows that the watermark has passed."""
-        after = moment.after_us
+        after = epoch_time.watermark_us
         passed = np.zeros(rows.num_rows, np.bool_)
         found = []
         if after is not None:
@@ -184,7 +197,7 @@ class Deduplicate:
             waiting.append((rest,))
         return pa.concat_tables([*found, rows.filter(pa.array(passed))])
 
-    def _drop_closed(self, out: RunLog, moment: Moment) -> None:
+    def _drop_closed(self, out: SortedRunStore, epoch_time: EpochTime) -> None:
         """Keys of which no more rows can come are forgotten."""
-        if self.closes and moment.after_us is not None:
-            out.drop_due(moment.after_us)
+        if self.closes and epoch_time.watermark_us is not None:
+            out.drop_due(epoch_time.watermark_us)

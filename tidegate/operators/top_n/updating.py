@@ -25,20 +25,20 @@ from tidegate.operators.kernels.ordering import (
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
-from tidegate.operators.store.sorted_runs import FORMAT, RunLog, TimeToLive
+from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
 from tidegate.operators.top_n.window import Partitions
 from tidegate.state.codec import schema_text
 
 
 @dataclass(frozen=True)
-class ChangingTopN:
+class UpdatingTopN:
     """`retracts`: rows carry what they do, and all of them are kept; else those that can come out.
 
     `closes`: the pane of a row is the moment from which its partition does not change any more.
@@ -83,9 +83,9 @@ class ChangingTopN:
         return arrived.append(pa.field(SEEN, INT)) if self.closes else arrived
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.packed if late is not None else self._lifted,),)
+        return ((late.shuffle_schemas if late is not None else self._lifted,),)
 
     @property
     def _kept(self) -> pa.Schema:
@@ -104,12 +104,12 @@ class ChangingTopN:
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self._contenders(self.ranking.select(rows, self._lifted)),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
         return (self._contenders(concat(parts)[0]),)
@@ -120,28 +120,30 @@ class ChangingTopN:
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        output = Output()
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        output = StepOutput()
         log, live = self._log(state), self.time_to_live
         if live is not None:
-            live.forget(log, moment.now_us)
-        new = self._contenders(self._on_time(state, inputs[0], moment, output))
+            live.forget(log, epoch_time.now_us)
+        new = self._contenders(self._on_time(state, inputs[0], epoch_time, output))
         if self.retracts:
             state.count_unknown(0)
         if new.num_rows:
-            output.main += self._update(log, numbered(state, new), moment)
-        if self.at_end and moment.just_ended:
+            output.main += self._update(log, numbered(state, new), epoch_time)
+        if self.at_end and epoch_time.just_ended:
             output.main += self._results(log)
-        self._drop_closed(log, moment)
+        self._drop_closed(log, epoch_time)
         self.limits.enforce(self.name, log, state.gauges)
         return output
 
-    def _log(self, state: OperatorState) -> RunLog:
+    def _log(self, state: KeyGroupState) -> SortedRunStore:
         live = self.time_to_live
         if live is not None:
-            return RunLog(state, (live.schema, self._kept), self._combine, due=live.due)
+            return SortedRunStore(state, (live.schema, self._kept), self._combine, due=live.due)
         due = (lambda rows: ints(rows, PANE)) if self.closes else None
-        return RunLog(state, (self._kept,), self._combine, due=due)
+        return SortedRunStore(state, (self._kept,), self._combine, due=due)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = self._left_over(tables[-1]) if self.retracts else self.ranking.leading(tables[-1])
@@ -157,50 +159,52 @@ class ChangingTopN:
         return rows.filter(pa.array(~np.isin(seq, met)))
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
         """Rows of partitions that are open; late ones are counted, and kept if asked."""
-        (packed,) = self.packed[0]
+        (shuffle_schemas,) = self.shuffle_schemas[0]
         if not self.closes:
-            return pa.concat_tables([packed.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(packed, parts, state, moment)
+            return pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
+        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
         return self.ranking.select(rows, self._lifted)
 
-    def _drop_closed(self, log: RunLog, moment: Moment) -> None:
+    def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         """Partitions that the watermark has passed have said all."""
-        if self.closes and moment.after_us is not None:
-            log.drop_due(moment.after_us)
+        if self.closes and epoch_time.watermark_us is not None:
+            log.drop_due(epoch_time.watermark_us)
 
     # What changed
 
-    def _update(self, log: RunLog, new: pa.Table, moment: Moment) -> list[pa.Table]:
+    def _update(self, log: SortedRunStore, new: pa.Table, epoch_time: EpochTime) -> list[pa.Table]:
         """The partitions that came in, before and after."""
         if self.at_end and not self.retracts:
-            self._append(log, new.select(self._kept.names), new, moment)
+            self._append(log, new.select(self._kept.names), new, epoch_time)
             return []
         stored = log.load(ints(new, HASH))[-1]
         old = stored.filter(pa.array(places_of(new, stored, self.ranking.by) >= 0))
         was = self.ranking.result(old)
         if self.retracts:
             standing, delta = self._netted(log.state, old, new)
-            self._append(log, delta, delta, moment)
+            self._append(log, delta, delta, epoch_time)
             return [] if self.at_end else self._emitted(was, self.ranking.result(standing))
         now = self.ranking.result(pa.concat_tables([old, new.select(self._kept.names)]))
         came = pc.greater_equal(now.column(SEQ), new.column(SEQ)[0])
-        self._append(log, now.filter(came).select(self._kept.names), new, moment)
+        self._append(log, now.filter(came).select(self._kept.names), new, epoch_time)
         return self._emitted(was, now)
 
-    def _append(self, log: RunLog, rows: pa.Table, came: pa.Table, moment: Moment) -> None:
+    def _append(
+        self, log: SortedRunStore, rows: pa.Table, came: pa.Table, epoch_time: EpochTime
+    ) -> None:
         """Store rows; those that came in touch their partitions, also if they have lost."""
         live = self.time_to_live
-        touches = () if live is None else (live.touches([came], moment.now_us),)
+        touches = () if live is None else (live.touches([came], epoch_time.now_us),)
         log.append((*touches, rows))
 
     def _netted(
-        self, state: OperatorState, old: pa.Table, new: pa.Table
+        self, state: KeyGroupState, old: pa.Table, new: pa.Table
     ) -> tuple[pa.Table, pa.Table]:
         """The rows that stand, and what to append to the log.
 
@@ -239,7 +243,7 @@ class ChangingTopN:
         result = self.ranking.changed(was, now)
         return [result.select(self.output.names)] if result.num_rows else []
 
-    def _results(self, log: RunLog) -> list[pa.Table]:
+    def _results(self, log: SortedRunStore) -> list[pa.Table]:
         """The whole result as it is."""
         rows = log.everything()[-1]
         if not rows.num_rows:

@@ -34,14 +34,14 @@ from tidegate.operators.kernels.weighted_rows import changes
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
+    EpochTime,
+    KeyGroupState,
     Limits,
-    Moment,
-    OperatorState,
-    Output,
+    StepOutput,
     Tables,
     with_op,
 )
-from tidegate.operators.store.time_buckets import FORMAT, SegmentLog
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
 # ---- What all top-N operators share: partitions, their order, and the rows that are in a result.
@@ -271,33 +271,35 @@ class WindowTopN:
         return self.ranking.arrived.append(pa.field(SEEN, INT))
 
     @property
-    def packed(self) -> tuple[tuple[pa.Schema, ...], ...]:
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.packed if late is not None else self._lifted,),)
+        return ((late.shuffle_schemas if late is not None else self._lifted,),)
 
     def stored_as(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.ranking.kept))
 
     # Where the rows are
 
-    def lift(self, port: int, rows: pa.Table) -> Tables:
+    def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
         return (self.ranking.contenders(self.ranking.select(rows, self._lifted)),)
 
-    def shrink(self, port: int, parts: Sequence[Tables]) -> Tables:
+    def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
         return (self.ranking.contenders(concat(parts)[0]),)
 
     # Where the state is
 
-    def step(self, state: OperatorState, inputs: list[list[Tables]], moment: Moment) -> Output:
-        log = SegmentLog(state, (self.ranking.kept,), self._combine)
-        output = Output()
-        rows = numbered(state, self._on_time(state, inputs[0], moment, output))
+    def step(
+        self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
+    ) -> StepOutput:
+        log = TimeBucketStore(state, (self.ranking.kept,), self._combine)
+        output = StepOutput()
+        rows = numbered(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.ranking.kept.names)
-        after = moment.after_us
+        after = epoch_time.watermark_us
         if after is not None:
             closes = ints(rows, PANE) <= after
             parts = [part[0] for part in log.load(None, after + 1)]
@@ -313,13 +315,13 @@ class WindowTopN:
         return (self.ranking.leading(tables[0]),)
 
     def _on_time(
-        self, state: OperatorState, parts: list[Tables], moment: Moment, output: Output
+        self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
         """Rows of open windows that can win; late ones are counted, and kept if asked."""
-        rows, late = split_late(self.packed[0][0], parts, state, moment)
+        rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return self.ranking.contenders(rows)
-        output.late += self.late_rows.of_windows(late, self.start, moment.before_us)
+        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
         return self.ranking.contenders(self.ranking.select(rows, self._lifted))
 
     def _results(self, parts: list[pa.Table]) -> list[pa.Table]:

@@ -12,12 +12,12 @@ from tidegate.plan.bind.scope import Context, Relation, Scope, by_id, column
 from tidegate.plan.bind.select import SelectBinder, limited
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
-from tidegate.sql.statements import Emit, EmitMode, Query
+from tidegate.sql.statements import EmitClause, EmitMode, Query
 
 # ---- INTERSECT and EXCEPT: how often each row is in each of the queries decides how often it comes.
 
 # The column that says which query a row is of.
-SIDE = "_side"
+CONTROL = "_side"
 
 
 def has_bound(node: n.SetOperation) -> bool:
@@ -28,7 +28,7 @@ def has_bound(node: n.SetOperation) -> bool:
 
 def by_counting(context: Context, node: n.SetOperation) -> n.Node:
     """The same as an aggregate over the rows of all queries."""
-    side = n.Field(context.fresh(SIDE), SIDE, "INT", nullable=False)
+    side = n.Field(context.fresh(CONTROL), CONTROL, "INT", nullable=False)
     members = tuple(_numbered(context, member, i) for i, member in enumerate(node.members))
     rows = n.SetOperation(
         (*node.fields, side), members=members, operation="UNION", all=True, span=node.span
@@ -59,7 +59,7 @@ def by_counting(context: Context, node: n.SetOperation) -> n.Node:
 
 
 def _numbered(context: Context, member: n.Node, place: int) -> n.Node:
-    side = n.Field(context.fresh(SIDE), SIDE, "INT", nullable=False)
+    side = n.Field(context.fresh(CONTROL), CONTROL, "INT", nullable=False)
     expressions = (*(column(item) for item in member.fields), exp.Literal.number(place))
     return n.Project((*member.fields, side), input=member, expressions=expressions)
 
@@ -69,12 +69,12 @@ def _count(side: n.Field, place: int) -> exp.Expr:
     return exp.Anonymous(this="COUNT_IF", expressions=[same])
 
 
-def _emit(context: Context, node: n.SetOperation) -> Emit | None:
+def _emit(context: Context, node: n.SetOperation) -> EmitClause | None:
     """Without a time that makes rows final, they come as changes."""
     final = any(item.closes for item in node.fields) or node.bounded
     if context.emit is not None or final:
         return context.emit
-    return Emit(EmitMode.CHANGES, node.span or context.fallback)
+    return EmitClause(EmitMode.CHANGES, node.span or context.fallback)
 
 
 def _condition(node: n.SetOperation, counts: tuple[n.Field, ...]) -> exp.Expr:

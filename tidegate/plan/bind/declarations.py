@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidegate.catalog.declare import Declarer
-from tidegate.catalog.objects import Column, Function, Origin, Parameter, PythonCode, Source
+from tidegate.catalog.objects import Column, Function, Parameter, PythonCode, ScriptOrigin, Source
 from tidegate.catalog.options import Options
 from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, misfit, version_of
 from tidegate.errors import CatalogError
@@ -64,7 +64,7 @@ def _bound_body(statement: st.CreateFunction, written: exp.Expr, context: Contex
 
 
 def _python_function(
-    statement: st.CreateFunction, options: Options, context: Context, origin: Origin
+    statement: st.CreateFunction, options: Options, context: Context, origin: ScriptOrigin
 ) -> Function | None:
     """The function of a module that a statement names."""
     assert statement.python is not None, "it is a function of Python"

@@ -164,7 +164,7 @@ def by_arrival(window: exp.Window) -> exp.Window:
     return window
 
 
-def orders_by_clock(window: exp.Window) -> bool:
+def orders_by_processing_time(window: exp.Window) -> bool:
     """Whether PROCTIME() stands in its ORDER BY."""
     order = window.args.get("order")
     parts = order.expressions if order is not None else []

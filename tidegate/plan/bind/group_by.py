@@ -19,7 +19,7 @@ from tidegate.plan.bind.scope import (
     derived_field,
     referenced,
 )
-from tidegate.plan.bind.subqueries import refuse_subqueries
+from tidegate.plan.bind.subqueries import reject_subqueries
 from tidegate.plan.bind.windows import assign_windows, resolved_time, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
@@ -212,7 +212,7 @@ class Grouping:
     key_trees: tuple[exp.Expr, ...]
     written: tuple[exp.Expr, ...]
     sets: GroupingSets | None = None
-    # GROUP BY was refused, so nobody knows what its keys would have been.
+    # GROUP BY was rejectd, so nobody knows what its keys would have been.
     keys_unknown: bool = False
     aggregates: list[exp.Expr] = field(default_factory=list)
     aggregate_fields: list[n.Field] = field(default_factory=list)
@@ -314,7 +314,7 @@ class Grouping:
         return result
 
     def _aggregate(self, tree: exp.Expr) -> exp.Expr:
-        refuse_subqueries(self.context, tree, "inside an aggregate")
+        reject_subqueries(self.context, tree, "inside an aggregate")
         if any(ex.has_aggregate(child) for child in _arguments(tree)):
             self.context.report(
                 "TG-305",
@@ -387,7 +387,7 @@ class KeyBinder:
     resolver: Callable[..., Resolver]
 
     def bind(self, group: exp.Group, node: n.Node) -> BoundKeys:
-        self._refuse_extras(group)
+        self._reject_extras(group)
         if group.args.get("all"):
             return self._all(group, node)
         sets = written_sets(group) if self._few_enough(group) else None
@@ -425,7 +425,7 @@ class KeyBinder:
         for item in select_items(self.select, self.scope, self.resolver):
             tree = item.expression
             if not (ex.has_aggregate(tree) or ex.has_over(tree) or tree in trees):
-                refuse_subqueries(self.context, tree, "in GROUP BY")
+                reject_subqueries(self.context, tree, "in GROUP BY")
                 trees.append(tree)
         return self._bound(node, trees)
 
@@ -474,7 +474,7 @@ class KeyBinder:
         sets_of_keys = GroupingSets(tuple(order), frozenset(copies), expanded.id)
         return replace(bound, written=(*windows, *order), sets=sets_of_keys)
 
-    def _refuse_extras(self, group: exp.Group) -> None:
+    def _reject_extras(self, group: exp.Group) -> None:
         if group.args.get("totals"):
             message = "GROUP BY TOTALS is not supported on streams"
             self.context.report("TG-103", message, group, "name the columns to group by.")
@@ -546,7 +546,7 @@ class KeyBinder:
         if is_name(part) and not self.scope.find(part.name) and part.name.lower() in aliases:
             part = aliases[part.name.lower()]
         tree = self.resolver().resolve(part)
-        refuse_subqueries(self.context, tree, "in GROUP BY")
+        reject_subqueries(self.context, tree, "in GROUP BY")
         if ex.has_aggregate(tree) or ex.has_over(tree):
             self.context.report(
                 "TG-305",

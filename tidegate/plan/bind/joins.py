@@ -14,12 +14,12 @@ from tidegate.plan.nodes import (
     BACKWARD,
     FORWARD,
     NEAREST,
+    AsofCondition,
     Field,
     Join,
     JoinKind,
     KeyPair,
     LookupScan,
-    Nearness,
     Node,
     Project,
     Role,
@@ -56,27 +56,27 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Match:
+class JoinMatch:
     """What is near, the condition that says so, and the parts of ON that say something else.
 
     `asked` is everything that is asked beside that condition, for Spark to find fault with.
     """
 
-    nearness: Nearness | None
+    asof_condition: AsofCondition | None
     condition: exp.Expr | None
     rest: tuple[exp.Expr, ...]
     asked: tuple[exp.Expr, ...]
 
 
 @dataclass(frozen=True)
-class Sides:
+class JoinSides:
     """The columns of both sides of a join."""
 
     left: frozenset[str]
     right: frozenset[str]
 
     @classmethod
-    def of(cls, left: Sequence[Field], right: Sequence[Field]) -> Sides:
+    def of(cls, left: Sequence[Field], right: Sequence[Field]) -> JoinSides:
         return cls(frozenset(i.id for i in left), frozenset(i.id for i in right))
 
     def is_left(self, tree: exp.Expr) -> bool:
@@ -123,19 +123,19 @@ class Sides:
 
 
 def match_of(
-    sides: Sides,
+    sides: JoinSides,
     match: exp.Expr | None,
     on: list[exp.Expr],
     nearest: bool,
     tolerance: exp.Expr | None,
-) -> Match:
+) -> JoinMatch:
     """Find the comparison that picks the nearest row, and all that bounds the distance."""
     own = ex.conjuncts(match)
     chosen = _chosen(sides, own if match is not None else on, nearest)
     if chosen is None:
-        return Match(None, match, (*on,), (*on,))
+        return JoinMatch(None, match, (*on,), (*on,))
     piece, comparison = chosen
-    nearness = _begun(comparison)
+    asof_condition = _begun(comparison)
     asked = [other for other in (*own, *on) if other is not piece]
     rest = []
     for other in asked:
@@ -143,18 +143,18 @@ def match_of(
         fits = [c.same_sides(comparison) and c.sign is not exp.EQ for c in found]
         if found and all(fits):
             for bound in found:
-                nearness = _narrowed(nearness, bound)
+                asof_condition = _narrowed(asof_condition, bound)
         else:
             rest.append(other)
     if tolerance is not None:
-        nearness = _within(nearness, tolerance)
+        asof_condition = _within(asof_condition, tolerance)
         apart = exp.Sub(this=comparison.left.copy(), expression=comparison.right.copy())
         asked.append(exp.LTE(this=apart, expression=tolerance.copy()))
-    return Match(nearness, piece, tuple(rest), tuple(asked))
+    return JoinMatch(asof_condition, piece, tuple(rest), tuple(asked))
 
 
 def _chosen(
-    sides: Sides, pieces: list[exp.Expr], nearest: bool
+    sides: JoinSides, pieces: list[exp.Expr], nearest: bool
 ) -> tuple[exp.Expr, Comparison] | None:
     """The comparison of both sides; one with a distance in it rather bounds another."""
     wanted = (exp.EQ,) if nearest else (exp.GT, exp.GTE, exp.LT, exp.LTE)
@@ -167,15 +167,15 @@ def _chosen(
     return min(found, key=lambda pair: pair[1].apart != 0) if found else None
 
 
-def _begun(found: Comparison) -> Nearness:
+def _begun(found: Comparison) -> AsofCondition:
     if found.sign is exp.EQ:
-        return Nearness(found.left, found.right, NEAREST)
+        return AsofCondition(found.left, found.right, NEAREST)
     backward = found.sign in (exp.GT, exp.GTE)
     direction = BACKWARD if backward else FORWARD
-    return _narrowed(Nearness(found.left, found.right, direction), found)
+    return _narrowed(AsofCondition(found.left, found.right, direction), found)
 
 
-def _narrowed(near: Nearness, found: Comparison) -> Nearness:
+def _narrowed(near: AsofCondition, found: Comparison) -> AsofCondition:
     """Two rows are no further apart than both say."""
     limit, is_open = found.apart, found.sign in (exp.GT, exp.LT)
     if found.sign in (exp.GT, exp.GTE):
@@ -187,7 +187,7 @@ def _narrowed(near: Nearness, found: Comparison) -> Nearness:
     return near
 
 
-def _within(near: Nearness, tolerance: exp.Expr) -> Nearness:
+def _within(near: AsofCondition, tolerance: exp.Expr) -> AsofCondition:
     limit = _constant(tolerance)
     if limit is None:
         return near
@@ -228,8 +228,8 @@ def _constant(tree: exp.Expr) -> Number | None:
         return None
 
 
-def written_nearness(context: Context, join: exp.Join) -> tuple[bool, exp.Expr | None]:
-    """NEAREST and TOLERANCE as a join has them; what no join can have is refused."""
+def parse_asof_condition(context: Context, join: exp.Join) -> tuple[bool, exp.Expr | None]:
+    """NEAREST and TOLERANCE as a join has them; what no join can have is rejectd."""
     asof = (join.args.get("method") or "").upper() == "ASOF"
     match, tolerance = join.args.get("match_condition"), join.meta.get("tolerance")
     if not asof and match is not None:
@@ -438,7 +438,7 @@ def _of_both(piece: exp.Expr, join: Join) -> bool:
 
 
 def _bounded(join: Join) -> bool:
-    """Whether it can run: one without a bound is left as it is, to be refused."""
+    """Whether it can run: one without a bound is left as it is, to be rejectd."""
     if join.kind is JoinKind.REGULAR:
         return join.ttl_us is not None or all(side.bounded for side in join.inputs)
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
@@ -480,7 +480,7 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
         as_of=as_of,
         as_of_id=as_of_id,
         match=near.condition,
-        nearness=near.nearness,
+        asof_condition=near.asof_condition,
         ttl_us=context.ttl_us,
         times=parts.times,
         predicate=parts.predicate,
@@ -489,17 +489,17 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
     return replace(join, fields=_output(parts, join)), residual
 
 
-def _match(parts: JoinInput, pieces: list[exp.Expr]) -> Match:
+def _match(parts: JoinInput, pieces: list[exp.Expr]) -> JoinMatch:
     """Which row of the right counts, and the parts of ON that say something else."""
     if parts.asof:
-        sides = Sides.of(parts.left.fields, parts.right.fields)
+        sides = JoinSides.of(parts.left.fields, parts.right.fields)
         return match_of(sides, parts.match, pieces, parts.nearest, parts.tolerance)
     times = [item for item in parts.right.fields if item.role is Role.TIME]
     if not isinstance(parts.as_of, exp.Column) or not times:
-        return Match(None, parts.match, tuple(pieces), tuple(pieces))
+        return JoinMatch(None, parts.match, tuple(pieces), tuple(pieces))
     # A version counts from its time on.
-    nearness = Nearness(parts.as_of, column(times[0]), BACKWARD, lower=0)
-    return Match(nearness, None, tuple(pieces), tuple(pieces))
+    asof_condition = AsofCondition(parts.as_of, column(times[0]), BACKWARD, lower=0)
+    return JoinMatch(asof_condition, None, tuple(pieces), tuple(pieces))
 
 
 def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPair | None:
@@ -655,7 +655,9 @@ def _output(parts: JoinInput, join: Join) -> tuple[Field, ...]:
     left_time = join.kind is not JoinKind.REGULAR
     if join.kind is JoinKind.ASOF:
         # A row that may wait for ever for a match comes out at any time after its own.
-        left_time = join.by_watermark and join.nearness is not None and join.nearness.ends
+        left_time = (
+            join.by_watermark and join.asof_condition is not None and join.asof_condition.ends
+        )
     right_time = join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
     left = tuple(_side(item, left_nullable, left_time) for item in parts.left.fields)
     if parts.how in ("SEMI", "ANTI"):

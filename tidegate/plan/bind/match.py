@@ -122,7 +122,7 @@ class RowResolver(Resolver):
 
 
 @dataclass
-class Values:
+class MatchValues:
     """Takes expressions of MEASURES and DEFINE apart."""
 
     context: Context
@@ -178,13 +178,13 @@ class Values:
         )
         return default
 
-    def total(self, tree: exp.Expr) -> n.Total:
+    def total(self, tree: exp.Expr) -> n.MatchTotal:
         """An aggregate over the rows of a variable."""
         for name, call in ex.calls(tree):
             if name in NAVIGATION:
                 hint = "aggregates go over all rows of a variable: sum(A.price)."
                 self._report(f"{name} does not belong into an aggregate", call, hint)
-        return n.Total(bare(tree), self._variables(tree))
+        return n.MatchTotal(bare(tree), self._variables(tree))
 
     def _variables(self, tree: exp.Expr) -> frozenset[str] | None:
         """The variables whose rows an expression reads; None is all of them."""
@@ -198,7 +198,7 @@ class Values:
     def _report(self, message: str, at: exp.Expr, hint: str) -> None:
         self.context.report("TG-313", message, at, hint)
 
-    def field(self, part: n.Pick | n.Total, name: str, role: n.Role) -> n.Field:
+    def field(self, part: n.Pick | n.MatchTotal, name: str, role: n.Role) -> n.Field:
         tree = part.value if isinstance(part, n.Pick) else part.call
         unstable = volatile(tree, self.fields)
         made = self.context.fresh(name)
@@ -208,11 +208,11 @@ class Values:
 
     def condition(self, variable: str, written: exp.Expr) -> n.Condition:
         """What DEFINE says of a variable, with everything that Spark can compute taken out."""
-        parts: list[n.Pick | n.Total] = []
+        parts: list[n.Pick | n.MatchTotal] = []
         tree = self._left(self.resolved(written, measure=False), variable, parts)
         return n.Condition(variable, tree, tuple(parts))
 
-    def _left(self, tree: exp.Expr, variable: str, parts: list[n.Pick | n.Total]) -> exp.Expr:
+    def _left(self, tree: exp.Expr, variable: str, parts: list[n.Pick | n.MatchTotal]) -> exp.Expr:
         """What is left of a condition for the operator."""
         if isinstance(tree, exp.Literal | exp.Boolean | exp.Null | exp.DataType):
             return tree
@@ -238,7 +238,9 @@ class Values:
         return replace(at, variables=None) if own and at.last and not at.offset else at
 
 
-def _placed(part: n.Pick | n.Total, parts: list[n.Pick | n.Total], like: exp.Expr) -> exp.Expr:
+def _placed(
+    part: n.Pick | n.MatchTotal, parts: list[n.Pick | n.MatchTotal], like: exp.Expr
+) -> exp.Expr:
     if part not in parts:
         parts.append(part)
     return column(replace(UNKNOWN, id=f"?{parts.index(part)}"), like)
@@ -546,8 +548,8 @@ class _MatchBinder:
 
     # Conditions
 
-    def _values(self) -> Values:
-        return Values(self.context, self.scope, self.names, by_id(self.node.fields))
+    def _values(self) -> MatchValues:
+        return MatchValues(self.context, self.scope, self.names, by_id(self.node.fields))
 
     def _conditions(self, pattern: pt.Pattern) -> tuple[n.Condition, ...]:
         variables = {name: frozenset([name]) for name in pt.variables(pattern)}
@@ -566,10 +568,10 @@ class _MatchBinder:
 class _Measures:
     """What a match gives out: a field for each value that a measure takes from its rows."""
 
-    values: Values
+    values: MatchValues
     time: n.Field
     on_time: bool
-    parts: list[n.Pick | n.Total] = field(default_factory=list)
+    parts: list[n.Pick | n.MatchTotal] = field(default_factory=list)
     fields: list[n.Field] = field(default_factory=list)
 
     def rewrite(self, item: exp.Expr) -> exp.Expr:
@@ -601,7 +603,7 @@ class _Measures:
         return result
 
     def _field(
-        self, part: n.Pick | n.Total, name: str, like: exp.Expr, role: n.Role = n.Role.PLAIN
+        self, part: n.Pick | n.MatchTotal, name: str, like: exp.Expr, role: n.Role = n.Role.PLAIN
     ) -> exp.Expr:
         for known, item in zip(self.parts, self.fields, strict=True):
             if known == part and item.role is role:

@@ -18,7 +18,7 @@ from tidegate.errors import did_you_mean, nearest
 from tidegate.plan.bind.functions import (
     by_arrival,
     misused,
-    orders_by_clock,
+    orders_by_processing_time,
     rename_parameter,
     with_names,
     with_unit,
@@ -39,7 +39,7 @@ from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.suggestions import function_hint
 from tidegate.types import Span
 
-# ---- Constants that a function would refuse at the first row: patterns of dates, time zones.
+# ---- Constants that a function would reject at the first row: patterns of dates, time zones.
 
 Wrong = tuple[exp.Expr, str, str]
 
@@ -130,7 +130,7 @@ def _unknown_zone(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Item:
+class SelectItem:
     """One output column: its name and its expression, resolved."""
 
     name: str
@@ -153,7 +153,7 @@ def is_row_count(call: Any) -> bool:
     )
 
 
-def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[Item]:
+def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[SelectItem]:
     """The columns that a star stands for."""
     star = tree.this if isinstance(tree, exp.Column) else tree
     if star.args.get("replace") or star.args.get("rename"):
@@ -161,7 +161,7 @@ def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[Item]:
         context.report("TG-103", "* REPLACE and * RENAME are not supported", tree, hint)
     path = [part.name for part in tree.parts[:-1]] if isinstance(tree, exp.Column) else []
     if not path:
-        items = [Item(name, merged.copy()) for name, merged in scope.merged.items()]
+        items = [SelectItem(name, merged.copy()) for name, merged in scope.merged.items()]
         for relation in scope.relations:
             known = [item for item in relation.fields if item.name.lower() not in scope.merged]
             items += _all_of(known, tree)
@@ -176,11 +176,11 @@ def star_items(tree: exp.Expr, scope: Scope, context: Context) -> list[Item]:
     return _without(found, tree, star, context)
 
 
-def _all_of(fields: tuple[Field, ...] | list[Field], tree: exp.Expr) -> list[Item]:
-    return [Item(item.name, column(item, tree)) for item in fields]
+def _all_of(fields: tuple[Field, ...] | list[Field], tree: exp.Expr) -> list[SelectItem]:
+    return [SelectItem(item.name, column(item, tree)) for item in fields]
 
 
-def _fields_of_struct(path: list[str], tree: exp.Expr, scope: Scope) -> list[Item] | None:
+def _fields_of_struct(path: list[str], tree: exp.Expr, scope: Scope) -> list[SelectItem] | None:
     """The fields of a column, if its type was declared and is a struct."""
     item = _column(path, scope)
     if item is None or item.type is None:
@@ -189,7 +189,7 @@ def _fields_of_struct(path: list[str], tree: exp.Expr, scope: Scope) -> list[Ite
     if not kind.is_type(exp.DataType.Type.STRUCT):
         return None
     names = [part.name for part in kind.expressions]
-    return [Item(name, struct_path(column(item, tree), [name])) for name in names]
+    return [SelectItem(name, struct_path(column(item, tree), [name])) for name in names]
 
 
 def _column(path: list[str], scope: Scope) -> Field | None:
@@ -211,7 +211,9 @@ def _report_unknown(path: list[str], tree: exp.Expr, scope: Scope, context: Cont
     context.report("TG-301", f"{name}.*: there is no table {name}", tree, hint)
 
 
-def _without(items: list[Item], tree: exp.Expr, star: exp.Expr, context: Context) -> list[Item]:
+def _without(
+    items: list[SelectItem], tree: exp.Expr, star: exp.Expr, context: Context
+) -> list[SelectItem]:
     """* EXCEPT (a, b)."""
     parts = star.args.get("except_") or star.args.get("except") or []
     for part in parts:
@@ -389,7 +391,7 @@ class Resolver:
 
     def _by_arrival(self, node: exp.Window) -> exp.Expr:
         node = by_arrival(node)
-        if not orders_by_clock(node):
+        if not orders_by_processing_time(node):
             return node
         self.context.report(
             "TG-305",
@@ -572,9 +574,9 @@ def _query_in(node: exp.Expr) -> exp.Expr:
 
 def select_items(
     trees: list[exp.Expr], scope: Scope, resolver: Callable[[dict[str, exp.Expr]], Resolver]
-) -> list[Item]:
+) -> list[SelectItem]:
     """The SELECT list with stars expanded; later items may use earlier aliases."""
-    items: list[Item] = []
+    items: list[SelectItem] = []
     aliases: dict[str, exp.Expr] = {}
     if not trees:
         resolver({}).context.report("TG-101", "SELECT needs a column", None, "SELECT * FROM …")
@@ -583,15 +585,15 @@ def select_items(
         if is_star(tree):
             items += star_items(tree, scope, resolving.context)
             continue
-        _refuse_extras(tree, resolving.context)
+        _reject_extras(tree, resolving.context)
         expression = resolving.resolve(tree.unalias())
-        items.append(Item(tree.alias_or_name or to_sql(tree), expression))
+        items.append(SelectItem(tree.alias_or_name or to_sql(tree), expression))
         if isinstance(tree, exp.Alias):
             aliases[tree.alias.lower()] = expression
     return items
 
 
-def _refuse_extras(tree: exp.Expr, context: Context) -> None:
+def _reject_extras(tree: exp.Expr, context: Context) -> None:
     if isinstance(tree, exp.QueryTransform):
         message = "TRANSFORM … USING runs programs of its own, which is not supported"
         context.report("TG-103", message, tree, "register a function on the SparkSession.")

@@ -9,12 +9,12 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.errors import Place, SqlError, TidegateError
+from tidegate.errors import Location, SqlError, TidegateError
 from tidegate.plan import nodes as n
 from tidegate.plan.nodes import Field, Role
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
-from tidegate.sql.statements import Emit
+from tidegate.sql.statements import EmitClause
 from tidegate.types import Span
 
 
@@ -26,7 +26,7 @@ class Context:
     text: str
     file: str | None
     fallback: Span
-    emit: Emit | None = None
+    emit: EmitClause | None = None
     ttl_us: int | None = None
     knows_function: Callable[[str], bool] = lambda name: False
     broken: frozenset[str] = frozenset()
@@ -42,10 +42,10 @@ class Context:
             return name
         return self.fresh(f"{name}_{count}")
 
-    def place(self, node: exp.Expr | Span | None) -> Place:
+    def place(self, node: exp.Expr | Span | None) -> Location:
         span = own_span(node) if isinstance(node, exp.Expr) else node
         span = span or self.fallback
-        return Place(self.text, span.start, span.end, self.file)
+        return Location(self.text, span.start, span.end, self.file)
 
     def report(
         self, code: str, message: str, at: exp.Expr | Span | None, hint: str | None = None
@@ -186,7 +186,7 @@ _IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "alive_id", "left_
 _ID_LISTS = frozenset({"generated", "key"})
 
 # What holds expressions and ids.
-_HOLDERS = (n.Node, n.KeyPair, n.TimeBounds, n.Nearness, n.Pick, n.Total, n.Condition)
+_HOLDERS = (n.Node, n.KeyPair, n.TimeBounds, n.AsofCondition, n.Pick, n.MatchTotal, n.Condition)
 
 Names = Mapping[str, str]
 

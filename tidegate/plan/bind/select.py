@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.group_by import BoundKeys, Grouping, KeyBinder, is_name
-from tidegate.plan.bind.resolve import Item, Resolver, is_row_count, select_items
+from tidegate.plan.bind.resolve import Resolver, SelectItem, is_row_count, select_items
 from tidegate.plan.bind.scope import (
     Context,
     Relation,
@@ -22,7 +22,7 @@ from tidegate.plan.bind.scope import (
 )
 from tidegate.plan.bind.subqueries import (
     as_predicate,
-    refuse_subqueries,
+    reject_subqueries,
     semi_join,
     subqueries_in,
     where_one_row,
@@ -30,10 +30,10 @@ from tidegate.plan.bind.subqueries import (
 )
 from tidegate.plan.bind.tables import Ctes, TableBinder, written_time
 from tidegate.plan.nodes.over import (
-    Looks,
+    WindowFunction,
     closing_field,
     follows_time,
-    looks_of,
+    window_functions_of,
     with_one_time,
     without_time,
 )
@@ -48,8 +48,8 @@ _OF_ONE_COLUMN = ("EXPLODE", "EXPLODE_OUTER")
 
 
 def with_generators_below(
-    context: Context, node: n.Node, items: list[Item], order: list[exp.Expr]
-) -> tuple[n.Node, list[Item], list[exp.Expr]]:
+    context: Context, node: n.Node, items: list[SelectItem], order: list[exp.Expr]
+) -> tuple[n.Node, list[SelectItem], list[exp.Expr]]:
     """The generator of a SELECT list as a node of its own, and columns in its place."""
     places = [place for place, item in enumerate(items) if ex.has_generator(item.expression)]
     if not places:
@@ -69,7 +69,7 @@ def with_generators_below(
             f"FROM … LATERAL VIEW {wrong.lower()}(…) t AS {_names(wrong)}, then select these.",
         )
         return node, items, order
-    refuse_subqueries(context, generator, f"inside {name.lower()}")
+    reject_subqueries(context, generator, f"inside {name.lower()}")
     made = n.Field(
         context.fresh(items[first].name),
         items[first].name,
@@ -83,7 +83,7 @@ def with_generators_below(
         span=own_span(generator),
     )
     reference = column(made, generator)
-    items = [Item(i.name, reference) if at == first else i for at, i in enumerate(items)]
+    items = [SelectItem(i.name, reference) if at == first else i for at, i in enumerate(items)]
     for key in order:
         if key.this.unnest() == generator:
             key.set("this", reference.copy())
@@ -176,7 +176,7 @@ def over_nodes(
     """
     groups: dict[tuple[int, str, str], list[int]] = {}
     for place, function in enumerate(functions):
-        groups.setdefault(_group(looks_of(function), node), []).append(place)
+        groups.setdefault(_group(window_functions_of(function), node), []).append(place)
     for turn, partition, order in list(groups):
         # What could come out at once waits with its neighbours: that is one operator less.
         if turn == _WAITS and (_TIME, partition, order) in groups:
@@ -186,7 +186,7 @@ def over_nodes(
         if turn == _WAITS:
             below = without_time(below)
         elif turn == _TIME:
-            below = with_one_time(below, looks_of(functions[places[0]]))
+            below = with_one_time(below, window_functions_of(functions[places[0]]))
         node = n.Over(
             below + tuple(fields[place] for place in places),
             input=node,
@@ -201,7 +201,7 @@ def over_nodes(
 _TIME, _WINDOW, _WAITS, _WHOLE = range(4)
 
 
-def _group(looks: Looks, node: n.Node) -> tuple[int, str, str]:
+def _group(looks: WindowFunction, node: n.Node) -> tuple[int, str, str]:
     """Functions of a group share a node: along time they also share their order."""
     partition = ", ".join(to_sql(part) for part in looks.partition)
     closes = closing_field(looks.partition, node.fields) is not None
@@ -242,7 +242,7 @@ class SelectBinder:
     subqueries: dict[int, n.Node] = field(default_factory=dict)
 
     def bind(self) -> n.Node:
-        self._refuse_extras()
+        self._reject_extras()
         self.tree = written_out(self.tree, self.context)
         clause = TableBinder(self.context, self.ctes, self.parent, self.bind_query).bind(self.tree)
         self.scope = clause.scope
@@ -285,7 +285,7 @@ class SelectBinder:
         named |= {"current_date", "current_timestamp"}
         return frozenset(item.id for item in self.scope.fields if item.name.lower() not in named)
 
-    def _refuse_extras(self) -> None:
+    def _reject_extras(self) -> None:
         for key, value in self.tree.args.items():
             if value and key not in _HANDLED:
                 what = _CLAUSES.get(key, key.rstrip("_").upper())
@@ -360,7 +360,7 @@ class SelectBinder:
         views = []
         for lateral in self.tree.args.get("laterals") or []:
             generator = self._resolver().resolve(lateral.this)
-            refuse_subqueries(self.context, generator, "in LATERAL VIEW")
+            reject_subqueries(self.context, generator, "in LATERAL VIEW")
             alias = lateral.args.get("alias")
             names = [part.name for part in alias.columns] if alias is not None else []
             names = names or _generated_names(generator)
@@ -383,7 +383,7 @@ class SelectBinder:
 
     def _grouped(
         self, node: n.Node
-    ) -> tuple[n.Node, list[Item], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
+    ) -> tuple[n.Node, list[SelectItem], exp.Expr | None, exp.Expr | None, list[exp.Expr]]:
         """Apply GROUP BY; the expressions that come back are over what it leaves."""
         group = self.tree.args.get("group")
         keys = BoundKeys(node)
@@ -404,11 +404,11 @@ class SelectBinder:
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        refused = group is not None and bool(group.args.get("totals"))
+        rejectd = group is not None and bool(group.args.get("totals"))
         grouping = Grouping(
-            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, refused
+            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, rejectd
         )
-        items = [Item(item.name, grouping.rewrite(item.expression)) for item in items]
+        items = [SelectItem(item.name, grouping.rewrite(item.expression)) for item in items]
         having = grouping.rewrite(having) if having is not None else None
         qualify = grouping.rewrite(qualify) if qualify is not None else None
         order = [grouping.rewrite(key) for key in order]
@@ -419,7 +419,7 @@ class SelectBinder:
         clause = self.tree.args.get(key)
         return self._resolver(aliases).resolve(clause.this) if clause is not None else None
 
-    def _order(self, items: list[Item], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
+    def _order(self, items: list[SelectItem], aliases: dict[str, exp.Expr]) -> list[exp.Expr]:
         """ORDER BY keys: positions and aliases of the SELECT list are allowed."""
         clause = self.tree.args.get("order")
         keys: list[exp.Expr] = []
@@ -446,8 +446,8 @@ class SelectBinder:
         return keys
 
     def _over(
-        self, node: n.Node, items: list[Item], qualify: exp.Expr | None, order: list[exp.Expr]
-    ) -> tuple[n.Node, list[Item], exp.Expr | None, list[exp.Expr]]:
+        self, node: n.Node, items: list[SelectItem], qualify: exp.Expr | None, order: list[exp.Expr]
+    ) -> tuple[n.Node, list[SelectItem], exp.Expr | None, list[exp.Expr]]:
         """Pull functions with OVER out into a node of their own."""
         functions: list[exp.Expr] = []
         fields: list[n.Field] = []
@@ -471,7 +471,7 @@ class SelectBinder:
                     tree.set(key, [pull(v, name) if isinstance(v, exp.Expr) else v for v in value])
             return tree
 
-        items = [Item(item.name, pull(item.expression.copy(), item.name)) for item in items]
+        items = [SelectItem(item.name, pull(item.expression.copy(), item.name)) for item in items]
         qualify = pull(qualify.copy(), "rank") if qualify is not None else None
         order = [pull(key.copy(), "rank") for key in order]
         if not functions:
@@ -489,7 +489,7 @@ class SelectBinder:
         return over, items, qualify, order
 
     def _check_over(self, function: exp.Expr) -> None:
-        refuse_subqueries(self.context, function, "in a function with OVER")
+        reject_subqueries(self.context, function, "in a function with OVER")
         if any(ex.has_over(part) for part in function.iter_expressions()):
             self.context.report(
                 "TG-305",
@@ -498,12 +498,12 @@ class SelectBinder:
                 "compute the inner one in a subquery.",
             )
 
-    def _finish(self, node: n.Node, items: list[Item], order: list[exp.Expr]) -> n.Node:
+    def _finish(self, node: n.Node, items: list[SelectItem], order: list[exp.Expr]) -> n.Node:
         """Projection, DISTINCT, ORDER BY and LIMIT."""
         trees = [*(item.expression for item in items), *order]
         node, trees = with_scalars(self.context, node, trees, self.subqueries)
         trees, order = trees[: len(items)], trees[len(items) :]
-        items = [Item(item.name, tree) for item, tree in zip(items, trees, strict=True)]
+        items = [SelectItem(item.name, tree) for item, tree in zip(items, trees, strict=True)]
         known = by_id(node.fields)
         fields = self._projected(items, known)
         expressions = tuple(item.expression for item in items)
@@ -534,7 +534,7 @@ class SelectBinder:
         )
         return self._distinct_sort_limit(projected, fields, sort_keys, bool(extra))
 
-    def _projected(self, items: list[Item], known: dict[str, n.Field]) -> tuple[n.Field, ...]:
+    def _projected(self, items: list[SelectItem], known: dict[str, n.Field]) -> tuple[n.Field, ...]:
         """The output fields; a column that is only passed on keeps its id."""
         fields: list[n.Field] = []
         taken: set[str] = set()

@@ -39,7 +39,7 @@ def subqueries_in(tree: exp.Expr, bound: Mapping[int, n.Node]) -> list[n.Node]:
     return [bound[part.meta[NUMBER]] for part in tree.walk() if NUMBER in part.meta]
 
 
-def refuse_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
+def reject_subqueries(context: Context, tree: exp.Expr, place: str) -> None:
     """Only conditions and columns can wait for a subquery; an expression elsewhere cannot."""
     for part in ex.own_parts(tree):
         if not isinstance(part, exp.Query):
@@ -206,7 +206,7 @@ def _needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
 
 
 def _stands_alone(context: Context, node: n.Node, asked: Predicate) -> bool:
-    """Refuse what no join can say: outer columns in other places, groups that are always there."""
+    """Reject what no join can say: outer columns in other places, groups that are always there."""
     message, hint = "", "write it as a join in FROM."
     if loose_columns(node):
         message = (
@@ -235,7 +235,7 @@ def _always_there(node: n.Node) -> bool:
 
 
 def _compares_values(context: Context, node: n.Node, right: n.Node, asked: Predicate) -> bool:
-    """Refuse NOT IN of several values that may be NULL: what it means is another thing for each."""
+    """Reject NOT IN of several values that may be NULL: what it means is another thing for each."""
     assert asked.operands is not None, "NOT IN has a left side"
     if len(asked.operands) == 1:
         return True
@@ -348,7 +348,7 @@ def with_scalars(
 ) -> tuple[n.Node, list[exp.Expr]]:
     """The node beside the values of scalar subqueries, and the trees that read them there.
 
-    A subquery that is not the value of one aggregate stays where it is, and is refused later.
+    A subquery that is not the value of one aggregate stays where it is, and is rejectd later.
     """
     values: dict[int, exp.Expr] = {}
     for tree in trees:

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidegate.catalog import objects as cat
 from tidegate.errors import did_you_mean
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.joins import JoinInput, build_join, written_nearness
+from tidegate.plan.bind.joins import JoinInput, build_join, parse_asof_condition
 from tidegate.plan.bind.match import bind_match
 from tidegate.plan.bind.resolve import Resolver
 from tidegate.plan.bind.scope import Context, Relation, Scope, column, referenced, volatile
@@ -201,7 +201,7 @@ class TableBinder:
         clause.scope.relations.append(relation)
         resolver = Resolver(context, clause.scope)
         conditions = [resolver.resolve(part) for part in ex.conjuncts(join.args.get("on"))]
-        self._refuse_aggregates(join)
+        self._reject_aggregates(join)
         how = _how(join)
         conditions += self._using(clause.scope, join, before, relation, how)
         version = join.this.args.get("version")
@@ -209,7 +209,7 @@ class TableBinder:
         if version is not None:
             as_of = self._as_of(version, join, clause.scope)
         match = join.args.get("match_condition")
-        nearest, tolerance = written_nearness(context, join)
+        nearest, tolerance = parse_asof_condition(context, join)
         clause.steps.append(
             JoinStep(
                 node,
@@ -228,7 +228,7 @@ class TableBinder:
             clause.scope.relations.pop()
 
     def _as_of(self, version: exp.Expr, join: exp.Join, scope: Scope) -> exp.Expr | None:
-        """The moment of FOR SYSTEM_TIME AS OF; other kinds of versions are refused."""
+        """The moment of FOR SYSTEM_TIME AS OF; other kinds of versions are rejectd."""
         kinds = (str(version.args.get("this")), str(version.args.get("kind")))
         if kinds != ("TIMESTAMP", "AS OF") or version.expression is None:
             self.context.report(
@@ -240,7 +240,7 @@ class TableBinder:
             return None
         return resolved_time(version.expression, Resolver(self.context, scope))
 
-    def _refuse_aggregates(self, join: exp.Join) -> None:
+    def _reject_aggregates(self, join: exp.Join) -> None:
         for key in ("on", "match_condition"):
             condition = join.args.get(key)
             if condition is None:
@@ -299,7 +299,7 @@ class TableBinder:
 
     def _table(self, node: exp.Expr) -> tuple[n.Node, Relation]:
         alias = node.alias or None
-        self._refuse_extras(node)
+        self._reject_extras(node)
         if isinstance(node, exp.Subquery):
             inner = self._query(node.this, self.ctes)
             return inner, Relation(alias, _renamed(self.context, node, inner.fields))
@@ -320,7 +320,7 @@ class TableBinder:
         self.context.report("TG-103", message, node, hint)
         raise BrokenReference(alias)
 
-    def _refuse_extras(self, node: exp.Expr) -> None:
+    def _reject_extras(self, node: exp.Expr) -> None:
         for key, what in (
             ("pivots", "PIVOT"),
             ("sample", "TABLESAMPLE"),
@@ -350,7 +350,7 @@ class TableBinder:
         return bound, bound.fields
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
-        """Refused; its columns are known, so that nothing else is said of them."""
+        """Rejectd; its columns are known, so that nothing else is said of them."""
         report_values(self.context, node)
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])

@@ -13,13 +13,13 @@ from tidegate.plan.nodes.join import (
     BACKWARD,
     FORWARD,
     NEAREST,
+    AsofCondition,
     Join,
     JoinKind,
     KeyPair,
-    Nearness,
     TimeBounds,
 )
-from tidegate.plan.nodes.match import Condition, Match, Pick, Skip, SkipTo, Total
+from tidegate.plan.nodes.match import Condition, Match, MatchTotal, Pick, Skip, SkipTo
 from tidegate.plan.nodes.over import Over, OverMode, TopN
 from tidegate.plan.nodes.relational import (
     Distinct,
@@ -68,7 +68,7 @@ __all__ = [
     "Limit",
     "LookupScan",
     "Match",
-    "Nearness",
+    "AsofCondition",
     "NoRows",
     "Node",
     "Normalize",
@@ -85,7 +85,7 @@ __all__ = [
     "Sort",
     "TimeBounds",
     "TopN",
-    "Total",
+    "MatchTotal",
     "Unary",
     "Window",
     "WindowKind",

@@ -19,7 +19,7 @@ from tidegate.plan.nodes.base import (
     expiry,
     once,
 )
-from tidegate.sql.statements import Emit as EmitClause
+from tidegate.sql.statements import EmitClause as EmitClause
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind, format_duration
 
@@ -55,14 +55,14 @@ class Window(Unary):
         return "rows of open sessions" if self.makes_sessions else None
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         return self.makes_sessions
 
     @once
     def is_final(self) -> bool:
         return True
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         if self.makes_sessions:
             return self
         end = self.fields[-2]
@@ -93,7 +93,7 @@ class Hold(Unary):
         return f"rows until {'their window closes' if self.spec else 'the watermark passes them'}"
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         return True
 
     def late_rows(self, port: int) -> Node:
@@ -118,7 +118,7 @@ class Aggregate(Unary):
     emit: EmitClause | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
     # Without keys: whether the row of no rows is told, before there are any.
-    from_start: bool = field(default=False, kw_only=True)
+    emits_initial_row: bool = field(default=False, kw_only=True)
 
     @property
     def key_fields(self) -> tuple[Field, ...]:
@@ -142,7 +142,7 @@ class Aggregate(Unary):
         return any(item.closes for item in self.key_fields)
 
     @property
-    def by_clock(self) -> bool:
+    def by_processing_time(self) -> bool:
         """Whether its windows are of processing time."""
         return self.window is not None and self.window.processing_time
 
@@ -167,19 +167,19 @@ class Aggregate(Unary):
     @once
     def state_bound(self) -> str | None:
         below = self.input
-        closes = below.has_watermark or below.bounded or self.by_clock
+        closes = below.has_watermark or below.bounded or self.by_processing_time
         if not self.windowed or not closes:
             return "one entry per group" + expiry(self.ttl_us)
         kept = "key and open session" if self.makes_sessions else "group and open window"
         text = f"one entry per {kept}"
-        if not self.by_clock and not below.has_watermark:
+        if not self.by_processing_time and not below.has_watermark:
             return f"{text}, until the input ends"
-        text += f", until the {'clock' if self.by_clock else 'watermark'} passes its end"
+        text += f", until the {'clock' if self.by_processing_time else 'watermark'} passes its end"
         return text + (f" + {format_duration(self.lateness_us)}" if self.lateness_us else "")
 
     @property
-    def judges_lateness(self) -> bool:
-        return self.windowed and not self.by_clock
+    def drops_late_rows(self) -> bool:
+        return self.windowed and not self.by_processing_time
 
     def late_rows(self, port: int) -> Node:
         return self.grouped_window.input if self.grouped_window is not None else self.input
@@ -189,9 +189,9 @@ class Aggregate(Unary):
         return self.windowed or self.bounded
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         every = self.emit is not None and self.emit.every_us is not None
-        return self.ttl_us is not None or every or self.by_clock
+        return self.ttl_us is not None or every or self.by_processing_time
 
     @property
     def closing_key(self) -> Field | None:

@@ -103,7 +103,7 @@ class Field:
             return self.window.kind is not WindowKind.SESSION
         return self.role is not Role.PLAIN
 
-    def held_back_us(self, fields: Sequence[Field]) -> int | None:
+    def output_watermark_delay_us(self, fields: Sequence[Field]) -> int | None:
         """How much older other times of a row can be than this one, which lets it out.
 
         A row that waits for the end of its window still has its own time, which lies anywhere in
@@ -206,7 +206,7 @@ class Node:
     # What time means to it
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         """Whether the watermark makes rows too late for it."""
         return False
 
@@ -225,11 +225,11 @@ class Node:
         return False
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         """Whether it depends on processing time, so that epochs must come without rows too."""
         return False
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         """The node for EMIT ON WINDOW CLOSE: rows that no operator closes are held below it.
 
         With `by_time` rows keep their event time, and wait for the watermark to pass it even

@@ -36,7 +36,7 @@ class TimeBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Nearness:
+class AsofCondition:
     """Which of the right rows counts: left − right lies in [lower, upper]; an open end is out.
 
     Backward is the largest of the right, forward the smallest, nearest the one least away. With
@@ -83,7 +83,7 @@ class Join(Node):
     as_of_id: str | None = field(default=None, kw_only=True)
     match: exp.Expr | None = field(default=None, kw_only=True)
     # Which row of the right counts in a temporal or ASOF join.
-    nearness: Nearness | None = field(default=None, kw_only=True)
+    asof_condition: AsofCondition | None = field(default=None, kw_only=True)
     # Whether the rows of the right are known to be versions of the keys.
     versioned: bool = field(default=False, kw_only=True)
     # The column of the right that says whether a version is one, or that there is none.
@@ -107,7 +107,7 @@ class Join(Node):
     @property
     def timed(self) -> bool:
         """Whether a temporal or ASOF join compares event times."""
-        near = self.nearness
+        near = self.asof_condition
         return near is not None and all(
             isinstance(tree, exp.Column)
             and any(item.id == tree.name and item.on_time for item in side.fields)
@@ -201,7 +201,7 @@ class Join(Node):
         if self.kind in words:
             return words[self.kind]
         if self.kind is JoinKind.ASOF and self.by_watermark:
-            if self.nearness is not None and not self.nearness.ends:
+            if self.asof_condition is not None and not self.asof_condition.ends:
                 return "rows until the one that matches them is certain, which may be never"
             return "rows until the watermark passes them, and the candidates they can still match"
         if self.ttl_us is not None:
@@ -221,7 +221,7 @@ class Join(Node):
         return both if asks_left else left_us, both if asks_right else right_us
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         return self._by_time
 
     def late_rows(self, port: int) -> Node:
@@ -245,12 +245,12 @@ class Join(Node):
         return timed or self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL)
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         return self.ttl_us is not None and self.kind is not JoinKind.LOOKUP
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         if self.kind is JoinKind.LOOKUP:
-            return replace(self, left=self.left.until_close(by_time))
+            return replace(self, left=self.left.with_emit_on_close(by_time))
         waits = self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
         return replace(self, at_close=True) if waits else self
 

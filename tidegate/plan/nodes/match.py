@@ -39,7 +39,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Total:
+class MatchTotal:
     """An aggregate over the rows of some variables (None: all)."""
 
     call: exp.Expr
@@ -56,7 +56,7 @@ class Condition:
 
     variable: str
     tree: exp.Expr
-    parts: tuple[Pick | Total, ...]
+    parts: tuple[Pick | MatchTotal, ...]
 
     @property
     def trees(self) -> tuple[exp.Expr, ...]:
@@ -92,7 +92,7 @@ class Match(Unary):
     time_id: str = field(kw_only=True)
     pattern: pt.Pattern = field(kw_only=True)
     conditions: tuple[Condition, ...] = field(kw_only=True)
-    measures: tuple[Pick | Total, ...] = field(kw_only=True)
+    measures: tuple[Pick | MatchTotal, ...] = field(kw_only=True)
     skip: Skip = field(default=Skip(), kw_only=True)
     within_us: int | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
@@ -153,7 +153,7 @@ class Match(Unary):
         return f"rows until the watermark passes them; {', '.join(kept)}"
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         return True
 
     @once
@@ -165,14 +165,14 @@ class Match(Unary):
         return True
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         """Rows wait here anyway; what changes below may become final there."""
         if self.input.changelog is APPEND:
             return self
-        return self.with_inputs(self.input.until_close(by_time))
+        return self.with_inputs(self.input.with_emit_on_close(by_time))
 
     @property
     def kept_expressions(self) -> tuple[exp.Expr, ...] | None:

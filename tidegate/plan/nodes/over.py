@@ -31,7 +31,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Looks:
+class WindowFunction:
     """One function: its name, the call without OVER, and where it looks."""
 
     name: str
@@ -98,7 +98,7 @@ class Looks:
         return self.by_rows is None or self.start.value is None
 
 
-def looks_of(window: exp.Expr) -> Looks:
+def window_functions_of(window: exp.Expr) -> WindowFunction:
     call, ignores = window.this, False
     while isinstance(call, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
         ignores = ignores or isinstance(call, exp.IgnoreNulls)
@@ -106,14 +106,14 @@ def looks_of(window: exp.Expr) -> Looks:
     name = ex.call_name(call) or ""
     spec, ordered = window.args.get("spec"), window.args.get("order") is not None
     if name in NO_FRAME:
-        return Looks(name, call, window, ignores, None, Bound(None), Bound(0))
+        return WindowFunction(name, call, window, ignores, None, Bound(None), Bound(0))
     if spec is None:
         # What is equal in order to the current row is in the frame.
         end = Bound(0 if ordered else None)
-        return Looks(name, call, window, ignores, False, Bound(None), end)
+        return WindowFunction(name, call, window, ignores, False, Bound(None), end)
     start, end = _bound(spec, "start"), _bound(spec, "end")
     by_rows = str(spec.args.get("kind")).upper() == "ROWS"
-    return Looks(name, call, window, ignores, by_rows, start, end)
+    return WindowFunction(name, call, window, ignores, by_rows, start, end)
 
 
 def _bound(spec: exp.Expr, which: str) -> Bound:
@@ -163,8 +163,8 @@ class Over(Unary):
     ttl_us: int | None = field(default=None, kw_only=True)
 
     @once
-    def looks(self) -> tuple[Looks, ...]:
-        return tuple(looks_of(function) for function in self.functions)
+    def looks(self) -> tuple[WindowFunction, ...]:
+        return tuple(window_functions_of(function) for function in self.functions)
 
     @property
     def partition(self) -> tuple[exp.Expr, ...]:
@@ -251,7 +251,7 @@ class Over(Unary):
         return f"{' and '.join(parts)} per partition" + (ends or expiry(self.ttl_us))
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         return self.mode in (OverMode.TIME, OverMode.WINDOW) or (
             self.mode is OverMode.CHANGES and self.closing_field is not None
         )
@@ -262,17 +262,17 @@ class Over(Unary):
 
     @property
     def needs_watermark(self) -> bool:
-        return self.judges_lateness
+        return self.drops_late_rows
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         """Rows wait here anyway; what changes below may become final there."""
         if self.input.changelog is APPEND:
             return self
-        return self.with_inputs(self.input.until_close(by_time))
+        return self.with_inputs(self.input.with_emit_on_close(by_time))
 
     @property
     def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
@@ -283,7 +283,7 @@ def _rows(count: int) -> str:
     return "row" if count == 1 else f"{count} rows"
 
 
-def time_of(looks: Looks, fields: tuple[Field, ...]) -> Field | None:
+def time_of(looks: WindowFunction, fields: tuple[Field, ...]) -> Field | None:
     """The event time by which a function is ordered first, upwards."""
     first = looks.order[0] if looks.order else None
     target = first.this if isinstance(first, exp.Ordered) else first
@@ -293,7 +293,7 @@ def time_of(looks: Looks, fields: tuple[Field, ...]) -> Field | None:
     return next((item for item in fields if item.id == target.name and item.on_time), None)
 
 
-def follows_time(looks: Looks, fields: tuple[Field, ...]) -> bool:
+def follows_time(looks: WindowFunction, fields: tuple[Field, ...]) -> bool:
     """Whether the watermark makes what a function says about a row final."""
     return time_of(looks, fields) is not None and not looks.needs_whole_partition
 
@@ -306,7 +306,7 @@ def closing_field(partition: tuple[exp.Expr, ...], fields: tuple[Field, ...]) ->
     return next(iter([*ends, *closing]), None)
 
 
-def with_one_time(fields: tuple[Field, ...], looks: Looks) -> tuple[Field, ...]:
+def with_one_time(fields: tuple[Field, ...], looks: WindowFunction) -> tuple[Field, ...]:
     """Columns of rows that wait for one event time: another one may be older, and would be late."""
     time = time_of(looks, fields)
     return tuple(
@@ -412,7 +412,7 @@ class TopN(Unary):
         return f"{rows} of each partition" + expiry(self.ttl_us)
 
     @property
-    def judges_lateness(self) -> bool:
+    def drops_late_rows(self) -> bool:
         closes = self.deduplicates and self.closing_key is not None
         return self.windowed or self.at_close or closes
 
@@ -422,13 +422,13 @@ class TopN(Unary):
 
     @property
     def needs_watermark(self) -> bool:
-        return self.judges_lateness
+        return self.drops_late_rows
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         return replace(self, at_close=self.windowed or self.first_by_time is not None)
 
     @property

@@ -21,7 +21,7 @@ from tidegate.plan.nodes.base import (
     once,
     rows_kept,
 )
-from tidegate.sql.statements import Emit as EmitClause
+from tidegate.sql.statements import EmitClause as EmitClause
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
@@ -69,7 +69,7 @@ class Scan(Leaf):
         names = {name.lower() for name in self.source.primary_key}
         return tuple(item.id for item in self.fields if item.name.lower() in names) or None
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         if not by_time or self.source.watermark is None:
             return self
         name = self.source.watermark.column.lower()
@@ -103,14 +103,14 @@ class LookupScan(Leaf):
 
 @dataclass(frozen=True, eq=False)
 class NoRows(Leaf):
-    """Stands where something was refused, or is put in later. It never runs."""
+    """Stands where something was rejectd, or is put in later. It never runs."""
 
 
 # ---- Steps that look at one row at a time and keep nothing.
 
 
 @dataclass(frozen=True, eq=False)
-class Step(Unary):
+class StatelessNode(Unary):
     """A node that hands rows on as they come."""
 
     @once
@@ -127,7 +127,7 @@ class Step(Unary):
 
 
 @dataclass(frozen=True, eq=False)
-class Inlined(Step):
+class Inlined(StatelessNode):
     """Another stream, put in place of its name."""
 
     name: str = field(kw_only=True)
@@ -137,7 +137,7 @@ class Inlined(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Step):
+class Filter(StatelessNode):
     condition: exp.Expr = field(kw_only=True)
     subqueries: tuple[Node, ...] = field(default=(), kw_only=True)
 
@@ -149,16 +149,16 @@ class Filter(Step):
     def only_drops_rows(self) -> bool:
         return True
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         """A row that is dropped does not wait, and is not late."""
-        below = self.input.until_close(by_time)
+        below = self.input.with_emit_on_close(by_time)
         if isinstance(below, Hold):
             return replace(below, input=self.with_inputs(below.input))
         return self.with_inputs(below)
 
 
 @dataclass(frozen=True, eq=False)
-class Project(Step):
+class Project(StatelessNode):
     """Computes each output field from the input; `expressions` line up with `fields`."""
 
     expressions: tuple[exp.Expr, ...] = field(kw_only=True)
@@ -188,8 +188,8 @@ class Project(Step):
             return None
         return tuple(kept[item.id] for item in held)
 
-    def until_close(self, by_time: bool) -> Node:
-        return self.with_inputs(self.input.until_close(by_time))
+    def with_emit_on_close(self, by_time: bool) -> Node:
+        return self.with_inputs(self.input.with_emit_on_close(by_time))
 
 
 def _told_by(item: Field, held: list[Field], lost: list[Field]) -> bool:
@@ -207,7 +207,7 @@ def _told_by(item: Field, held: list[Field], lost: list[Field]) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Explode(Step):
+class Explode(StatelessNode):
     """LATERAL VIEW: every input row once per row of a generator function."""
 
     generator: exp.Expr = field(kw_only=True)
@@ -223,12 +223,12 @@ class Explode(Step):
         """Nothing tells the rows of one array apart."""
         return None
 
-    def until_close(self, by_time: bool) -> Node:
-        return self.with_inputs(self.input.until_close(by_time))
+    def with_emit_on_close(self, by_time: bool) -> Node:
+        return self.with_inputs(self.input.with_emit_on_close(by_time))
 
 
 @dataclass(frozen=True, eq=False)
-class Emit(Step):
+class Emit(StatelessNode):
     """The root of a stream: when its rows come out."""
 
     clause: EmitClause | None = field(kw_only=True)
@@ -307,14 +307,14 @@ class SetOperation(Node):
         return not bounded and any(item.closes for item in self.fields)
 
     @property
-    def reads_clock(self) -> bool:
+    def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         """Rows of all members wait for the smallest of their watermarks, where they tell a time."""
         if not self.union_all:
             return self
-        members = [member.until_close(by_time) for member in self.members]
+        members = [member.with_emit_on_close(by_time) for member in self.members]
         held = [_hold_of(member) for member in members]
         end = _end_for_all(self.fields, held)
         if end is None:
@@ -364,7 +364,7 @@ class Distinct(Unary):
         return self.has_time and (self.ttl_us is None or self.at_close)
 
     @property
-    def by_clock(self) -> bool:
+    def by_processing_time(self) -> bool:
         return any(item.window_by_clock for item in self.fields)
 
     @once
@@ -381,8 +381,8 @@ class Distinct(Unary):
         return rows_kept(self, self.ttl_us)
 
     @property
-    def judges_lateness(self) -> bool:
-        return self.timed and not self.by_clock
+    def drops_late_rows(self) -> bool:
+        return self.timed and not self.by_processing_time
 
     @once
     def is_final(self) -> bool:
@@ -393,13 +393,13 @@ class Distinct(Unary):
         return self.ttl_us is None and self.has_time
 
     @property
-    def reads_clock(self) -> bool:
-        return self.ttl_us is not None or self.by_clock
+    def needs_processing_time(self) -> bool:
+        return self.ttl_us is not None or self.by_processing_time
 
-    def until_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_time: bool) -> Node:
         if self.has_time:
             return replace(self, at_close=True)
-        return self.with_inputs(self.input.until_close(by_time))
+        return self.with_inputs(self.input.with_emit_on_close(by_time))
 
 
 # ---- Upserts to changes.

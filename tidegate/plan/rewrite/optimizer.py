@@ -1,7 +1,7 @@
 """Rules that make a plan cheaper and keep its rows: filters go down, unneeded columns go away.
 
 They work on plans that the rules of `tidegate.plan.rewrite.semantics` have given their meaning and that were
-validated, so no refusal depends on them. One rule a file; rule, file and golden share a name. The
+validated, so no rejection depends on them. One rule a file; rule, file and golden share a name. The
 columns of a plan keep their ids, and no rule makes a new one.
 """
 

@@ -231,8 +231,8 @@ class _Pruner:
         asked = needed | _used(trees)
         if node.bounds is not None:
             asked |= {node.bounds.left_id, node.bounds.right_id}
-        if node.nearness is not None:
-            asked |= _used([node.nearness.left, node.nearness.right])
+        if node.asof_condition is not None:
+            asked |= _used([node.asof_condition.left, node.asof_condition.right])
         if node.alive_id is not None:
             asked |= {node.alive_id}
         left = self._side(node, 0, asked)

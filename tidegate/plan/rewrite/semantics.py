@@ -175,7 +175,7 @@ def join_with_one_row(node: n.Node) -> n.Node:
     Of a temporal join the version is picked first, and then the condition asked; of an ASOF join
     the condition says which rows of the right can be picked.
     """
-    if not isinstance(node, n.Join) or node.nearness is None or node.versioned:
+    if not isinstance(node, n.Join) or node.asof_condition is None or node.versioned:
         return node
     if node.kind is n.JoinKind.TEMPORAL:
         return _temporal(node)
@@ -184,7 +184,7 @@ def join_with_one_row(node: n.Node) -> n.Node:
 
 def _temporal(node: n.Join) -> n.Node:
     versions = versions_of(node.right)
-    if versions is None or node.nearness is None:
+    if versions is None or node.asof_condition is None:
         return node
     pairs = {}
     others = []
@@ -204,8 +204,8 @@ def _temporal(node: n.Join) -> n.Node:
         alive_id=versions.alive,
         equal=tuple(pairs.values()),
         residual=None,
-        nearness=replace(
-            node.nearness,
+        asof_condition=replace(
+            node.asof_condition,
             right=column(versions.rows.field(versions.time)),
             first=versions.first,
         ),
@@ -489,7 +489,7 @@ def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
 
 
 def union_is_distinct(node: n.Node) -> n.Node:
-    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be refused."""
+    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be rejectd."""
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
     forgets = node.ttl_us is not None or any(item.closes for item in node.fields)
@@ -506,7 +506,7 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
     by_time = any(item.on_time for item in node.fields)
-    return replace(node, input=first_along_time(node.input).until_close(by_time))
+    return replace(node, input=first_along_time(node.input).with_emit_on_close(by_time))
 
 
 def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
@@ -557,7 +557,7 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
     return True
 
 
-def rows_of_no_rows(node: n.Node) -> n.Node:
+def emit_empty_aggregate(node: n.Node) -> n.Node:
     """A join sees the one row of an aggregate without keys from the first epoch on."""
     if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
         return node
@@ -567,7 +567,7 @@ def rows_of_no_rows(node: n.Node) -> n.Node:
 def _from_start(node: n.Node) -> n.Node:
     if isinstance(node, n.Aggregate):
         always = not node.keys and node.window is None
-        return replace(node, from_start=True) if always else node
+        return replace(node, emits_initial_row=True) if always else node
     if not isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
         return node
     below = _from_start(node.input)
@@ -615,7 +615,7 @@ SHAPES: tuple[Rule, ...] = (
 )
 CHANGES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
-    rows_of_no_rows,
+    emit_empty_aggregate,
     changes_of_streams_below,
     normalize_upserts,
     join_with_one_row,

@@ -13,15 +13,15 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidegate.columns import (
     ARRIVAL_FILE,
     ARRIVAL_ROW,
+    CONTROL,
+    EVENT_TIME,
     LETTER_COLUMNS,
-    LIVE,
-    MARK,
     NOW,
     ORIGIN,
-    SIDE,
+    SELECTED,
 )
 from tidegate.physical.planner import ScanPlan
-from tidegate.spark.tasks.protocol import OrderPlace, Sides, note_bytes
+from tidegate.spark.tasks.protocol import ControlMessages, EpochSpecStore, report_bytes
 from tidegate.spark.tasks.shuffle import Batches
 from tidegate.sql.quoting import quoted
 from tidegate.state.codec import table_from_bytes
@@ -31,7 +31,7 @@ _NOW = "_tg_late_now"
 
 
 @dataclass(frozen=True)
-class LateRows:
+class LateRowsFrame:
     """The rows of a stream and, turned off, its late ones in columns of their own.
 
     `schema` has these columns by the names they have in the late stream.
@@ -50,8 +50,8 @@ def with_late(
     late: pa.Schema,
     names: tuple[str, ...],
     readers: tuple[str, ...],
-    place: OrderPlace,
-) -> LateRows:
+    place: EpochSpecStore,
+) -> LateRowsFrame:
     """Late rows as rows of columns of their own, so that SQL can be made of them.
 
     Each reader is told how many came, by a note among the rows of the stream itself.
@@ -66,12 +66,12 @@ def with_late(
         now_us = place.read().now_us
         count = 0
         for batch in batches:
-            sides = Sides()
-            sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
+            control = ControlMessages()
+            control.add(pa.chunked_array([batch.column(batch.schema.get_field_index(CONTROL))]))
             own = dict(zip(batch.schema.names, batch.columns, strict=True))
             own[IS_LATE] = pa.repeat(pa.scalar(False), batch.num_rows)
             yield filled(own, batch.num_rows, whole)
-            for data in sides.late:
+            for data in control.late:
                 for rows in table_from_bytes(data, late).to_batches():
                     count += rows.num_rows
                     known = dict(zip((f.name for f in fields), rows.columns, strict=True))
@@ -81,18 +81,18 @@ def with_late(
 
     kinds = zip(names, late, strict=True)
     schema = pa.schema([pa.field(name, field.type) for name, field in kinds])
-    return LateRows(frame.mapInArrow(unpack, from_arrow_schema(whole)), schema)
+    return LateRowsFrame(frame.mapInArrow(unpack, from_arrow_schema(whole)), schema)
 
 
-def late_scan(scan: ScanPlan, late: LateRows) -> DataFrame:
+def late_scan(scan: ScanPlan, late: LateRowsFrame) -> DataFrame:
     """The late rows of another stream for a stage: its columns by id, and the hidden ones.
 
     They have no watermark: they come behind that of the stream they were too late for.
     """
     own = {name.lower(): column for name, column in zip(late.schema.names, late.own, strict=True)}
     columns = [f"{own[item.name.lower()]} AS {quoted(item.id)}" for item in scan.node.fields]
-    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {MARK}"]
-    hidden += [f"true AS {LIVE}", f"CAST(NULL AS BINARY) AS {SIDE}"]
+    hidden = [f"{scan.index} AS {ORIGIN}", f"CAST(NULL AS BIGINT) AS {EVENT_TIME}"]
+    hidden += [f"true AS {SELECTED}", f"CAST(NULL AS BINARY) AS {CONTROL}"]
     if scan.arrival:
         hidden += [f"'' AS {ARRIVAL_FILE}", f"0L AS {ARRIVAL_ROW}"]
     if scan.clocked:
@@ -103,15 +103,15 @@ def late_scan(scan: ScanPlan, late: LateRows) -> DataFrame:
 def _turned_off(count: int, now_us: int) -> dict[str, Any]:
     return {
         IS_LATE: pa.repeat(pa.scalar(True), count),
-        LIVE: pa.repeat(pa.scalar(False), count),
+        SELECTED: pa.repeat(pa.scalar(False), count),
         _NOW: pa.repeat(pa.scalar(now_us, pa.int64()), count),
     }
 
 
 def _told(readers: tuple[str, ...], count: int, whole: pa.Schema) -> pa.RecordBatch:
-    note = note_bytes({"streams": readers, "rows": count})
+    report = report_bytes({"streams": readers, "rows": count})
     off = pa.array([False])
-    return filled({SIDE: pa.array([note], pa.binary()), LIVE: off, IS_LATE: off}, 1, whole)
+    return filled({CONTROL: pa.array([report], pa.binary()), SELECTED: off, IS_LATE: off}, 1, whole)
 
 
 def filled(given: dict[str, Any], count: int, whole: pa.Schema) -> pa.RecordBatch:
@@ -140,13 +140,13 @@ def with_failed(frame: DataFrame) -> DataFrame:
 
     def unpack(batches: Batches) -> Batches:
         for batch in batches:
-            sides = Sides()
-            sides.add(pa.chunked_array([batch.column(batch.schema.get_field_index(SIDE))]))
+            control = ControlMessages()
+            control.add(pa.chunked_array([batch.column(batch.schema.get_field_index(CONTROL))]))
             known = dict(zip(batch.schema.names, batch.columns, strict=True))
             known[IS_FAILED] = pa.repeat(pa.scalar(False), batch.num_rows)
             yield filled(known, batch.num_rows, whole)
-            if sides.failed:
-                yield filled(_letters(sides.failed), len(sides.failed), whole)
+            if control.failed:
+                yield filled(_letters(control.failed), len(control.failed), whole)
 
     return frame.mapInArrow(unpack, from_arrow_schema(whole))
 
@@ -158,5 +158,5 @@ def _letters(failed: list[bytes]) -> dict[str, pa.Array]:
         for own, name in zip(FAILED_OWN, LETTER_COLUMNS, strict=True)
     }
     columns[IS_FAILED] = pa.repeat(pa.scalar(True), len(letters))
-    columns[LIVE] = pa.repeat(pa.scalar(False), len(letters))
+    columns[SELECTED] = pa.repeat(pa.scalar(False), len(letters))
     return columns

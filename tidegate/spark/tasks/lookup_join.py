@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import LIVE
-from tidegate.operators.join.lookup_results import Found, listed
-from tidegate.spark.tasks.protocol import OrderPlace, keep_what_is_loaded
+from tidegate.columns import SELECTED
+from tidegate.operators.join.lookup_results import LookupResult, listed
+from tidegate.spark.tasks.protocol import EpochSpecStore, keep_what_is_loaded
 from tidegate.spark.tasks.shuffle import Batches
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import Answers, LookupReader
+    from tidegate.connectors.base import LookupReader, LookupReaderFactory
 
 
 @dataclass(frozen=True)
@@ -24,29 +24,29 @@ class EnrichSpec:
     """A lookup as tasks know it: the name of its table in orders, and the columns of its keys."""
 
     table: str
-    reader: LookupReader
+    reader: LookupReaderFactory
     keys: tuple[str, ...]
     # What comes out: the columns that pass by, and the rows that were found.
     output: pa.Schema
 
 
-def enriching(spec: EnrichSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+def enriching(spec: EnrichSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def enrich(batches: Batches) -> Batches:
-        order = place.read()
-        answers: Answers | None = None
+        epoch_spec = place.read()
+        answers: LookupReader | None = None
         for batch in batches:
             if answers is None:
-                answers = spec.reader.open(order.lookups.get(spec.table), order.now_us)
+                answers = spec.reader.open(epoch_spec.lookups.get(spec.table), epoch_spec.now_us)
             yield _enriched(spec, batch, answers)
         keep_what_is_loaded()
 
     return enrich
 
 
-def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
-    asks = batch.column(LIVE)
+def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: LookupReader) -> pa.RecordBatch:
+    asks = batch.column(SELECTED)
     for key in spec.keys:
         asks = pc.and_(asks, pc.is_valid(batch.column(key)))
     asked = np.flatnonzero(asks.to_numpy(zero_copy_only=False))
@@ -60,8 +60,8 @@ def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: Answers) -> pa.R
     )
 
 
-def _nothing(kind: pa.DataType) -> Found:
+def _nothing(kind: pa.DataType) -> LookupResult:
     rows = kind.value_type
     empty = [pa.array([], rows.field(place).type) for place in range(rows.num_fields)]
     names = [rows.field(place).name for place in range(rows.num_fields)]
-    return Found(pa.table(empty, names=names), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return LookupResult(pa.table(empty, names=names), np.zeros(0, np.int64), np.zeros(0, np.int64))

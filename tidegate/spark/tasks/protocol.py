@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.columns import LETTER
-from tidegate.operators.watermark import Tick, decode_ticks, encode_ticks
+from tidegate.operators.watermark import WatermarkUpdate, decode_updates, encode_updates
 from tidegate.storage import open_store
 
 
 @dataclass(frozen=True)
-class Order:
+class EpochSpec:
     """What the tasks of one epoch need to know."""
 
     generation: int
@@ -29,9 +29,9 @@ class Order:
     # Whether this is the end of all input: no row comes after it.
     ends: bool = False
     # By source: what each task reads of it.
-    shares: dict[str, list[list[Any]]] = field(default_factory=dict)
+    splits: dict[str, list[list[Any]]] = field(default_factory=dict)
     # By operator and key group: where the state is.
-    heads: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    state_handles: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     # By lookup table: what tasks must know to see it as it is in this epoch.
     lookups: dict[str, Any] = field(default_factory=dict)
     # By source: how many partitions it has, where each has a watermark of its own.
@@ -44,19 +44,19 @@ class Order:
 
 
 @dataclass(frozen=True)
-class OrderPlace:
+class EpochSpecStore:
     """Where a driver leaves its orders. Each driver has its own place, so that one that should be
     dead cannot speak to the tasks of another."""
 
     uri: str
     name: str
 
-    def write(self, order: Order) -> None:
-        text = json.dumps(asdict(order), separators=(",", ":"))
+    def write(self, epoch_spec: EpochSpec) -> None:
+        text = json.dumps(asdict(epoch_spec), separators=(",", ":"))
         open_store(self.uri).put(self.name, text.encode(), durable=False)
 
-    def read(self) -> Order:
-        return Order(**json.loads(open_store(self.uri).get(self.name)))
+    def read(self) -> EpochSpec:
+        return EpochSpec(**json.loads(open_store(self.uri).get(self.name)))
 
     def forget(self) -> None:
         open_store(self.uri).delete([self.name])
@@ -94,34 +94,34 @@ def task_number() -> int:
 # It travels in a column of its own, as bytes whose first one says what it is. Ticks of an operator go
 # to the operator above it, everything else through all stages up to the sinks of the stream.
 
-TICKS = b"T"
-NOTE = b"N"
+WATERMARKS = b"T"
+REPORT = b"N"
 _LATE, _LETTER = b"L", LETTER.encode()
 
-Note = dict[str, Any]
+TaskReport = dict[str, Any]
 
 
-def note_bytes(note: Note) -> bytes:
-    return NOTE + json.dumps(note, separators=(",", ":")).encode()
+def report_bytes(report: TaskReport) -> bytes:
+    return REPORT + json.dumps(report, separators=(",", ":")).encode()
 
 
 def late_bytes(rows: bytes) -> bytes:
     return _LATE + rows
 
 
-def tick_bytes(*ticks: Tick) -> bytes:
-    return TICKS + encode_ticks(ticks)
+def watermark_bytes(*updates: WatermarkUpdate) -> bytes:
+    return WATERMARKS + encode_updates(updates)
 
 
 @dataclass
-class Sides:
+class ControlMessages:
     """What came by, sorted by kind."""
 
-    notes: list[bytes] = field(default_factory=list)
+    reports: list[bytes] = field(default_factory=list)
     late: list[bytes] = field(default_factory=list)
     # Dead letters: rows on which an expression failed, as JSON.
     failed: list[bytes] = field(default_factory=list)
-    ticks: list[Tick] = field(default_factory=list)
+    updates: list[WatermarkUpdate] = field(default_factory=list)
     size: int = 0
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -130,12 +130,12 @@ class Sides:
         self.size += column.nbytes
         for item in column.drop_null().to_pylist():
             kind, content = item[:1], item[1:]
-            if kind == TICKS:
-                self.ticks += decode_ticks(content)
+            if kind == WATERMARKS:
+                self.updates += decode_updates(content)
             else:
-                {NOTE: self.notes, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
+                {REPORT: self.reports, _LATE: self.late, _LETTER: self.failed}[kind].append(content)
 
     def passing(self) -> list[bytes]:
         """What goes on to the sinks, as it came."""
-        kinds = ((NOTE, self.notes), (_LATE, self.late), (_LETTER, self.failed))
+        kinds = ((REPORT, self.reports), (_LATE, self.late), (_LETTER, self.failed))
         return [kind + content for kind, contents in kinds for content in contents]

@@ -18,39 +18,39 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidegate.columns import (
     ARRIVAL,
-    BAD_MARK,
     BAD_RECORD,
-    LIVE,
-    MARK,
+    CONTROL,
+    EVENT_TIME,
+    INVALID_TIME,
     NOW,
     ORIGIN,
     PARTITION,
     PARTITION_SHIFT,
-    SIDE,
+    SELECTED,
 )
 from tidegate.operators.vectorized import Vector, VectorFailed, VectorStage
-from tidegate.operators.watermark import UNHEARD_US, Tick
+from tidegate.operators.watermark import UNHEARD_US, WatermarkUpdate
 from tidegate.spark.tasks.protocol import (
-    NOTE,
-    Order,
-    OrderPlace,
+    REPORT,
+    EpochSpec,
+    EpochSpecStore,
     keep_what_is_loaded,
-    note_bytes,
+    report_bytes,
     task_number,
-    tick_bytes,
+    watermark_bytes,
 )
 from tidegate.spark.tasks.shuffle import (
     BYTES_TO_SEND,
     PASSING,
     Batches,
-    Packer,
-    PackSpec,
+    ShuffleSpec,
+    ShuffleWriter,
     packed_rows,
 )
 from tidegate.spark.tasks.sink_write import Staging, StagingSpec
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import Read, ShareReader
+    from tidegate.connectors.base import Read, SplitReader
 
 
 # ---- Sources that tasks read and judge themselves: no row goes to Spark's SQL and back.
@@ -67,7 +67,7 @@ class DirectScan:
     """How tasks read a source for a stream; `columns` are those of the scan."""
 
     read: Read
-    reader: ShareReader
+    reader: SplitReader
     # The stream and the source, in lower case.
     place: tuple[str, str]
     # Who is told how many records there were.
@@ -82,21 +82,21 @@ class DirectScan:
     partitioned: bool = False
 
     @property
-    def share(self) -> str:
+    def split(self) -> str:
         """Its name in orders."""
         return "/".join(self.place)
 
     @property
     def hidden(self) -> tuple[str, ...]:
         """What goes to an operator besides columns: one origin alone need not be told."""
-        return (*([ORIGIN] if self.partitioned else []), MARK, LIVE, SIDE)
+        return (*([ORIGIN] if self.partitioned else []), EVENT_TIME, SELECTED, CONTROL)
 
-    def partitions_of(self, order: Order) -> list[Tick]:
+    def partitions_of(self, epoch_spec: EpochSpec) -> list[WatermarkUpdate]:
         """The partitions that have watermarks of their own, before anything came of them."""
         if not self.partitioned:
             return []
-        partitions = range(order.partitions.get(self.share, 0))
-        return [Tick(self.index, number, UNHEARD_US) for number in partitions]
+        partitions = range(epoch_spec.partitions.get(self.split, 0))
+        return [WatermarkUpdate(self.index, number, UNHEARD_US) for number in partitions]
 
     def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
         """The columns of the scan, and hidden ones, of records and what they were found to be."""
@@ -108,9 +108,9 @@ class DirectScan:
             raise VectorFailed(str(error)) from None
         hidden: dict[str, Any] = {
             ORIGIN: self._origin(batch),
-            MARK: mark,
-            LIVE: pa.repeat(pa.scalar(True), count) if bad is None else pc.invert(bad),
-            SIDE: pa.nulls(count, pa.binary()),
+            EVENT_TIME: mark,
+            SELECTED: pa.repeat(pa.scalar(True), count) if bad is None else pc.invert(bad),
+            CONTROL: pa.nulls(count, pa.binary()),
             NOW: pa.repeat(pa.scalar(now_us, pa.int64()), count),
         }
         hidden |= {name: batch.column(name) for name in ARRIVAL if name in batch.schema.names}
@@ -148,7 +148,7 @@ class DirectScan:
         bad = found[0]
         for test in found[1:]:
             bad = pc.or_(bad, test)
-        return pc.if_else(bad, pa.scalar(BAD_MARK, pa.int64()), mark), bad
+        return pc.if_else(bad, pa.scalar(INVALID_TIME, pa.int64()), mark), bad
 
 
 def _array(value: Any, count: int) -> pa.Array:
@@ -167,7 +167,7 @@ class Taker(Protocol):
     def add(self, batch: pa.RecordBatch) -> Batches:
         """Take in rows; what has become too much to hold is sent."""
 
-    def tell(self, note: bytes) -> None:
+    def tell(self, report: bytes) -> None:
         """Pass a note on to the driver."""
 
     def finish(self) -> Batches:
@@ -180,16 +180,16 @@ class ReadPort:
 
     scan: DirectScan
     stage: VectorStage
-    pack: PackSpec
+    pack: ShuffleSpec
 
     @property
     def hidden(self) -> tuple[str, ...]:
         return self.scan.hidden
 
-    def taker(self, order: Order, tasks: Sequence[int], limit: int) -> Taker:
-        packer = Packer(self.pack, task_number(), order, limit)
-        packer.ticks += self.scan.partitions_of(order) if 0 in tasks else []
-        return packer
+    def taker(self, epoch_spec: EpochSpec, tasks: Sequence[int], limit: int) -> Taker:
+        shuffle_writer = ShuffleWriter(self.pack, task_number(), epoch_spec, limit)
+        shuffle_writer.updates += self.scan.partitions_of(epoch_spec) if 0 in tasks else []
+        return shuffle_writer
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,14 @@ class ReadStream:
     staging: StagingSpec
     # The operator by which its notes go to the driver; None if they go there themselves.
     by: int | None = None
-    hidden = (ORIGIN, MARK, LIVE, SIDE)
+    hidden = (ORIGIN, EVENT_TIME, SELECTED, CONTROL)
 
-    def taker(self, order: Order, tasks: Sequence[int], limit: int) -> Taker:
-        return _Stager(Staging(self.staging, order, task_number()), self.by)
+    def taker(self, epoch_spec: EpochSpec, tasks: Sequence[int], limit: int) -> Taker:
+        return _SinkBuffer(Staging(self.staging, epoch_spec, task_number()), self.by)
 
 
 @dataclass
-class _Stager:
+class _SinkBuffer:
     work: Staging
     by: int | None
 
@@ -216,16 +216,18 @@ class _Stager:
         self.work.add(pa.Table.from_batches([batch]))
         return iter(())
 
-    def tell(self, note: bytes) -> None:
-        self.work.sides.notes.append(note[1:])
+    def tell(self, report: bytes) -> None:
+        self.work.control.reports.append(report[1:])
 
     def finish(self) -> Batches:
-        notes = self.work.notes()
+        reports = self.work.reports()
         if self.by is None:
-            yield notes
+            yield reports
             return
-        listed = [NOTE + note for note in notes.column("note").to_pylist()]
-        yield packed_rows(self.by, task_number(), 0, b"", [(0, PASSING, note) for note in listed])
+        listed = [REPORT + report for report in reports.column("note").to_pylist()]
+        yield packed_rows(
+            self.by, task_number(), 0, b"", [(0, PASSING, report) for report in listed]
+        )
 
 
 Reader = ReadPort | ReadStream
@@ -235,40 +237,40 @@ Reader = ReadPort | ReadStream
 class ReadRange:
     """A range of a source, read once for all who want it."""
 
-    reader: ShareReader
+    reader: SplitReader
     readers: tuple[Reader, ...]
 
-    def run(self, order: Order, tasks: Sequence[int]) -> Batches:
+    def run(self, epoch_spec: EpochSpec, tasks: Sequence[int]) -> Batches:
         """Read the shares of some tasks, and give everybody the rows that it wants."""
         limit = max(BYTES_TO_SEND // len(self.readers), _LEAST_BYTES)
-        takers = [(each, each.taker(order, tasks, limit)) for each in self.readers]
+        takers = [(each, each.taker(epoch_spec, tasks, limit)) for each in self.readers]
         first = self.readers[0].scan
-        shares = order.shares.get(first.share, [])
+        splits = epoch_spec.splits.get(first.split, [])
         for task in tasks:
             records = 0
-            for share in shares[task] if task < len(shares) else []:
-                for batch, count in self.reader.read(share):
+            for split in splits[task] if task < len(splits) else []:
+                for batch, count in self.reader.read(split):
                     records += count
-                    judged = first.judged(batch, order.now_us)
+                    judged = first.judged(batch, epoch_spec.now_us)
                     for each, taker in takers:
-                        rows = each.scan.scanned(batch, order.now_us, judged)
+                        rows = each.scan.scanned(batch, epoch_spec.now_us, judged)
                         yield from taker.add(each.stage.apply(rows, each.hidden))
             if records:
                 told = [stream for each in self.readers for stream in each.scan.streams]
-                about = {"streams": told, "source": first.share, "task": task, "rows": records}
-                takers[0][1].tell(note_bytes(about))
+                about = {"streams": told, "source": first.split, "task": task, "rows": records}
+                takers[0][1].tell(report_bytes(about))
         for _, taker in takers:
             yield from taker.finish()
 
 
-def reading(ranges: Sequence[ReadRange], place: OrderPlace) -> Callable[[Batches], Batches]:
+def reading(ranges: Sequence[ReadRange], place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow: rows for a shuffle, or notes where there are no operators."""
 
     def run(batches: Batches) -> Batches:
-        order = place.read()
+        epoch_spec = place.read()
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         for each in ranges:
-            yield from each.run(order, tasks)
+            yield from each.run(epoch_spec, tasks)
         keep_what_is_loaded()
 
     return run
@@ -277,7 +279,7 @@ def reading(ranges: Sequence[ReadRange], place: OrderPlace) -> Callable[[Batches
 def ranges_of(
     readers: Iterable[Reader],
     first_of: Mapping[Place, Place],
-    reader_of: Callable[[Sequence[DirectScan]], ShareReader | None],
+    reader_of: Callable[[Sequence[DirectScan]], SplitReader | None],
 ) -> tuple[ReadRange, ...]:
     """What is read for all of them; `first_of` tells the first place where the same is read."""
     found: dict[Place, list[Reader]] = {}
@@ -317,23 +319,23 @@ class Reading:
 
 # ---- The leaves of a frame: tasks read the shares of their order, and count what they read.
 
-_HIDDEN = [pa.field(SIDE, pa.binary()), pa.field(NOW, pa.int64())]
+_HIDDEN = [pa.field(CONTROL, pa.binary()), pa.field(NOW, pa.int64())]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ReadFrame:
     """The place where a scan of a stream reads its source; `share` is its name in orders."""
 
     spark: SparkSession
-    share: str
+    split: str
     # Those whose scans read here: each is told how many records there were.
     streams: tuple[str, ...]
-    place: OrderPlace
+    place: EpochSpecStore
     tasks: int
     # The origin of the time of this scan, if its partitions have watermarks of their own.
     origin: int | None = None
 
-    def __call__(self, reader: ShareReader) -> DataFrame:
+    def __call__(self, reader: SplitReader) -> DataFrame:
         """What tasks read, with a note of how many records that were, and the time."""
         schema = pa.schema([*reader.schema, *_HIDDEN])
         read = _reading(reader, self, schema)
@@ -356,37 +358,42 @@ def _counting(streams: tuple[str, ...], schema: pa.Schema) -> Callable[[Batches]
 
         rows = 0
         for batch in batches:
-            rows += batch.column(schema.get_field_index(SIDE)).null_count
+            rows += batch.column(schema.get_field_index(CONTROL)).null_count
             yield pa.record_batch(batch.columns, schema=schema)
         if rows:
             context = TaskContext.get()
             task = context.partitionId() if context is not None else 0
-            note = {"streams": streams, "task": task, "rows": rows}
-            yield _note_row(note_bytes(note), schema)
+            report = {"streams": streams, "task": task, "rows": rows}
+            yield _note_row(report_bytes(report), schema)
 
     return count
 
 
-def _reading(reader: ShareReader, leaf: Leaf, schema: pa.Schema) -> Callable[[Batches], Batches]:
+def _reading(
+    reader: SplitReader, leaf: ReadFrame, schema: pa.Schema
+) -> Callable[[Batches], Batches]:
     # What goes to tasks must not hold the session.
-    source, streams, place, origin = leaf.share, leaf.streams, leaf.place, leaf.origin
+    source, streams, place, origin = leaf.split, leaf.streams, leaf.place, leaf.origin
 
     def read(batches: Batches) -> Batches:
-        order = place.read()
-        shares = order.shares.get(source, [])
+        epoch_spec = place.read()
+        splits = epoch_spec.splits.get(source, [])
         for task in (task for batch in batches for task in batch.column(0).to_pylist()):
             records = 0
-            if task == 0 and origin is not None and source in order.partitions:
-                known = [Tick(origin, n, UNHEARD_US) for n in range(order.partitions[source])]
-                yield _note_row(tick_bytes(*known), schema)
-            for share in shares[task] if task < len(shares) else []:
-                for batch, count in reader.read(share):
+            if task == 0 and origin is not None and source in epoch_spec.partitions:
+                known = [
+                    WatermarkUpdate(origin, n, UNHEARD_US)
+                    for n in range(epoch_spec.partitions[source])
+                ]
+                yield _note_row(watermark_bytes(*known), schema)
+            for split in splits[task] if task < len(splits) else []:
+                for batch, count in reader.read(split):
                     records += count
-                    yield _with_hidden(batch, order.now_us, schema)
+                    yield _with_hidden(batch, epoch_spec.now_us, schema)
             if records:
                 # Where rows are grouped, equal notes would become one: the task tells them apart.
                 about = {"streams": streams, "source": source, "task": task}
-                yield _note_row(note_bytes({**about, "rows": records}), schema)
+                yield _note_row(report_bytes({**about, "rows": records}), schema)
         keep_what_is_loaded()
 
     return read
@@ -401,7 +408,7 @@ def _with_hidden(batch: pa.RecordBatch, now_us: int, schema: pa.Schema) -> pa.Re
     return pa.record_batch([*batch.columns, *hidden], schema=schema)
 
 
-def _note_row(note: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def _note_row(report: bytes, schema: pa.Schema) -> pa.RecordBatch:
     arrays = [pa.nulls(1, field.type) for field in schema]
-    arrays[schema.get_field_index(SIDE)] = pa.array([note], pa.binary())
+    arrays[schema.get_field_index(CONTROL)] = pa.array([report], pa.binary())
     return pa.record_batch(arrays, schema=schema)

@@ -14,13 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
+from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, PARTITION_SHIFT, SELECTED
 from tidegate.operators.aggregate.group_by import Grouped
 from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Grid, from_partials
 from tidegate.operators.kernels.keys import hash_of
 from tidegate.operators.operator import Operator, Tables
-from tidegate.operators.watermark import END_US, Tick, encode_ticks
-from tidegate.spark.tasks.protocol import Order, OrderPlace, Sides, keep_what_is_loaded, note_bytes
+from tidegate.operators.watermark import END_US, WatermarkUpdate, encode_updates
+from tidegate.spark.tasks.protocol import (
+    ControlMessages,
+    EpochSpec,
+    EpochSpecStore,
+    keep_what_is_loaded,
+    report_bytes,
+)
 from tidegate.state.codec import tables_to_bytes
 
 Batches = Iterator[pa.RecordBatch]
@@ -36,7 +42,7 @@ BYTES_TO_SEND = 64 << 20
 
 
 @dataclass(frozen=True)
-class PackSpec:
+class ShuffleSpec:
     """How the rows of one port are packed.
 
     `columns` pairs the operator's names with those of the stage, which holds equal arguments once.
@@ -73,7 +79,7 @@ class PackSpec:
         return found
 
 
-def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+def shuffle_writer(spec: ShuffleSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def pack(batches: Batches) -> Batches:
@@ -81,7 +87,7 @@ def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
 
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        work = Packer(spec, task, place.read())
+        work = ShuffleWriter(spec, task, place.read())
         for batch in batches:
             yield from work.add(batch)
         yield from work.finish()
@@ -90,14 +96,16 @@ def packer(spec: PackSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
     return pack
 
 
-class Packer:
+class ShuffleWriter:
     """The packing of one task."""
 
-    def __init__(self, spec: PackSpec, task: int, order: Order, limit: int | None = None) -> None:
+    def __init__(
+        self, spec: ShuffleSpec, task: int, epoch_spec: EpochSpec, limit: int | None = None
+    ) -> None:
         self.spec = spec
         self.limit = limit or BYTES_TO_SEND
         self.task = task
-        self.order = order
+        self.epoch_spec = epoch_spec
         self.delays = dict(spec.delays)
         # By origin and partition.
         self.marks: dict[tuple[int, int], int] = {}
@@ -107,32 +115,32 @@ class Packer:
         self.parts: list[Tables] = []
         self.rows = 0
         self.bytes = 0
-        self.sides = Sides()
-        self.ticks: list[Tick] = []
-        self.notes: list[bytes] = []
+        self.control = ControlMessages()
+        self.updates: list[WatermarkUpdate] = []
+        self.reports: list[bytes] = []
         self.sent = 0
 
     def add(self, batch: pa.RecordBatch) -> Batches:
         """Take in rows; what has become too much to hold is sent."""
         if batch.num_rows:
-            self._lift(batch)
+            self._pre_aggregate(batch)
         if self.bytes > self.limit:
             self._shrink()
             # Shrinking again is only worth it once as much again can come.
             if self.bytes > self.limit // 2:
                 yield self._blobs(b"", last=False)
 
-    def tell(self, note: bytes) -> None:
+    def tell(self, report: bytes) -> None:
         """Pass a note on to the driver."""
-        self.notes.append(note)
+        self.reports.append(report)
 
-    def _lift(self, batch: pa.RecordBatch) -> None:
+    def _pre_aggregate(self, batch: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([batch])
         self._hear(table)
-        before = self.sides.size
-        self.sides.add(table.column(SIDE))
-        self.bytes += self.sides.size - before
-        live = table.column(LIVE)
+        before = self.control.size
+        self.control.add(table.column(CONTROL))
+        self.bytes += self.control.size - before
+        live = table.column(SELECTED)
         if pc.all(live, skip_nulls=False).as_py() is not True:
             table = table.filter(live)
         if not table.num_rows:
@@ -143,7 +151,7 @@ class Packer:
         self._keep(part)
 
     def _lifted(self, table: pa.Table) -> Tables:
-        return self.spec.operator.lift(self.spec.port, self._rows(table))
+        return self.spec.operator.pre_aggregate(self.spec.port, self._rows(table))
 
     def _grouped(self, table: pa.Table) -> Tables:
         """Groups that Spark has made, with their panes."""
@@ -176,28 +184,28 @@ class Packer:
 
     def _shrink(self) -> None:
         if len(self.parts) > 1:
-            self.parts = [self.spec.operator.shrink(self.spec.port, self.parts)]
+            self.parts = [self.spec.operator.combine(self.spec.port, self.parts)]
         held = sum(table.nbytes for part in self.parts for table in part)
-        self.bytes = held + self.sides.size
+        self.bytes = held + self.control.size
         # Shrinking again is only worth it once as much again has come.
         self.rows = 0
 
     def _hear(self, table: pa.Table) -> None:
         """The largest event time of each origin, and how many records were of no use."""
-        marks = table.column(MARK)
+        marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
-        if least == BAD_MARK:
-            self.bad += self._count(table, pc.equal(marks, BAD_MARK))
+        if least == INVALID_TIME:
+            self.bad += self._count(table, pc.equal(marks, INVALID_TIME))
         if not self.delays:
             return
         if ORIGIN not in table.column_names:
             (origin,) = self.delays
             self._mark(origin, 0, most)
             return
-        seen = table.select([ORIGIN, MARK]).group_by(ORIGIN, use_threads=False)
-        for row in seen.aggregate([(MARK, "max")]).to_pylist():
+        seen = table.select([ORIGIN, EVENT_TIME]).group_by(ORIGIN, use_threads=False)
+        for row in seen.aggregate([(EVENT_TIME, "max")]).to_pylist():
             if row[ORIGIN] is not None:
-                self._mark(*origin_of(row[ORIGIN]), row[f"{MARK}_max"])
+                self._mark(*origin_of(row[ORIGIN]), row[f"{EVENT_TIME}_max"])
 
     def _count(self, table: pa.Table, chosen: pa.ChunkedArray) -> int:
         """How many rows are chosen, or rows of groups that are."""
@@ -206,7 +214,7 @@ class Packer:
         return int(pc.sum(pc.if_else(chosen, table.column(ROWS), 0)).as_py())
 
     def _mark(self, origin: int, partition: int, seen_us: int | None) -> None:
-        if seen_us is None or seen_us == BAD_MARK:
+        if seen_us is None or seen_us == INVALID_TIME:
             return
         mark = seen_us if seen_us == END_US else seen_us - self.delays.get(origin, 0)
         key = (origin, partition)
@@ -214,43 +222,43 @@ class Packer:
 
     def finish(self) -> Batches:
         """The ticks for all key groups, and what has not been sent yet."""
-        if self.order.ends:
+        if self.epoch_spec.ends:
             self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
         if self.bad:
-            self.notes.append(note_bytes({"streams": self.spec.streams, "bad": self.bad}))
+            self.reports.append(report_bytes({"streams": self.spec.streams, "bad": self.bad}))
         if self.grouped:
             shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
-            self.notes.append(note_bytes(shrunk))
-        ticks = [Tick(*place, mark) for place, mark in sorted(self.marks.items())]
+            self.reports.append(report_bytes(shrunk))
+        updates = [WatermarkUpdate(*place, mark) for place, mark in sorted(self.marks.items())]
         heard = [
-            replace(tick, origin=place)
-            for tick in (*ticks, *self.ticks, *self.sides.ticks)
-            for place in self.spec.places[tick.origin]
+            replace(update, origin=place)
+            for update in (*updates, *self.updates, *self.control.updates)
+            for place in self.spec.places[update.origin]
         ]
-        last = self._blobs(encode_ticks(heard), last=True)
+        last = self._blobs(encode_updates(heard), last=True)
         if last.num_rows:
             yield last
 
-    def _blobs(self, ticks: bytes, last: bool) -> pa.RecordBatch:
+    def _blobs(self, updates: bytes, last: bool) -> pa.RecordBatch:
         """A row for each key group: the partials of each, and the time for all of them."""
         groups = self.spec.key_groups
         blobs: list[bytes | None] = [None] * groups
         if self.parts:
-            blobs = split(self.spec.operator.shrink(self.spec.port, self.parts), groups)
+            blobs = split(self.spec.operator.combine(self.spec.port, self.parts), groups)
         # Every key group steps in every epoch, and sees the time.
-        to_all = ticks or (last and self.task == 0)
+        to_all = updates or (last and self.task == 0)
         numbers = [kg for kg in range(groups) if to_all or blobs[kg] is not None]
         rows = [(kg, self.spec.port, blobs[kg]) for kg in numbers]
-        rows += [(0, PASSING, item) for item in (*self.sides.passing(), *self.notes)]
+        rows += [(0, PASSING, item) for item in (*self.control.passing(), *self.reports)]
         part = self.sent
-        self.ticks += self.sides.ticks
-        self.parts, self.sides, self.notes = [], Sides(), []
+        self.updates += self.control.updates
+        self.parts, self.control, self.reports = [], ControlMessages(), []
         self.rows, self.bytes, self.sent = 0, 0, part + 1
-        return packed_rows(self.spec.member, self.task, part, ticks, rows)
+        return packed_rows(self.spec.member, self.task, part, updates, rows)
 
 
 def packed_rows(
-    member: int, task: int, part: int, ticks: bytes, rows: Sequence[tuple[int, int, bytes | None]]
+    member: int, task: int, part: int, updates: bytes, rows: Sequence[tuple[int, int, bytes | None]]
 ) -> pa.RecordBatch:
     """Rows of a shuffle: key groups, ports and blobs."""
     count = len(rows)
@@ -261,7 +269,7 @@ def packed_rows(
             "port": pa.array([row[1] for row in rows], pa.int32()),
             "task": pa.array([task] * count, pa.int32()),
             "part": pa.array([part] * count, pa.int32()),
-            "ticks": pa.array([ticks] * count, pa.binary()),
+            "ticks": pa.array([updates] * count, pa.binary()),
             "data": pa.array([row[2] for row in rows], pa.binary()),
         }
     )
@@ -269,15 +277,15 @@ def packed_rows(
 
 def split(tables: Tables, key_groups: int) -> list[bytes | None]:
     """The tables cut by key group, each piece as bytes."""
-    cuts = []
+    ranges = []
     for table in tables:
         owner = np.mod(table.column(HASH).to_numpy(), key_groups)
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(key_groups + 1))
-        cuts.append((table.take(pa.array(order)).combine_chunks(), bounds))
+        epoch_spec = np.argsort(owner, kind="stable")
+        bounds = np.searchsorted(owner[epoch_spec], np.arange(key_groups + 1))
+        ranges.append((table.take(pa.array(epoch_spec)).combine_chunks(), bounds))
     blobs: list[bytes | None] = []
     for kg in range(key_groups):
-        pieces = [table.slice(b[kg], b[kg + 1] - b[kg]) for table, b in cuts]
+        pieces = [table.slice(b[kg], b[kg + 1] - b[kg]) for table, b in ranges]
         some = any(piece.num_rows for piece in pieces)
         blobs.append(tables_to_bytes(pieces) if some else None)
     return blobs

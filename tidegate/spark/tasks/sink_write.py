@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BAD_MARK, LIVE, MARK, ORIGIN, PARTITION_SHIFT, SIDE
-from tidegate.spark.tasks.protocol import Order, OrderPlace, Sides, keep_what_is_loaded, note_bytes
+from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, PARTITION_SHIFT, SELECTED
+from tidegate.spark.tasks.protocol import (
+    ControlMessages,
+    EpochSpec,
+    EpochSpecStore,
+    keep_what_is_loaded,
+    report_bytes,
+)
 from tidegate.spark.tasks.shuffle import Batches
 
 if TYPE_CHECKING:
-    from tidegate.connectors.base import StagerFactory
+    from tidegate.connectors.base import SinkWriterFactory
 
 NOTES_SCHEMA = "note BINARY"
 
@@ -24,7 +30,7 @@ class StagedSink:
     """A sink as tasks know it: the columns of the frame that it takes, and their names there."""
 
     name: str
-    factory: StagerFactory
+    factory: SinkWriterFactory
     columns: tuple[str, ...]
     names: tuple[str, ...]
     # The column that says which rows are its (late ones, dead letters); None: those of the stream.
@@ -41,7 +47,7 @@ class StagingSpec:
     scans: bool
 
 
-def staging(spec: StagingSpec, place: OrderPlace) -> Callable[[Batches], Batches]:
+def staging(spec: StagingSpec, place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow."""
 
     def stage(batches: Batches) -> Batches:
@@ -53,7 +59,7 @@ def staging(spec: StagingSpec, place: OrderPlace) -> Callable[[Batches], Batches
         for batch in batches:
             if batch.num_rows:
                 work.add(pa.Table.from_batches([batch]))
-        yield work.notes()
+        yield work.reports()
         keep_what_is_loaded()
 
     return stage
@@ -62,23 +68,25 @@ def staging(spec: StagingSpec, place: OrderPlace) -> Callable[[Batches], Batches
 class Staging:
     """The staging of one task."""
 
-    def __init__(self, spec: StagingSpec, order: Order, task: int) -> None:
+    def __init__(self, spec: StagingSpec, epoch_spec: EpochSpec, task: int) -> None:
         self.spec = spec
-        self.stagers = [(sink, sink.factory.open(order.stamp, task)) for sink in spec.sinks]
-        self.sides = Sides()
+        self.writer_factories = [
+            (sink, sink.factory.open(epoch_spec.stamp, task)) for sink in spec.sinks
+        ]
+        self.control = ControlMessages()
         self.chosen = {sink.chosen for sink in spec.sinks if sink.chosen is not None}
         self.rows = self.bad = 0
         self.marks: dict[int, int] = {}
 
     def add(self, table: pa.Table) -> None:
-        self.sides.add(table.column(SIDE))
+        self.control.add(table.column(CONTROL))
         if self.spec.scans:
             self._hear(table)
         for chosen in self.chosen:
             rows = table.filter(table.column(chosen))
             if rows.num_rows:
                 self._stage(rows, chosen)
-        live = table.column(LIVE)
+        live = table.column(SELECTED)
         if pc.all(live, skip_nulls=False).as_py() is not True:
             table = table.filter(live)
         if table.num_rows:
@@ -86,43 +94,44 @@ class Staging:
             self._stage(table, None)
 
     def _stage(self, table: pa.Table, chosen: str | None) -> None:
-        for sink, stager in self.stagers:
+        for sink, writer_factory in self.writer_factories:
             if sink.chosen == chosen:
                 taken = table.select(list(sink.columns))
-                stager.add(taken.rename_columns(list(sink.names)))
+                writer_factory.add(taken.rename_columns(list(sink.names)))
 
     def _hear(self, table: pa.Table) -> None:
-        marks = table.column(MARK)
+        marks = table.column(EVENT_TIME)
         least, most = pc.min_max(marks).as_py().values()
         if least is None:
             return
-        if least == BAD_MARK:
-            self.bad += pc.sum(pc.equal(marks, BAD_MARK)).as_py()
-        if most == BAD_MARK:
+        if least == INVALID_TIME:
+            self.bad += pc.sum(pc.equal(marks, INVALID_TIME)).as_py()
+        if most == INVALID_TIME:
             return
-        seen = table.select([ORIGIN, MARK]).group_by(ORIGIN, use_threads=False)
-        for row in seen.aggregate([(MARK, "max")]).to_pylist():
-            origin, mark = row[ORIGIN], row[f"{MARK}_max"]
-            if origin is not None and mark is not None and mark != BAD_MARK:
+        seen = table.select([ORIGIN, EVENT_TIME]).group_by(ORIGIN, use_threads=False)
+        for row in seen.aggregate([(EVENT_TIME, "max")]).to_pylist():
+            origin, mark = row[ORIGIN], row[f"{EVENT_TIME}_max"]
+            if origin is not None and mark is not None and mark != INVALID_TIME:
                 self.marks[origin] = max(mark, self.marks.get(origin, mark))
 
-    def notes(self) -> pa.RecordBatch:
+    def reports(self) -> pa.RecordBatch:
         """What the driver must know, once everything is staged."""
-        notes = [*self.sides.notes, *(note[1:] for note in self._own_notes())]
-        return pa.record_batch([pa.array(notes, pa.binary())], names=["note"])
+        reports = [*self.control.reports, *(report[1:] for report in self._own_reports())]
+        return pa.record_batch([pa.array(reports, pa.binary())], names=["note"])
 
-    def _own_notes(self) -> list[bytes]:
-        notes: list[dict[str, Any]] = [
-            {"sink": sink.name, "tokens": stager.finish()} for sink, stager in self.stagers
+    def _own_reports(self) -> list[bytes]:
+        reports: list[dict[str, Any]] = [
+            {"sink": sink.name, "committables": writer_factory.finish()}
+            for sink, writer_factory in self.writer_factories
         ]
         own: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
         if self.bad:
             own["bad"] = self.bad
-        if self.sides.failed:
-            own["failed"] = len(self.sides.failed)
+        if self.control.failed:
+            own["failed"] = len(self.control.failed)
         if self.marks:
             own["marks"] = {_place_name(number): mark for number, mark in self.marks.items()}
-        return [note_bytes(note) for note in [*notes, own]]
+        return [report_bytes(report) for report in [*reports, own]]
 
 
 def _place_name(number: int) -> str:

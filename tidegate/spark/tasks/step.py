@@ -15,24 +15,24 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, LIVE, MARK, NOW, ORIGIN, SIDE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, CONTROL, EVENT_TIME, NOW, ORIGIN, SELECTED
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.runner import EpochResult, Runner
 from tidegate.operators.vectorized import VectorStage
-from tidegate.operators.watermark import decode_ticks
+from tidegate.operators.watermark import decode_updates
 from tidegate.spark.tasks.protocol import (
-    Order,
-    OrderPlace,
+    EpochSpec,
+    EpochSpecStore,
     keep_what_is_loaded,
     late_bytes,
-    note_bytes,
+    report_bytes,
     task_number,
-    tick_bytes,
+    watermark_bytes,
 )
-from tidegate.spark.tasks.shuffle import PASSING, Batches, Packer, PackSpec
+from tidegate.spark.tasks.shuffle import PASSING, Batches, ShuffleSpec, ShuffleWriter
 from tidegate.spark.tasks.sink_write import Staging, StagingSpec
 from tidegate.state.codec import table_to_bytes, tables_from_bytes
-from tidegate.state.state_file import FileBackend, Head, StateFile
+from tidegate.state.state_file import FileBackend, StateFile, StateHandle
 from tidegate.storage import Store, open_store
 
 # Of everything that came for a key group: port, task, part, ticks, data.
@@ -50,7 +50,7 @@ class GivesRows(Protocol):
     def origin(self) -> int:
         """Return the origin of the ticks among its rows."""
 
-    def rows(self, order: Order, batches: Batches) -> Batches:
+    def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
         """What it makes of what came for one task."""
 
 
@@ -70,9 +70,9 @@ class StepSpec:
     # The names of operators of other streams for which it steps too.
     others: tuple[str, ...] = ()
 
-    def rows(self, order: Order, batches: Batches) -> Batches:
+    def rows(self, epoch_spec: EpochSpec, batches: Batches) -> Batches:
         """What the operator makes of what came for one task."""
-        return Step(self, order).run(batches)
+        return StepTask(self, epoch_spec).run(batches)
 
     @cached_property
     def output(self) -> pa.Schema:
@@ -89,16 +89,16 @@ class StepSpec:
     def hidden(self) -> list[pa.Field]:
         fields = [
             pa.field(ORIGIN, pa.int32()),
-            pa.field(MARK, pa.int64()),
-            pa.field(LIVE, pa.bool_()),
-            pa.field(SIDE, pa.binary()),
+            pa.field(EVENT_TIME, pa.int64()),
+            pa.field(SELECTED, pa.bool_()),
+            pa.field(CONTROL, pa.binary()),
         ]
         if self.with_arrival:
             fields += ARRIVAL_FIELDS
         return [*fields, pa.field(NOW, pa.int64())] if self.with_now else fields
 
 
-def stepper(spec: GivesRows, place: OrderPlace) -> Callable[[Batches], Batches]:
+def stepper(spec: GivesRows, place: EpochSpecStore) -> Callable[[Batches], Batches]:
     """The function for mapInArrow behind a shuffle."""
 
     def step(batches: Batches) -> Batches:
@@ -108,57 +108,57 @@ def stepper(spec: GivesRows, place: OrderPlace) -> Callable[[Batches], Batches]:
     return step
 
 
-class Step:
+class StepTask:
     """The step of one task: some key groups, one state file."""
 
-    def __init__(self, spec: StepSpec, order: Order) -> None:
+    def __init__(self, spec: StepSpec, epoch_spec: EpochSpec) -> None:
         self.spec = spec
-        self.order = order
+        self.epoch_spec = epoch_spec
         self.store: Store = open_store(spec.state)
         # No two attempts ever have the same name.
-        name = f"{order.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        name = f"{epoch_spec.stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.file = StateFile(name, self.store.writer)
-        self.heads = order.heads.get(spec.key, {})
+        self.state_handles = epoch_spec.state_handles.get(spec.key, {})
 
     def run(self, batches: Batches) -> Batches:
         came, passing = _sorted_out(batches)
         results = []
-        notes = []
+        reports = []
         for key_group in sorted(came):
-            result, note = self._key_group(key_group, came[key_group])
+            result, report = self._key_group(key_group, came[key_group])
             results.append((key_group, result))
-            notes.append(note)
+            reports.append(report)
         # Everything that a note speaks of is there before the note.
         self.file.close()
-        for note in notes:
-            note["size"] = self.file.size
+        for report in reports:
+            report["size"] = self.file.size
         for key_group, result in results:
             yield from self._rows(key_group, result)
-        sides = [*(passing if self.spec.passes else ()), *map(note_bytes, notes)]
-        if sides:
-            yield self._hidden_rows(sides)
+        control = [*(passing if self.spec.passes else ()), *map(report_bytes, reports)]
+        if control:
+            yield self._hidden_rows(control)
 
     def _key_group(self, key_group: int, came: list[_Came]) -> tuple[EpochResult, dict[str, Any]]:
         operator = self.spec.runner.operator
-        inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.packed]
-        ticks = []
-        for port, _, _, tick, data in sorted(came, key=lambda row: row[:3]):
-            ticks += decode_ticks(tick)
+        inputs: list[list[tuple[Any, ...]]] = [[] for _ in operator.shuffle_schemas]
+        updates = []
+        for port, _, _, update, data in sorted(came, key=lambda row: row[:3]):
+            updates += decode_updates(update)
             if data is not None:
-                inputs[port].append(tuple(tables_from_bytes(data, operator.packed[port])))
-        head = self.heads.get(str(key_group))
+                inputs[port].append(tuple(tables_from_bytes(data, operator.shuffle_schemas[port])))
+        handle = self.state_handles.get(str(key_group))
         what = f"the state of the stream {self.spec.stream}, operator {operator.name}"
-        backend = FileBackend(Head.of(head) if head else None, self._mapped, what)
-        result = self.spec.runner.run(backend, inputs, ticks, self.order.now_us, key_group)
+        backend = FileBackend(StateHandle.of(handle) if handle else None, self._mapped, what)
+        result = self.spec.runner.run(backend, inputs, updates, self.epoch_spec.now_us, key_group)
         saved = backend.save(self.file)
-        note = {
+        report = {
             "operators": [self.spec.key, *self.spec.others],
             "key_group": key_group,
-            "head": saved.as_json(),
+            "handle": saved.as_json(),
             "files": backend.needed_files,
             "report": result.report,
         }
-        return result, note
+        return result, report
 
     def _mapped(self, file: str) -> memoryview:
         return memoryview(self.store.map(file))
@@ -171,20 +171,20 @@ class Step:
         if late:
             yield self._hidden_rows(late)
         # All key groups have the same watermark, so one tells it.
-        if key_group == 0 and result.tick is not None:
-            yield self._hidden_rows([tick_bytes(result.tick)])
+        if key_group == 0 and result.update is not None:
+            yield self._hidden_rows([watermark_bytes(result.update)])
 
     def _live_rows(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         count = table.num_rows
-        hidden = {LIVE: pa.repeat(pa.scalar(True), count), **self._constants(count)}
+        hidden = {SELECTED: pa.repeat(pa.scalar(True), count), **self._constants(count)}
         arrays = [*table.columns, *(_column(hidden, f, count) for f in self.spec.hidden)]
         yield from pa.table(arrays, schema=self.spec.output).to_batches()
 
-    def _hidden_rows(self, sides: list[bytes]) -> pa.RecordBatch:
-        count = len(sides)
+    def _hidden_rows(self, control: list[bytes]) -> pa.RecordBatch:
+        count = len(control)
         given: dict[str, Any] = {
-            LIVE: pa.array([False] * count),
-            SIDE: pa.array(sides, pa.binary()),
+            SELECTED: pa.array([False] * count),
+            CONTROL: pa.array(control, pa.binary()),
             **self._constants(count),
         }
         arrays = [_column(given, field, count) for field in self.spec.output]
@@ -193,7 +193,7 @@ class Step:
     def _constants(self, count: int) -> dict[str, Any]:
         """What is the same for all rows, and what rows of an operator do not have."""
         return {
-            NOW: pa.repeat(pa.scalar(self.order.now_us, pa.int64()), count),
+            NOW: pa.repeat(pa.scalar(self.epoch_spec.now_us, pa.int64()), count),
             ARRIVAL_FILE: pa.repeat(pa.scalar("", pa.string()), count),
             ARRIVAL_ROW: pa.repeat(pa.scalar(0, pa.int64()), count),
         }
@@ -209,11 +209,11 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
     passing: list[bytes] = []
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        for _, key_group, port, task, part, ticks, data in zip(*columns, strict=True):
+        for _, key_group, port, task, part, updates, data in zip(*columns, strict=True):
             if port == PASSING:
                 passing.append(data)
             else:
-                came.setdefault(key_group, []).append((port, task, part, ticks, data))
+                came.setdefault(key_group, []).append((port, task, part, updates, data))
     return came, passing
 
 
@@ -223,32 +223,32 @@ def _sorted_out(batches: Batches) -> tuple[dict[int, list[_Came]], list[bytes]]:
 
 
 def step_and_pack(
-    step: GivesRows, between: VectorStage, pack: PackSpec, place: OrderPlace
+    step: GivesRows, between: VectorStage, pack: ShuffleSpec, place: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
     """An operator, and the packing of its rows for the one above."""
 
     def run(batches: Batches) -> Batches:
-        order = place.read()
-        packer = Packer(pack, task_number(), order)
-        for batch in step.rows(order, batches):
-            yield from packer.add(between.apply(batch, (MARK, LIVE, SIDE)))
-        yield from packer.finish()
+        epoch_spec = place.read()
+        shuffle_writer = ShuffleWriter(pack, task_number(), epoch_spec)
+        for batch in step.rows(epoch_spec, batches):
+            yield from shuffle_writer.add(between.apply(batch, (EVENT_TIME, SELECTED, CONTROL)))
+        yield from shuffle_writer.finish()
         keep_what_is_loaded()
 
     return run
 
 
 def step_and_stage(
-    step: GivesRows, between: VectorStage, stage: StagingSpec, place: OrderPlace
+    step: GivesRows, between: VectorStage, stage: StagingSpec, place: EpochSpecStore
 ) -> Callable[[Batches], Batches]:
     """The last operator of a stream, and its sinks."""
 
     def run(batches: Batches) -> Batches:
-        order = place.read()
-        staging = Staging(stage, order, task_number())
-        for batch in step.rows(order, batches):
-            staging.add(pa.Table.from_batches([between.apply(batch, (LIVE, SIDE))]))
-        yield staging.notes()
+        epoch_spec = place.read()
+        staging = Staging(stage, epoch_spec, task_number())
+        for batch in step.rows(epoch_spec, batches):
+            staging.add(pa.Table.from_batches([between.apply(batch, (SELECTED, CONTROL))]))
+        yield staging.reports()
         keep_what_is_loaded()
 
     return run

@@ -51,7 +51,9 @@ class OverBag(BagAccumulator):
     def required(self) -> tuple[int, ...]:
         return self.plain.required
 
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+    def pre_aggregate(
+        self, arguments: Sequence[Column], ones: Column
+    ) -> tuple[list[Column], Column]:
         return [self.same(argument) for argument in arguments], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:

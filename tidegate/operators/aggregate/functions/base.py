@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import RunError, not_built
+from tidegate.errors import RunError, unsupported_error
 from tidegate.operators.kernels.keys import Column, Ids, Mask, as_array, groupable
 
 
@@ -85,7 +85,7 @@ class PlainAccumulator(Accumulator):
         """The arguments whose NULL makes a row not count."""
         return () if self.null_place is None else (self.null_place,)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         """The state of every row as if it were alone; retracted where its weight is −1."""
         raise NotImplementedError
 
@@ -135,7 +135,9 @@ class BagAccumulator(Accumulator):
     def required(self) -> tuple[int, ...]:
         return tuple(range(len(self.values)))
 
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+    def pre_aggregate(
+        self, arguments: Sequence[Column], ones: Column
+    ) -> tuple[list[Column], Column]:
         """The values to remember, and the number of each: a weight, which is 1 or −1."""
         return list(arguments), ones
 
@@ -158,12 +160,12 @@ def overflow(call: Call) -> RunError:
 
 
 def unsupported(call: Call, reason: str, hint: str | None = None) -> RunError:
-    """A call that is refused when the query is built, not when the first row comes."""
-    return not_built(f"{call.text} {reason}", hint)
+    """A call that is rejectd when the query is built, not when the first row comes."""
+    return unsupported_error(f"{call.text} {reason}", hint)
 
 
 def require_groupable(call: Call, why: str) -> None:
-    """Refuse arguments whose values cannot be told apart."""
+    """Reject arguments whose values cannot be told apart."""
     for kind in call.arguments:
         if not groupable(kind):
             hint = "use its parts, or to_json(…), as the argument."
@@ -265,7 +267,7 @@ def int_sums(column: Column, ids: Ids, groups: int) -> Ids:
 
 def aggregate(plain: PlainAccumulator, values: Sequence[Column], ids: Ids, groups: int) -> Column:
     """The result of a plain accumulator over rows that are all here."""
-    states = plain.lift(values, None)
+    states = plain.pre_aggregate(values, None)
     if not plain.merges:
         return plain.evaluate(plain.combine(states, ids, groups))
     pairs = zip(states, plain.merges, strict=True)

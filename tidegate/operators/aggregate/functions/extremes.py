@@ -41,7 +41,7 @@ class _Extreme(PlainAccumulator):
         self.fields = (sortable_type(self.argument),)
         self.merges = (self.kernel,)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [to_sortable(arguments[0])]
 
@@ -53,7 +53,7 @@ class _Extreme(PlainAccumulator):
 
     def from_partials(self, columns: Sequence[Column]) -> list[Column]:
         # The value that is left of a group is its state.
-        return self.lift(columns, None)
+        return self.pre_aggregate(columns, None)
 
 
 class Min(_Extreme):
@@ -80,7 +80,7 @@ class _AllOrAny(PlainAccumulator):
         super().__init__(call)
         require_boolean(call)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [arguments[0]]
 
@@ -117,7 +117,7 @@ class _Bits(PlainAccumulator):
             raise unsupported(call, f"is not supported over {call.arguments[0]}")
         self.fields = (call.arguments[0],)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [arguments[0]]
 
@@ -162,7 +162,7 @@ class BitXor(_Bits):
 
 
 def require_sortable(call: Call, kind: pa.DataType) -> None:
-    """Refuse what Arrow has no order for."""
+    """Reject what Arrow has no order for."""
     if pa.types.is_nested(kind):
         hint = "compare one of its fields instead."
         raise unsupported(call, f"is not supported: it would compare values of {kind}", hint)
@@ -230,7 +230,9 @@ class _Fractions(BagAccumulator):
         """The fraction or fractions, and what follows them."""
         return call.constants
 
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+    def pre_aggregate(
+        self, arguments: Sequence[Column], ones: Column
+    ) -> tuple[list[Column], Column]:
         return [canonical(arguments[0])], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
@@ -313,7 +315,9 @@ class Mode(BagAccumulator):
         if call.distinct:
             raise unsupported(call, "is not supported with DISTINCT")
 
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+    def pre_aggregate(
+        self, arguments: Sequence[Column], ones: Column
+    ) -> tuple[list[Column], Column]:
         return [canonical(argument) for argument in arguments], ones
 
     def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:

@@ -43,7 +43,7 @@ class _Spread(PlainAccumulator):
         super().__init__(call)
         require_numbers(call)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         values = to_doubles(arguments[0])
         counts = valid_mask(arguments[0]).astype(np.float64)
@@ -194,7 +194,7 @@ class _Moments(PlainAccumulator):
         super().__init__(call)
         require_numbers(call)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         values = to_doubles(arguments[0])
         counts = valid_mask(arguments[0]).astype(np.float64)
@@ -305,7 +305,7 @@ class _Pairs(PlainAccumulator):
     def required(self) -> tuple[int, ...]:
         return _BOTH
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         y, x = (to_doubles(argument) for argument in arguments)
         counts = _both_there(arguments).astype(np.float64)
@@ -459,8 +459,8 @@ class _AverageOfPairs(Average):
     def required(self) -> tuple[int, ...]:
         return _BOTH
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        return super().lift([where(arguments[self.side], _both_there(arguments))], weights)
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+        return super().pre_aggregate([where(arguments[self.side], _both_there(arguments))], weights)
 
     def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         mine, other = arguments[self.side], arguments[1 - self.side]

@@ -56,7 +56,7 @@ class _ByArrival(PlainAccumulator):
         self.skips_nulls = skips_nulls(call.constants, default=False)
         self.null_place = 0 if self.skips_nulls else None
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         value = arguments[0]
         if self.skips_nulls:
@@ -110,7 +110,7 @@ class _ExtremeBy(PlainAccumulator):
         require_sortable(call, order)
         self.fields = (value, sortable_type(order))
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [arguments[0], to_sortable(canonical(arguments[1]))]
 
@@ -131,7 +131,7 @@ class _ExtremeBy(PlainAccumulator):
 
     def from_partials(self, columns: Sequence[Column]) -> list[Column]:
         # The row that is left of a group is its state.
-        return self.lift(columns, None)
+        return self.pre_aggregate(columns, None)
 
 
 class MinBy(_ExtremeBy):
@@ -169,7 +169,7 @@ class NthValue(PlainAccumulator):
         self.null_place = 0 if self.skips_nulls else None
         assert self.nth >= 1, "values are counted from 1"
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         value = as_array(arguments[0])
         there = valid_mask(value) if self.skips_nulls else np.ones(len(value), np.bool_)
@@ -235,7 +235,7 @@ class CollectList(PlainAccumulator):
         self.skips_nulls = skips_nulls(call.constants, default=True)
         self.null_place = 0 if self.skips_nulls else None
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         value = as_array(arguments[0])
         there = np.ones(len(value), np.bool_)
@@ -288,8 +288,8 @@ class StringAgg(PlainAccumulator):
         empty = "" if pa.types.is_string(kind) else b""
         self.separator = pa.scalar(empty if separator is None else separator, kind)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        return self.lists.lift(arguments, weights)
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+        return self.lists.pre_aggregate(arguments, weights)
 
     def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
         return self.lists.combine(states, ids, groups)

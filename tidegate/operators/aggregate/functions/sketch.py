@@ -45,7 +45,9 @@ class ApproxCountDistinct(BagAccumulator):
         deviation = float(call.constants[0]) if call.constants else 0.05
         self.precision = max(4, math.ceil(2 * math.log2(1.106 / deviation)))
 
-    def lift(self, arguments: Sequence[Column], ones: Column) -> tuple[list[Column], Column]:
+    def pre_aggregate(
+        self, arguments: Sequence[Column], ones: Column
+    ) -> tuple[list[Column], Column]:
         array = as_array(arguments[0])
         hashes = hash_of([array], len(array)).view(np.uint64)
         registers = (hashes >> np.uint64(_BITS - self.precision)).astype(np.int32)

@@ -48,7 +48,7 @@ class ExactTotal:
     fields = (_LIST, pa.int64(), pa.int64(), pa.int64(), pa.int64())
     merges = ()
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         doubles = as_array(pc.fill_null(pc.cast(values, pa.float64()), 0.0))
         doubles = doubles.to_numpy(zero_copy_only=False)
         signs = np.ones(len(doubles), np.int64) if weights is None else to_ints(weights)
@@ -212,7 +212,7 @@ class Total(Protocol):
     @property
     def merges(self) -> tuple[str, ...]: ...
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         """The states of single values."""
 
     def value(self, states: Sequence[Column]) -> Column:
@@ -228,7 +228,7 @@ class NarrowTotal:
     fields = (pa.int64(),)
     merges = ("sum",)
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         return [_signed(pc.cast(values, pa.int64()), weights)]
 
     def value(self, states: Sequence[Column]) -> Column:
@@ -250,7 +250,7 @@ class WideTotal:
     def __init__(self, call: Call) -> None:
         self.call = call
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         ints = pc.cast(values, pa.int64())
         halves = pc.shift_right(ints, 32), pc.bit_wise_and(ints, _LOWER)
         return [_signed(half, weights) for half in halves]
@@ -289,7 +289,7 @@ class DecimalTotal:
         self.state = (pa.decimal128 if roomy else pa.decimal256)(38 if roomy else 76, limit.scale)
         self.fields = (self.state,)
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         wide = pc.cast(values, self.state)
         if weights is None:
             return [wide]
@@ -314,7 +314,7 @@ class DoubleTotal:
     fields = (pa.float64(),)
     merges = ("sum",)
 
-    def lift(self, values: Column, weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
         assert weights is None, "what is retracted needs an exact sum"
         return [pc.cast(values, pa.float64())]
 
@@ -365,7 +365,7 @@ class Count(PlainAccumulator):
     def required(self) -> tuple[int, ...]:
         return tuple(range(len(self.call.arguments)))
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         there: Column | None = None
         for argument in arguments:
             valid = pc.is_valid(argument)
@@ -392,7 +392,7 @@ class CountIf(PlainAccumulator):
         super().__init__(call)
         require_boolean(call)
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         return [_counted(pc.fill_null(arguments[0], False), weights)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -413,8 +413,8 @@ class _Totalled(PlainAccumulator):
         self.fields = (*total.fields, *((pa.int64(),) if counts else ()))
         self.merges = (*total.merges, *(("sum",) if counts else ())) if total.merges else ()
 
-    def lift(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        states = self.total.lift(arguments[0], weights)
+    def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
+        states = self.total.pre_aggregate(arguments[0], weights)
         if self.counts:
             states.append(_counted(pc.is_valid(arguments[0]), weights))
         return states

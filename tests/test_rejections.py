@@ -1,4 +1,4 @@
-"""Golden refusals: tests/refusals/*.sql, each with the errors a person sees beside it."""
+"""Golden rejections: tests/rejections/*.sql, each with the errors a person sees beside it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.compiling import TESTS, compile_text
 from tests.conftest import Golden
 from tidegate.errors import TITLES
 
-REFUSALS = TESTS / "refusals"
-SCRIPTS = sorted(REFUSALS.glob("*.sql"))
+REJECTALS = TESTS / "rejections"
+SCRIPTS = sorted(REJECTALS.glob("*.sql"))
 # Only Spark can tell a type error, so no SQL text alone can cause it.
 NEEDS_SPARK = {"TG-307"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_refusal(script: Path, golden: Golden) -> None:
+def test_rejection(script: Path, golden: Golden) -> None:
     compiled = compile_text(script.read_text("utf-8"), script.name)
     assert compiled.errors, f"{script.name} is accepted"
     for error in compiled.errors:
@@ -29,20 +29,20 @@ def test_refusal(script: Path, golden: Golden) -> None:
     golden(script.with_suffix(".txt"), text)
 
 
-def test_every_refusal_has_its_script() -> None:
-    assert {path.stem for path in REFUSALS.glob("*.txt")} == {path.stem for path in SCRIPTS}
+def test_every_rejection_has_its_script() -> None:
+    assert {path.stem for path in REJECTALS.glob("*.txt")} == {path.stem for path in SCRIPTS}
 
 
-def test_the_refusals_cover_every_code_that_sql_can_cause() -> None:
+def test_the_rejections_cover_every_code_that_sql_can_cause() -> None:
     seen = set()
-    for path in REFUSALS.glob("*.txt"):
+    for path in REJECTALS.glob("*.txt"):
         seen |= set(re.findall(r"error\[(TG-\d+)\]", path.read_text("utf-8")))
     expected = {code for code in TITLES if code[3] in "1234"} - NEEDS_SPARK
     assert expected - seen == set()
 
 
 def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
-    script = REFUSALS / "five_errors_at_once.sql"
+    script = REJECTALS / "five_errors_at_once.sql"
     errors = compile_text(script.read_text("utf-8")).errors
     codes = [error.code for error in errors]
     assert codes == ["TG-301", "TG-101", "TG-205", "TG-407", "TG-303", "TG-212"]
@@ -53,7 +53,7 @@ def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
 TTL = "WITH (state_ttl = '1 day')"
 IN_MINUTES = "TUMBLE(bids, ts, INTERVAL '1' MINUTE)"
 WITHIN = "b.ts BETWEEN a.ts - INTERVAL '10' MINUTE AND a.ts + INTERVAL '10' MINUTE"
-# A refused script, what its hint says, and the change to the script that follows the hint.
+# A rejectd script, what its hint says, and the change to the script that follows the hint.
 FIXES: list[tuple[str, str, str, str]] = [
     (
         "aggregate_without_emit",
@@ -418,7 +418,7 @@ MENDED: list[tuple[str, list[tuple[str, str]]]] = [
 
 @pytest.mark.parametrize(("name", "advice", "old", "new"), FIXES)
 def test_following_the_hint_is_accepted(name: str, advice: str, old: str, new: str) -> None:
-    text = (REFUSALS / f"{name}.sql").read_text("utf-8")
+    text = (REJECTALS / f"{name}.sql").read_text("utf-8")
     assert any(advice in (error.hint or "") for error in compile_text(text).errors)
     assert text.count(old) == 1, f"{old} is not unique in {name}.sql"
     compiled = compile_text(text.replace(old, new))
@@ -427,7 +427,7 @@ def test_following_the_hint_is_accepted(name: str, advice: str, old: str, new: s
 
 @pytest.mark.parametrize(("name", "changes"), MENDED, ids=[name for name, _ in MENDED])
 def test_following_every_hint_is_accepted(name: str, changes: list[tuple[str, str]]) -> None:
-    text = (REFUSALS / f"{name}.sql").read_text("utf-8")
+    text = (REJECTALS / f"{name}.sql").read_text("utf-8")
     assert len(compile_text(text).errors) == len(changes), "a change for each error"
     for old, new in changes:
         assert text.count(old) == 1, f"{old} is not unique in {name}.sql"
@@ -437,7 +437,7 @@ def test_following_every_hint_is_accepted(name: str, changes: list[tuple[str, st
 
 
 def test_one_slip_is_one_message_and_its_readers_are_not_blamed() -> None:
-    script = REFUSALS / "five_slips_without_cascades.sql"
+    script = REJECTALS / "five_slips_without_cascades.sql"
     errors = compile_text(script.read_text("utf-8")).errors
     codes = [error.code for error in errors]
     assert codes == ["TG-101", "TG-303", "TG-311", "TG-101", "TG-205"]

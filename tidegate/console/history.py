@@ -1,4 +1,4 @@
-"""Looks once per second and remembers what it saw, whether somebody has the page open or not."""
+"""The recent history that the console shows: samples, epochs and events of the last minutes."""
 
 from __future__ import annotations
 
@@ -9,100 +9,110 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.console.providers import Shown
+from tidegate.console.providers import ConsoleProvider
 from tidegate.errors import TidegateError
 from tidegate.observe.status import OperatorStatus, StreamStatus
 from tidegate.observe.timeline import EpochTimes
 
-_SECONDS = 1.0
-# Ten minutes of samples, and as many events and epochs as a page can show.
-_SAMPLES, _EVENTS, _EPOCHS = 600, 200, 512
+_INTERVAL_SECONDS = 1.0
+# Ten minutes of samples.
+_MAX_SAMPLES, _MAX_EPOCHS, _MAX_EVENTS = 600, 512, 200
 
-Seen = dict[str, Any]
+Json = dict[str, Any]
 
 
 @dataclass
-class Watch:
-    """What was seen of something; everything has a number, so that a reader knows what is new."""
+class ConsoleHistory:
+    """Samples a provider once per second in a background thread, whether or not a page is open.
 
-    shown: Shown
+    Every item carries the number of the update that added it, so that a page can ask for the items
+    that it does not have yet.
+    """
+
+    provider: ConsoleProvider
     clock: Callable[[], float] = time.time
     number: int = 0
-    streams: list[Seen] = field(default_factory=list)
-    samples: deque[Seen] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    epochs: deque[Seen] = field(default_factory=lambda: deque(maxlen=_EPOCHS))
-    events: deque[Seen] = field(default_factory=lambda: deque(maxlen=_EVENTS))
-    _told: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    _last: dict[str, int] = field(default_factory=dict)
-    _trouble: str | None = None
+    streams: list[Json] = field(default_factory=list)
+    samples: deque[Json] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    epochs: deque[Json] = field(default_factory=lambda: deque(maxlen=_MAX_EPOCHS))
+    events: deque[Json] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
+    # By stream: the state and error that were last reported as an event.
+    _reported: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    # By pipeline: the number of the newest epoch.
+    _newest_epoch: dict[str, int] = field(default_factory=dict)
+    # Why the last update failed; None if it succeeded.
+    _failure: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
+        """Start to sample."""
         threading.Thread(target=self._run, name="tidegate console", daemon=True).start()
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self.tick()
-            self._closed.wait(_SECONDS)
+            self.update()
+            self._closed.wait(_INTERVAL_SECONDS)
 
     def close(self) -> None:
+        """Stop sampling."""
         self._closed.set()
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed.is_set()
 
-    def tick(self) -> None:
-        """Look once. What cannot be read just now is an event, and looked at again."""
+    def update(self) -> None:
+        """Read the provider once. A failure becomes an event, and the next update tries again."""
         try:
-            statuses, epochs = self.shown.statuses(), self.shown.epochs()
+            statuses, epochs = self.provider.statuses(), self.provider.epochs()
         except (TidegateError, OSError) as error:
             message = error.message if isinstance(error, TidegateError) else str(error)
             with self._lock:
-                if message != self._trouble:
+                if message != self._failure:
                     self.number += 1
-                    self._event("error", "", message)
-                self._trouble = message
+                    self._add_event("error", "", message)
+                self._failure = message
             return
         with self._lock:
-            self._trouble = None
+            self._failure = None
             self.number += 1
             self.streams = [stream_json(status) for status in statuses]
             self.samples.append({"number": self.number, **_sample(self.clock(), statuses)})
             for status in statuses:
-                self._news(status)
+                self._report_change(status)
             for times in epochs:
-                if times.epoch > self._last.get(times.pipeline, -1):
-                    self._last[times.pipeline] = times.epoch
+                if times.epoch > self._newest_epoch.get(times.pipeline, -1):
+                    self._newest_epoch[times.pipeline] = times.epoch
                     self.epochs.append({"number": self.number, **epoch_json(times)})
 
-    def _news(self, status: StreamStatus) -> None:
-        """A stream that changed its state or its error is an event."""
-        now = (status.state.value, status.error)
-        before = self._told.get(status.name)
-        self._told[status.name] = now
-        if now == before:
+    def _report_change(self, status: StreamStatus) -> None:
+        """Add an event if the state or the error of a stream has changed."""
+        current = (status.state.value, status.error)
+        previous = self._reported.get(status.name)
+        self._reported[status.name] = current
+        if current == previous:
             return
         if status.error is not None:
-            self._event("error", status.name, status.error)
-        elif before is not None and before[1] is not None:
-            self._event("info", status.name, "goes on")
-        elif self.shown.live:
-            self._event("info", status.name, status.state.value)
+            self._add_event("error", status.name, status.error)
+        elif previous is not None and previous[1] is not None:
+            self._add_event("info", status.name, "recovered")
+        elif self.provider.live:
+            self._add_event("info", status.name, status.state.value)
 
-    def _event(self, level: str, stream: str, text: str) -> None:
-        item = {"number": self.number, "time": self.clock(), "level": level}
-        self.events.append({**item, "stream": stream, "text": text})
+    def _add_event(self, level: str, stream: str, text: str) -> None:
+        event = {"number": self.number, "time": self.clock(), "level": level}
+        self.events.append({**event, "stream": stream, "text": text})
 
-    def say(self, level: str, text: str) -> None:
-        """Something that was done here."""
+    def record(self, level: str, text: str) -> None:
+        """Add an event about an action of the console."""
         with self._lock:
             self.number += 1
-            self._event(level, "", text)
+            self._add_event(level, "", text)
 
-    def since(self, number: int) -> Seen:
-        """The streams as they are, and what else is newer than a number."""
+    def since(self, number: int) -> Json:
+        """Return the current streams, and the items that were added after update `number`."""
         with self._lock:
             return {
                 "number": self.number,
@@ -113,9 +123,9 @@ class Watch:
             }
 
 
-def _sample(now: float, statuses: tuple[StreamStatus, ...]) -> Seen:
+def _sample(time_s: float, statuses: tuple[StreamStatus, ...]) -> Json:
     return {
-        "time": now,
+        "time": time_s,
         "streams": {
             status.name: {
                 "in": round(status.rows_in_per_second, 1),
@@ -129,7 +139,8 @@ def _sample(now: float, statuses: tuple[StreamStatus, ...]) -> Seen:
     }
 
 
-def stream_json(status: StreamStatus) -> Seen:
+def stream_json(status: StreamStatus) -> Json:
+    """Return the status of a stream as JSON."""
     return {
         "name": status.name,
         "state": status.state.value,
@@ -152,7 +163,7 @@ def stream_json(status: StreamStatus) -> Seen:
     }
 
 
-def _operator_json(operator: OperatorStatus) -> Seen:
+def _operator_json(operator: OperatorStatus) -> Json:
     return {
         "name": operator.name,
         "watermark": operator.watermark.isoformat() if operator.watermark is not None else None,
@@ -164,11 +175,12 @@ def _operator_json(operator: OperatorStatus) -> Seen:
     }
 
 
-def epoch_json(times: EpochTimes) -> Seen:
+def epoch_json(times: EpochTimes) -> Json:
+    """Return an epoch as JSON; `seconds` is None if the durations of its steps are unknown."""
     return {
         "pipeline": times.pipeline,
         "epoch": times.epoch,
-        "began": times.began,
+        "started_at": times.started_at,
         "seconds": times.seconds if times.steps else None,
         "steps": [{"step": step, "seconds": seconds} for step, seconds in times.steps],
         "rows_in": times.rows_in,
