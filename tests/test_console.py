@@ -56,8 +56,8 @@ def allowed(client: TestClient, path: str, content: Any) -> Any:
     return client.post(path, json=content, headers={TOKEN_HEADER: TOKEN})
 
 
-class TestWatch:
-    def test_it_remembers_samples_and_epochs_once(
+class TestHistory:
+    def test_samples_and_epochs_are_kept_once(
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         history.update()
@@ -70,7 +70,7 @@ class TestWatch:
         assert seen["samples"][0]["streams"]["bids"]["in"] == 5.0
         assert [epoch["epoch"] for epoch in history.since(1)["epochs"]] == [4]
 
-    def test_the_lag_of_old_data_says_nothing(
+    def test_lag_of_historical_data_is_unknown(
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         for lag in (5.0, 300_000_000.0):
@@ -78,13 +78,13 @@ class TestWatch:
             history.update()
         assert [sample["streams"]["bids"]["lag"] for sample in history.samples] == [5.0, None]
 
-    def test_states_and_errors_are_events(
+    def test_changed_states_and_errors_are_events(
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         for state, error in [
             (State.RUNNING, None),
-            (State.RUNNING, "the sink out: away"),
-            (State.RUNNING, "the sink out: away"),
+            (State.RUNNING, "the sink out: unavailable"),
+            (State.RUNNING, "the sink out: unavailable"),
             (State.RUNNING, None),
             (State.FAILED, "division by zero"),
         ]:
@@ -92,54 +92,54 @@ class TestWatch:
             history.update()
         assert [(event["level"], event["text"]) for event in history.events] == [
             ("info", "running"),
-            ("error", "the sink out: away"),
-            ("info", "goes on"),
+            ("error", "the sink out: unavailable"),
+            ("info", "recovered"),
             ("error", "division by zero"),
         ]
 
-    def test_what_cannot_be_read_is_said_once(
+    def test_a_failing_provider_is_reported_once(
         self, provider: StubProvider, history: ConsoleHistory
     ) -> None:
-        provider.error = RunError("TG-608", "the disk is away")
+        provider.error = RunError("TG-608", "the disk is unavailable")
         history.update()
         history.update()
         provider.error = None
         history.update()
-        assert [event["text"] for event in history.events] == ["the disk is away", "running"]
-        assert history.since(0)["events"], "who follows is told"
+        assert [event["text"] for event in history.events] == ["the disk is unavailable", "running"]
+        assert history.since(0)["events"], "open pages receive the event"
 
-    def test_it_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
+    def test_the_history_is_bounded(self, provider: StubProvider, history: ConsoleHistory) -> None:
         for number in range(700):
             provider.recent_epochs = [EpochTimes("main", number, 0.0)]
             provider.current_statuses = (replace(STATUS, error=str(number)),)
             history.update()
         assert (len(history.samples), len(history.epochs), len(history.events)) == (600, 512, 200)
 
-    def test_news_are_sent_as_they_come(self, history: ConsoleHistory) -> None:
+    def test_updates_are_streamed(self, history: ConsoleHistory) -> None:
         async def follow() -> list[str]:
             history.update()
             stream = updates(history, -1)
-            found = [await anext(stream)]
+            messages = [await anext(stream)]
             history.update()
-            found.append(await anext(stream))
+            messages.append(await anext(stream))
             history.close()
-            return found + [rest async for rest in stream]
+            return messages + [rest async for rest in stream]
 
         first, second = asyncio.run(follow())
         assert first.startswith("data: ") and first.endswith("\n\n")
         assert len(json.loads(first[6:])["epochs"]) == 1
-        assert json.loads(second[6:])["epochs"] == [], "they were sent before"
+        assert json.loads(second[6:])["epochs"] == [], "sent with the first update"
 
 
-class TestAnswers:
-    def test_the_page_and_its_files(self, client: TestClient) -> None:
+class TestRequests:
+    def test_page_and_static_files(self, client: TestClient) -> None:
         page = client.get("/")
         assert page.status_code == 200 and "<title>Tidegate</title>" in page.text
         for name in [path.name for path in STATIC.iterdir()]:
             assert client.get(f"/static/{name}").status_code == 200
             text = (STATIC / name).read_text("utf-8")
             links = text.replace("http://www.w3.org/2000/svg", "")
-            assert "http://" not in links and "https://" not in links, "nothing from elsewhere"
+            assert "http://" not in links and "https://" not in links, "no external resources"
         assert client.get("/static/../app.py").status_code == 404
 
     def test_state(self, client: TestClient, history: ConsoleHistory) -> None:
@@ -164,13 +164,13 @@ class TestAnswers:
             {"source": "source:s", "target": "stream:t", "path": [[0, 0], [1, 0]]}
         ]
 
-    def test_an_object(self, client: TestClient, provider: StubProvider) -> None:
+    def test_describe(self, client: TestClient, provider: StubProvider) -> None:
         assert client.get("/api/objects/bids").json()["plan"] == "the plan"
-        provider.error = RunError("TG-201", "nothing is named bidz", hint="did you mean bids?")
+        provider.error = RunError("TG-201", "bidz is not declared", hint="did you mean bids?")
         answer = client.get("/api/objects/bidz")
         assert (answer.status_code, answer.json()) == (
             409,
-            {"code": "TG-201", "error": "nothing is named bidz", "hint": "did you mean bids?"},
+            {"code": "TG-201", "error": "bidz is not declared", "hint": "did you mean bids?"},
         )
 
     def test_metrics_and_health(self, client: TestClient, provider: StubProvider) -> None:
@@ -182,34 +182,34 @@ class TestAnswers:
             "problems": ["bids is failed: gone"],
         }
 
-    def test_a_directory_of_another_process_has_no_health(self) -> None:
+    def test_a_data_directory_has_no_metrics_or_health(self) -> None:
         app = build_app(ConsoleHistory(StubProvider(live=False)), HERE, TOKEN)
         client = TestClient(app, base_url="http://localhost")
         for path in ("/metrics", "/health", "/ready"):
             assert client.get(path).status_code == 404
 
-    def test_a_peek(self, client: TestClient, provider: StubProvider) -> None:
+    def test_peek(self, client: TestClient, provider: StubProvider) -> None:
         answer = allowed(client, "/api/peek", {"stream": "bids", "rows": 5})
         assert answer.json() == {"columns": ["a", "b"], "rows": [[1, "eA=="], [None, None]]}
         assert provider.calls == [("peek", "bids", 5)]
 
-    def test_a_checkpoint(
+    def test_create_checkpoint(
         self, client: TestClient, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         assert allowed(client, "/api/checkpoints", {}).json() == {"name": "checkpoint-1"}
         assert provider.calls == [("create_checkpoint", None)]
-        assert [event["text"] for event in history.events] == ["checkpoint 'checkpoint-1' was made"]
+        assert [event["text"] for event in history.events] == ["created checkpoint 'checkpoint-1'"]
 
-    def test_a_restore(
+    def test_restore(
         self, client: TestClient, provider: StubProvider, history: ConsoleHistory
     ) -> None:
         content = {"checkpoint": 7, "pipeline": "main", "keep_sinks": True}
         answer = allowed(client, "/api/restore", content)
-        assert answer.json() == {"warnings": ["rows are there twice"]}
+        assert answer.json() == {"warnings": ["rows appear twice"]}
         assert provider.calls == [("restore", RestoreRequest(7, True, "main"))]
         assert [event["level"] for event in history.events] == ["info", "warning"]
 
-    def test_a_restore_that_is_rejectd(self, client: TestClient, provider: StubProvider) -> None:
+    def test_rejected_restore(self, client: TestClient, provider: StubProvider) -> None:
         provider.error = RunError("TG-610", "sinks have rows", hint="keep them")
         answer = allowed(client, "/api/restore", {"checkpoint": "before"})
         assert (answer.status_code, answer.json()["code"]) == (409, "TG-610")
@@ -230,39 +230,42 @@ class TestAnswers:
             ("/api/restore", {"checkpoint": 1, "pipeline": 2}),
         ],
     )
-    def test_nonsense_is_rejectd(
+    def test_invalid_requests_are_rejected(
         self, client: TestClient, provider: StubProvider, path: str, content: Any
     ) -> None:
         assert allowed(client, path, content).status_code == 400
         assert provider.calls == []
 
-    def test_what_is_no_json_is_rejectd(self, client: TestClient) -> None:
+    def test_invalid_json_is_rejected(self, client: TestClient) -> None:
         answer = client.post("/api/peek", content="{", headers={TOKEN_HEADER: TOKEN})
-        assert (answer.status_code, answer.json()) == (400, {"error": "the request is no JSON"})
+        assert (answer.status_code, answer.json()) == (
+            400,
+            {"error": "the request body is not valid JSON"},
+        )
         assert client.get("/api/events?since=x").status_code == 400
 
 
-CHANGES = ["/api/peek", "/api/checkpoints", "/api/restore"]
+ACTIONS = ["/api/peek", "/api/checkpoints", "/api/restore"]
 
 
-class TestGuard:
-    @pytest.mark.parametrize("path", CHANGES)
+class TestAccess:
+    @pytest.mark.parametrize("path", ACTIONS)
     @pytest.mark.parametrize("token", [None, "", "a-toke", "a-token2", "A-TOKEN", "é"])
-    def test_what_changes_something_needs_the_token(
+    def test_actions_need_the_token(
         self, client: TestClient, provider: StubProvider, path: str, token: str | None
     ) -> None:
         headers = {} if token is None else {TOKEN_HEADER: token.encode()}
         answer = client.post(path, json={"stream": "bids", "checkpoint": 1}, headers=headers)
         assert (answer.status_code, provider.calls) == (403, [])
 
-    @pytest.mark.parametrize("path", CHANGES)
-    def test_nothing_is_changed_by_reading(
+    @pytest.mark.parametrize("path", ACTIONS)
+    def test_get_requests_perform_no_action(
         self, client: TestClient, provider: StubProvider, path: str
     ) -> None:
         client.get(f"{path}?token={TOKEN}&stream=bids&checkpoint=1")
         assert provider.calls == []
 
-    def test_a_token_elsewhere_does_not_count(
+    def test_a_token_outside_the_header_is_ignored(
         self, client: TestClient, provider: StubProvider
     ) -> None:
         client.cookies.set("token", TOKEN)
@@ -270,14 +273,14 @@ class TestGuard:
         assert (answer.status_code, provider.calls) == (403, [])
 
     @pytest.mark.parametrize("path", ["/", "/api/state", "/metrics", "/static/style.css"])
-    def test_a_name_of_somebody_else_is_not_answered(self, client: TestClient, path: str) -> None:
+    def test_foreign_host_names_are_rejected(self, client: TestClient, path: str) -> None:
         assert client.get(path, headers={"Host": "evil.example:8571"}).status_code == 403
         assert client.get(path, headers={"Host": "localhost:9999"}).status_code == 200
 
     @pytest.mark.parametrize(
         "origin", ["http://evil.example", "http://127.0.0.1:9999", "null", "https://localhost:8571"]
     )
-    def test_a_page_of_somebody_else_is_not_answered(
+    def test_foreign_origins_are_rejected(
         self, client: TestClient, provider: StubProvider, origin: str
     ) -> None:
         assert client.get("/api/state", headers={"Origin": origin}).status_code == 403
@@ -287,35 +290,37 @@ class TestGuard:
         )
         assert provider.calls == []
 
-    def test_our_own_page_is(self, client: TestClient, provider: StubProvider) -> None:
+    def test_own_origin_is_accepted(self, client: TestClient, provider: StubProvider) -> None:
         headers = {"Origin": "http://127.0.0.1:8571", TOKEN_HEADER: TOKEN}
         answer = client.post("/api/restore", json={"checkpoint": 1}, headers=headers)
         assert answer.status_code == 200
 
-    def test_other_pages_get_no_leave_from_a_browser(self, client: TestClient) -> None:
+    def test_cors_preflight_is_rejected(self, client: TestClient) -> None:
         answer = client.options("/api/restore", headers={"Origin": "http://evil.example"})
         assert answer.status_code == 403
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
     @pytest.mark.parametrize("path", ["/", "/api/state", "/nothing", "/api/restore"])
-    def test_headers(self, client: TestClient, path: str) -> None:
+    def test_security_headers(self, client: TestClient, path: str) -> None:
         headers = client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
 
-    def test_the_page_needs_no_more_than_it_is_allowed(self) -> None:
+    def test_the_page_complies_with_its_content_security_policy(self) -> None:
         page = (STATIC / "index.html").read_text("utf-8")
         assert "<style" not in page and " style=" not in page and "onclick" not in page
         for script in STATIC.glob("*.js"):
             text = script.read_text("utf-8")
             for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval("):
-                assert word not in text, f"{script.name}: rows are text, never markup"
+                assert word not in text, (
+                    f"{script.name}: values must be inserted as text, not markup"
+                )
 
 
 class TestServer:
-    def test_it_serves_and_follows_until_it_is_closed(self) -> None:
+    def test_serves_and_streams_until_closed(self) -> None:
         server = ConsoleServer(StubProvider(), Address("127.0.0.1", 0))
         try:
             assert server.url == f"http://127.0.0.1:{server.address.port}/#token={server.token}"
@@ -331,15 +336,15 @@ class TestServer:
             server.close()
         assert not server._thread.is_alive()
 
-    def test_tokens_are_not_guessed(self) -> None:
+    def test_each_server_has_its_own_token(self) -> None:
         first, second = (ConsoleServer(StubProvider(), Address("127.0.0.1", 0)) for _ in range(2))
         first.close()
         second.close()
         assert first.token != second.token and len(first.token) == 32
 
 
-class Playing:
-    """As much of a session as the console asks for, on a pipeline without Spark."""
+class StubSession:
+    """The part of a session that the console uses, over a pipeline without Spark."""
 
     def __init__(self, house: House, pipeline: Looped) -> None:
         self.catalog = house.catalog
@@ -358,18 +363,18 @@ class Playing:
         self.warnings = [warning for item in done for warning in item.warnings]
 
 
-class TestARunningSession:
+class TestRunningSession:
     @pytest.fixture
     def client(self, tmp_path: Path) -> TestClient:
         house = House(tmp_path)
         house.insert(1, 2, 3)
-        session = Playing(house, house.run())
+        session = StubSession(house, house.run())
         source = RunningSession(cast(Any, session), "house.sql")
         history = ConsoleHistory(source)
         history.update()
         return TestClient(build_app(history, HERE, TOKEN), base_url="http://localhost:8571")
 
-    def test_it_is_shown(self, client: TestClient) -> None:
+    def test_shows_the_pipeline(self, client: TestClient) -> None:
         state = client.get("/api/state").json()
         assert [(s["name"], s["state"], s["rows_in"]) for s in state["streams"]] == [
             ("t0", "finished", 6),
@@ -377,11 +382,11 @@ class TestARunningSession:
         ]
         assert [(e["epoch"], e["rows_in"]) for e in state["epochs"]] == [(0, 4), (1, 4), (2, 4)]
         steps = [step["step"] for step in state["epochs"][0]["steps"]]
-        assert steps == ["cut", "run", "decide", "commit"]
+        assert steps == ["plan", "run", "commit", "publish"]
         assert 'tidegate_epoch_seconds_count{pipeline="main"} 3' in client.get("/metrics").text
         assert "source:s" in [node["id"] for node in client.get("/api/graph").json()["nodes"]]
 
-    def test_checkpoints_are_made_and_restored(self, client: TestClient) -> None:
+    def test_creates_and_restores_checkpoints(self, client: TestClient) -> None:
         assert allowed(client, "/api/checkpoints", {"name": "good"}).status_code == 200
         listed = client.get("/api/checkpoints").json()
         assert [(c["name"], c["epoch"]) for c in listed] == [("good", 2), (None, 1), (None, 0)]
@@ -392,13 +397,13 @@ class TestARunningSession:
         assert done.status_code == 200 and "twice" in done.json()["warnings"][0]
         assert client.get("/api/checkpoints").json()[0]["generation"] == 1
 
-    def test_an_unknown_name(self, client: TestClient) -> None:
+    def test_unknown_names_get_a_hint(self, client: TestClient) -> None:
         assert client.get("/api/objects/kept").json()["hint"] == "did you mean kept1?"
         sink = client.get("/api/objects/kept0").json()
         assert sink["plan"] is None and sink["sql"].startswith("CREATE SINK kept0")
 
 
-class TestAStoredDirectory:
+class TestStoredDirectory:
     @pytest.fixture
     def house(self, tmp_path: Path) -> House:
         house = House(tmp_path)
@@ -422,7 +427,7 @@ class TestAStoredDirectory:
         yield directory
         directory.close()
 
-    def test_it_is_shown_while_another_holds_it(
+    def test_reads_while_another_process_holds_the_lock(
         self, source: StoredDirectory, held: DataDirectory
     ) -> None:
         history = ConsoleHistory(source)
@@ -441,7 +446,7 @@ class TestAStoredDirectory:
         assert described["plan"].startswith("stream t0")
         assert [c["epoch"] for c in client.get("/api/checkpoints").json()] == [1, 0]
 
-    def test_what_comes_is_seen(self, house: House, source: StoredDirectory) -> None:
+    def test_new_epochs_are_read(self, house: House, source: StoredDirectory) -> None:
         source.statuses()
         house.insert(3)
         house.run(until_end=True)
@@ -449,15 +454,13 @@ class TestAStoredDirectory:
         assert (status.rows_in, status.epoch) == (6, 2)
         assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
 
-    def test_late_rows_are_since_the_first_epoch_like_the_others(
-        self, source: StoredDirectory
-    ) -> None:
+    def test_counters_start_at_the_first_epoch(self, source: StoredDirectory) -> None:
         window = OperatorState("t0", "window_aggregate", "f", report={"late_rows": 3})
         manifest = Manifest(0, 5, 2, 0, {"t0": StreamState("1234", rows_in=9)}, {"t0.1": window})
         status = source._status(manifest, "t0")
         assert (status.rows_in, status.late_rows) == (9, 3)
 
-    def test_nothing_is_changed_while_another_holds_it(
+    def test_actions_fail_while_another_process_holds_the_lock(
         self, source: StoredDirectory, held: DataDirectory
     ) -> None:
         with pytest.raises(DataDirectoryError, match="TG-602"):
@@ -465,25 +468,25 @@ class TestAStoredDirectory:
         with pytest.raises(DataDirectoryError, match="TG-602"):
             source.create_checkpoint("x")
 
-    def test_it_goes_back(self, house: House, source: StoredDirectory) -> None:
+    def test_restores(self, house: House, source: StoredDirectory) -> None:
         assert source.create_checkpoint("good") == "good"
         warnings = source.restore(RestoreRequest(0, keep=True))
         assert "twice" in warnings[0]
         assert source.checkpoints()[0].generation == 1
         assert [status.rows_in for status in source.statuses()] == [2, 2]
 
-    def test_declarations_that_are_not_known(self, house: House, source: StoredDirectory) -> None:
+    def test_graph_without_saved_declarations(self, house: House, source: StoredDirectory) -> None:
         (house.folder / "data" / "_declared.json").unlink()
-        assert "operator:t0:0" in source.graph().nodes, "epochs tell it"
+        assert "operator:t0:0" in source.graph().nodes, "taken from manifests"
         with pytest.raises(RunError, match="TG-201"):
             source.describe("t0")
 
-    def test_only_rows_that_are_kept_can_be_seen(self, source: StoredDirectory) -> None:
+    def test_only_stored_rows_can_be_peeked(self, source: StoredDirectory) -> None:
         with pytest.raises(RunError, match="TG-802"):
             source.peek("t0", 5)
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_masked() -> None:
     catalog = compile_text(
         "CREATE SOURCE s (a BIGINT) WITH (connector = 'postgres', database = 'd', table = 't', "
         "password = 'hunter2');"

@@ -1,4 +1,4 @@
-"""The graph of the console, and where its nodes stand."""
+"""The graph of the console and its layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate.console.graph import (
 
 
 class TestGraph:
-    def test_rows_flow_from_sources_through_operators_and_streams_to_sinks(self) -> None:
+    def test_edges_follow_the_rows_from_sources_to_sinks(self) -> None:
         graph = graph_of(
             compile_with_sources(
                 "CREATE STREAM dear AS SELECT auction, price, ts FROM bids WHERE price > 10;"
@@ -49,7 +49,7 @@ class TestGraph:
         assert graph.nodes["sink:out"].detail == "blackhole"
         assert graph.nodes["stream:late"].detail == "late rows"
 
-    def test_manifests_tell_it_too(self) -> None:
+    def test_graph_of_manifests(self) -> None:
         manifest = Manifest(
             0,
             1,
@@ -68,7 +68,7 @@ class TestGraph:
         assert "hunter2" not in repr(graph)
 
 
-def a_graph(*edges: str) -> StreamGraph:
+def graph_with(*edges: str) -> StreamGraph:
     graph = StreamGraph()
     for edge in edges:
         for name in edge:
@@ -78,33 +78,33 @@ def a_graph(*edges: str) -> StreamGraph:
 
 
 class TestLayout:
-    def test_a_node_stands_after_all_that_feed_it(self) -> None:
-        graph = a_graph("ab", "bc", "ac", "dc", "ce")
-        placed = layout(graph)
+    def test_a_node_is_placed_after_all_its_inputs(self) -> None:
+        graph = graph_with("ab", "bc", "ac", "dc", "ce")
+        placement = layout(graph)
         for edge in graph.edges:
-            assert placed.positions[edge.source][0] < placed.positions[edge.target][0]
-        assert placed.positions["c"][0] == 2
-        assert placed.layers == 4
+            assert placement.positions[edge.source][0] < placement.positions[edge.target][0]
+        assert placement.positions["c"][0] == 2
+        assert placement.layers == 4
 
-    def test_no_two_stand_in_one_place_nor_on_an_edge(self) -> None:
-        graph = a_graph("ab", "bc", "cd", "ad", "ac", "xb", "xd", "yd")
-        placed = layout(graph)
-        bends = [point for path in placed.paths.values() for point in path[1:-1]]
-        places = [*placed.positions.values(), *bends]
-        assert len(places) == len(set(places))
-        assert [layer for layer, _ in placed.paths[GraphEdge("a", "d")]] == [0, 1, 2, 3]
+    def test_nodes_and_bends_have_distinct_positions(self) -> None:
+        graph = graph_with("ab", "bc", "cd", "ad", "ac", "xb", "xd", "yd")
+        placement = layout(graph)
+        bends = [point for path in placement.paths.values() for point in path[1:-1]]
+        positions = [*placement.positions.values(), *bends]
+        assert len(positions) == len(set(positions))
+        assert [layer for layer, _ in placement.paths[GraphEdge("a", "d")]] == [0, 1, 2, 3]
 
-    def test_edges_do_not_cross_where_they_need_not(self) -> None:
-        placed = layout(a_graph("ad", "be", "cf", "dg", "eh", "fi", "ag"))
-        rows = {name: row for name, (_, row) in placed.positions.items()}
+    def test_avoidable_crossings_are_avoided(self) -> None:
+        placement = layout(graph_with("ad", "be", "cf", "dg", "eh", "fi", "ag"))
+        rows = {name: row for name, (_, row) in placement.positions.items()}
         assert rows["d"] < rows["e"] < rows["f"]
         assert rows["g"] < rows["h"] < rows["i"]
 
     @pytest.mark.parametrize("edges", [(), ("ab", "ba"), ("aa",)])
-    def test_it_always_ends(self, edges: tuple[str, ...]) -> None:
-        assert set(layout(a_graph(*edges)).positions) == set("".join(edges))
+    def test_cycles_do_not_loop_forever(self, edges: tuple[str, ...]) -> None:
+        assert set(layout(graph_with(*edges)).positions) == set("".join(edges))
 
-    def test_an_edge_to_nowhere_has_no_place(self) -> None:
-        graph = a_graph("ab")
+    def test_edges_to_missing_nodes_are_left_out(self) -> None:
+        graph = graph_with("ab")
         graph.connect("b", "gone")
         assert list(layout(graph).paths) == [GraphEdge("a", "b")]

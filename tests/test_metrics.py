@@ -1,4 +1,4 @@
-"""What a running pipeline tells: its timeline, metrics, health, logs and spans. No Spark."""
+"""Monitoring of a running pipeline: timeline, metrics, health, logs and spans. Without Spark."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ STATUS = StreamStatus(
 )
 
 
-class Ticking:
-    """A clock that goes on by what it is told."""
+class ManualClock:
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -63,37 +63,37 @@ class Ticking:
         return self.now
 
 
-def an_epoch(timeline: Timeline, clock: Ticking, number: int, seconds: float = 1.0) -> None:
+def record_epoch(timeline: Timeline, clock: ManualClock, number: int, seconds: float = 1.0) -> None:
     timeline.begin()
-    for step in ("cut", "run", "decide", "commit"):
+    for step in ("plan", "run", "commit", "publish"):
         clock.now += seconds / 4
         assert timeline.lap(step) == pytest.approx(seconds / 4)
     timeline.end(number, 2, 1)
 
 
 class TestTimeline:
-    def test_it_knows_the_steps_of_epochs(self) -> None:
-        clock = Ticking()
+    def test_records_the_steps_of_an_epoch(self) -> None:
+        clock = ManualClock()
         timeline = Timeline("main", clock=clock)
-        an_epoch(timeline, clock, 0)
+        record_epoch(timeline, clock, 0)
         (epoch,) = timeline.epochs()
         assert (epoch.pipeline, epoch.epoch, epoch.rows_in, epoch.rows_out) == ("main", 0, 2, 1)
-        assert epoch.steps == tuple((s, 0.25) for s in ("cut", "run", "decide", "commit"))
+        assert epoch.steps == tuple((s, 0.25) for s in ("plan", "run", "commit", "publish"))
         assert epoch.seconds == 1.0
 
-    def test_what_was_begun_and_not_ended_never_was(self) -> None:
-        clock = Ticking()
+    def test_an_epoch_that_is_not_ended_is_discarded(self) -> None:
+        clock = ManualClock()
         timeline = Timeline("main", clock=clock)
         timeline.begin()
-        timeline.lap("cut")
-        an_epoch(timeline, clock, 3)
+        timeline.lap("plan")
+        record_epoch(timeline, clock, 3)
         assert [(e.epoch, len(e.steps)) for e in timeline.epochs()] == [(3, 4)]
 
-    def test_it_forgets_old_epochs_and_goes_on_adding_up(self) -> None:
-        clock = Ticking()
+    def test_old_epochs_expire_and_totals_remain(self) -> None:
+        clock = ManualClock()
         timeline = Timeline("main", clock=clock)
         for number in range(RETAINED_EPOCHS + 10):
-            an_epoch(timeline, clock, number)
+            record_epoch(timeline, clock, number)
         assert [e.epoch for e in timeline.epochs()] == list(range(10, RETAINED_EPOCHS + 10))
         sums = timeline.sums()
         assert (sums.epochs, sums.seconds) == (RETAINED_EPOCHS + 10, RETAINED_EPOCHS + 10)
@@ -101,28 +101,28 @@ class TestTimeline:
         above = [count for bound, count in zip(BUCKETS, sums.buckets, strict=True) if bound >= 1]
         assert set(below) == {0} and set(above) == {RETAINED_EPOCHS + 10}
 
-    def test_a_listener_that_fails_stops_nothing(self) -> None:
+    def test_a_failing_listener_is_ignored(self) -> None:
         def fails(times: EpochTimes) -> None:
-            raise OSError("nobody there")
+            raise OSError("connection refused")
 
-        clock = Ticking()
+        clock = ManualClock()
         timeline = Timeline("main", fails, clock)
-        an_epoch(timeline, clock, 0)
+        record_epoch(timeline, clock, 0)
         assert len(timeline.epochs()) == 1
 
-    def test_a_pipeline_keeps_one(self, tmp_path: Path) -> None:
+    def test_a_pipeline_records_its_epochs(self, tmp_path: Path) -> None:
         house = House(tmp_path)
         house.insert(1, 2, 3)
         epochs = house.run().timeline.epochs()
         assert [e.epoch for e in epochs] == [0, 1, 2]
         for epoch in epochs:
-            assert [step for step, _ in epoch.steps] == ["cut", "run", "decide", "commit"]
+            assert [step for step, _ in epoch.steps] == ["plan", "run", "commit", "publish"]
         # Two streams read each row.
         assert [(e.rows_in, e.rows_out) for e in epochs] == [(4, 4)] * 3
 
 
 class TestMetrics:
-    SUMS = EpochSums("main", 2, 50.0, (("cut", 0.5), ("run", 1.5)), (0, 1) + (2,) * 9)
+    SUMS = EpochSums("main", 2, 50.0, (("plan", 0.5), ("run", 1.5)), (0, 1) + (2,) * 9)
 
     def text(self, *statuses: StreamStatus, accept: str = "") -> str:
         body, _ = exposition(StatusCollector(statuses, [self.SUMS], "1.2"), accept)
@@ -173,8 +173,9 @@ class TestMetrics:
 
     def test_unknown_values_are_left_out(self) -> None:
         body, _ = exposition(StatusCollector([StreamStatus("s", State.STARTING)], [], "1"))
-        text = body.decode()
-        assert "watermark" not in text and "epoch" not in text and "behind" not in text
+        names = " ".join(re.findall(r"^# TYPE (\S+)", body.decode(), re.M))
+        assert "rows_in" in names
+        assert "watermark" not in names and "epoch" not in names and "behind" not in names
 
     def test_every_metric_has_one_type_and_one_help_line(self) -> None:
         text = self.text(STATUS, StreamStatus("t", State.FAILED))
@@ -203,25 +204,25 @@ class TestMetrics:
 
 class TestHealth:
     @pytest.mark.parametrize(
-        ("state", "error", "well", "ready"),
+        ("state", "error", "healthy", "ready"),
         [
             (State.STARTING, None, True, False),
             (State.RUNNING, None, True, True),
-            (State.RUNNING, "the sink out: away", True, False),
+            (State.RUNNING, "the sink out: unavailable", True, False),
             (State.FINISHED, None, True, True),
             (State.STOPPED, None, True, False),
             (State.FAILED, "division by zero", False, False),
         ],
     )
-    def test_states(self, state: State, error: str | None, well: bool, ready: bool) -> None:
+    def test_states(self, state: State, error: str | None, healthy: bool, ready: bool) -> None:
         statuses = [STATUS, StreamStatus("t", state, error=error)]
-        assert (health(statuses).ok, readiness(statuses).ok) == (well, ready)
+        assert (health(statuses).ok, readiness(statuses).ok) == (healthy, ready)
         problems = readiness(statuses).problems
         assert problems == (
             () if ready else (f"t is {state.value}{f': {error}' if error else ''}",)
         )
 
-    def test_nothing_started_is_healthy_and_not_ready(self) -> None:
+    def test_without_streams_healthy_and_not_ready(self) -> None:
         assert health([]).status_code == 200
         assert readiness([]).status_code == 503
 
@@ -236,29 +237,29 @@ class TestAddresses:
             ("[::1]:9464", "::1", 9464),
         ],
     )
-    def test_they_are_understood(self, text: str, host: str, port: int) -> None:
+    def test_valid_addresses(self, text: str, host: str, port: int) -> None:
         assert Address.parse(text) == Address(host, port)
 
     @pytest.mark.parametrize(
         "text", ["", "host", ":80", "h:x", "h:70000", "::1:80", "[::1:80", "h:-1"]
     )
-    def test_others_are_not(self, text: str) -> None:
+    def test_invalid_addresses(self, text: str) -> None:
         assert Address.parse(text) is None
 
     @pytest.mark.parametrize(
         "host", ["127.0.0.1", "localhost:9", "LOCALHOST", "[::1]:80", "127.1.2.3"]
     )
-    def test_this_machine_may_be_called_so(self, host: str) -> None:
+    def test_loopback_names_are_accepted(self, host: str) -> None:
         assert Address("127.0.0.1", 80).accepts_host(host)
 
     @pytest.mark.parametrize(
         "host",
         ["", "evil.example", "evil.example:80", "localhost.evil.example", "10.0.0.1", "[", "a@b"],
     )
-    def test_and_not_so(self, host: str) -> None:
+    def test_foreign_names_are_rejected(self, host: str) -> None:
         assert not Address("127.0.0.1", 80).accepts_host(host)
 
-    def test_a_server_for_others_accepts_host_addresses_and_its_own_name(self) -> None:
+    def test_a_public_server_accepts_ip_addresses_and_its_own_name(self) -> None:
         anywhere = Address("0.0.0.0", 80)
         assert anywhere.accepts_host("10.0.0.1:80") and anywhere.accepts_host("localhost")
         assert not anywhere.accepts_host("evil.example")
@@ -289,17 +290,17 @@ def get(server: MetricsServer, path: str, host: str | None = None) -> tuple[int,
 
 
 class TestServer:
-    def test_it_serves_metrics_and_health(self, server: MetricsServer) -> None:
+    def test_serves_metrics_and_health(self, server: MetricsServer) -> None:
         code, body = get(server, "/metrics")
         assert (code, 'tidegate_rows_in_total{stream="bids"} 10' in body) == (200, True)
         assert get(server, "/health?x=1") == (200, '{"status": "ok", "problems": []}')
         assert get(server, "/ready")[0] == 200
         assert get(server, "/etc/passwd")[0] == 404
 
-    def test_it_does_not_answer_to_names_of_others(self, server: MetricsServer) -> None:
+    def test_rejects_foreign_host_names(self, server: MetricsServer) -> None:
         assert get(server, "/metrics", "evil.example")[0] == 403
 
-    def test_a_port_that_is_taken_is_an_error(self, server: MetricsServer) -> None:
+    def test_a_port_in_use_is_an_error(self, server: MetricsServer) -> None:
         with pytest.raises(RunError, match="TG-511"):
             MetricsServer(server.address, StatusSource(lambda: (), lambda: [], "1"))
 
@@ -308,10 +309,10 @@ class TestJsonLog:
     def lines(self, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    def test_epochs_once_a_second_and_trouble_at_once(
+    def test_epochs_once_a_second_and_errors_immediately(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        clock = Ticking()
+        clock = ManualClock()
         log = JsonLog(clock)
         away = StreamStatus("bids", State.RUNNING, 8, error="away")
         for seconds, status in [
@@ -366,11 +367,11 @@ def test_epochs_are_spans() -> None:
     exporter = InMemorySpanExporter()
     provider = trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    times = EpochTimes("main", 5, 1000.0, (("cut", 1.0), ("run", 2.0)), 10, 4)
+    times = EpochTimes("main", 5, 1000.0, (("plan", 1.0), ("run", 2.0)), 10, 4)
     spans.export_spans(times, provider)
-    cut, run, epoch = exporter.get_finished_spans()
-    assert (cut.name, run.name, epoch.name) == ("cut", "run", "epoch")
-    assert cut.parent.span_id == run.parent.span_id == epoch.context.span_id
+    plan, run, epoch = exporter.get_finished_spans()
+    assert (plan.name, run.name, epoch.name) == ("plan", "run", "epoch")
+    assert plan.parent.span_id == run.parent.span_id == epoch.context.span_id
     assert (epoch.start_time, epoch.end_time) == (1000 * 10**9, 1003 * 10**9)
     assert (run.start_time, run.end_time) == (1001 * 10**9, 1003 * 10**9)
     assert epoch.attributes["tidegate.epoch"] == 5

@@ -36,7 +36,7 @@ class StubProvider:
     def __init__(self, live: bool = True) -> None:
         self.live = live
         self.current_statuses: tuple[StreamStatus, ...] = (STATUS,)
-        self.recent_epochs = [EpochTimes("main", 3, 50.0, (("cut", 0.5), ("run", 1.0)), 10, 4)]
+        self.recent_epochs = [EpochTimes("main", 3, 50.0, (("plan", 0.5), ("run", 1.0)), 10, 4)]
         self.recent_checkpoints: list[Checkpoint] = []
         self.calls: list[Any] = []
         self.error: Exception | None = None
@@ -140,6 +140,6 @@ def provider_with_streams() -> StubProvider:
 
 def add_epoch(provider: StubProvider) -> None:
     """Append an epoch of 200 ms."""
-    steps = (("cut", 0.01), ("run", 0.14), ("decide", 0.02), ("commit", 0.03))
+    steps = (("plan", 0.01), ("run", 0.14), ("commit", 0.02), ("publish", 0.03))
     number = len(provider.recent_epochs)
     provider.recent_epochs.append(EpochTimes("main", number, NOON.timestamp(), steps, 20, 8))

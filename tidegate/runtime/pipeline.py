@@ -281,7 +281,7 @@ class Pipeline:
             asked = self._asked
             self.timeline.begin()
             epoch = self._patiently(self._plan_range)
-            self._looked_s = self.timeline.lap("cut")
+            self._looked_s = self.timeline.lap("plan")
             reached(EpochStep.CUT)
             if epoch is not None:
                 with at_work(self.counters.values()):
@@ -365,10 +365,10 @@ class Pipeline:
         self._patiently(lambda: self.manifests.create(manifest, again=next(tries) > 0))
         self._patiently(self.context.require_held)
         self._manifest = manifest
-        self.timeline.lap("decide")
+        self.timeline.lap("commit")
         reached(EpochStep.COMMITTED)
         self._commit(manifest)
-        self.timeline.lap("commit")
+        self.timeline.lap("publish")
         reached(EpochStep.PUBLISHED)
         self._after(epoch, manifest, reports, time.monotonic() - began)
 
