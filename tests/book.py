@@ -5,7 +5,7 @@ A block of `sql` is compiled, over the sources below where it does not declare i
 behind `-- end:` what comes out when the input has ended. Every source line is an epoch of its own.
 
 The title of a block says what else it is: a file of the tutorial, `syntax` for a form with … and
-[ ], `rejectd: TG-401` (also behind a file), or `not run: …` with the reason. That is the only way not to be run.
+[ ], `rejected: TG-401` (also behind a file), or `not run: …` with the reason. That is the only way not to be run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ READ = {
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'^(\w+)(?: title="([^"]+)")?$')
 _LABEL = re.compile(r"(?:^|(?<=\s))(epoch \d+|(?!nothing)[a-z_]+):(?=\s)")
-_FILE = re.compile(r"([\w./-]+\.(?:sql|json|yaml|csv))(?:, rejectd: TG-\d+)?")
+_FILE = re.compile(r"([\w./-]+\.(?:sql|json|yaml|csv))(?:, rejected: TG-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Block:
         return self.title.startswith("not run: ")
 
     @property
-    def rejectd(self) -> str | None:
+    def rejected(self) -> str | None:
         """The code of the error that it gets."""
-        found = re.search(r"rejectd: (TG-\d+)$", self.title)
+        found = re.search(r"rejected: (TG-\d+)$", self.title)
         return found.group(1) if found else None
 
     @property
@@ -108,7 +108,7 @@ class Block:
             return "marked"
         if self.language == "sql":
             labels = {label for label, _ in self.shown()}
-            return "rejectd" if self.rejectd else "rows" if labels else "compiled"
+            return "rejected" if self.rejected else "rows" if labels else "compiled"
         if self.language == "yaml":
             return "case" if re.search(r"(?m)^(query|script):", self.text) else "read"
         return {"python": "run", "bash": "commands", "json": "read", "text": "text"}[self.language]

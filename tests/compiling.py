@@ -54,8 +54,8 @@ def accepted(query: str, options: str = "") -> n.Emit:
     return plan_of(compiled, "s")
 
 
-def rejectd(query: str, options: str = "") -> list[TidegateError]:
-    """The errors of a query over the sources above, which must be rejectd."""
+def rejected(query: str, options: str = "") -> list[TidegateError]:
+    """The errors of a query over the sources above, which must be rejected."""
     compiled = compile_with_sources(as_stream(query, options))
     assert compiled.errors, f"accepted: {query}"
     return list(compiled.errors)

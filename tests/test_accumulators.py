@@ -334,7 +334,7 @@ REJECTED = [
 
 
 @pytest.mark.parametrize("one", REJECTED, ids=lambda one: f"{one.function}-{one.arguments}")
-def test_what_is_not_supported_is_rejectd_early(one: Call) -> None:
+def test_what_is_not_supported_is_rejected_early(one: Call) -> None:
     with pytest.raises(RunError, match=r"\(x\)") as caught:
         make(one)
     assert caught.value.code == "TG-501"

@@ -40,7 +40,7 @@ def test_calls(call: str, function: str, arguments: int, constants: tuple[object
     )
 
 
-def test_what_must_be_constant_is_rejectd_otherwise() -> None:
+def test_what_must_be_constant_is_rejected_otherwise() -> None:
     with pytest.raises(Unrunnable, match="is not a constant"):
         planned("SELECT approx_percentile(price, price / 10) AS x FROM bids EMIT CHANGES")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import accepted, compile_with_sources, find, plan_of, rejectd
+from tests.compiling import accepted, compile_with_sources, find, plan_of, rejected
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.scope import referenced
 from tidegate.sql.dialect import to_sql
@@ -95,7 +95,7 @@ def test_a_cte_hides_a_source_from_all_but_itself() -> None:
     ],
 )
 def test_names_that_are_not_there(query: str, code: str, message: str) -> None:
-    errors = rejectd(query)
+    errors = rejected(query)
     assert code in {error.code for error in errors}
     assert any(message in error.message for error in errors)
 
@@ -128,7 +128,7 @@ def test_over_in_a_subquery_of_a_column_is_computed_once() -> None:
 
 
 def test_a_query_reports_all_its_unknown_names() -> None:
-    errors = rejectd("SELECT u FROM bids WHERE v = 1 GROUP BY w HAVING x > 1 ORDER BY y")
+    errors = rejected("SELECT u FROM bids WHERE v = 1 GROUP BY w HAVING x > 1 ORDER BY y")
     assert [error.message[-1] for error in errors] == ["u", "v", "w", "x", "y"]
 
 

@@ -49,10 +49,10 @@ def test_sql_is_accepted(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.statements, "an example says something"
 
 
-@pytest.mark.parametrize("block", of("rejectd"), ids=id_of)
-def test_sql_is_rejectd(block: Block) -> None:
+@pytest.mark.parametrize("block", of("rejected"), ids=id_of)
+def test_sql_is_rejected(block: Block) -> None:
     compiled = compile_text(block.with_sources())
-    assert {error.code for error in compiled.errors} == {block.rejectd}
+    assert {error.code for error in compiled.errors} == {block.rejected}
 
 
 @pytest.mark.parametrize("block", of("rows"), ids=id_of)
@@ -121,7 +121,7 @@ def test_data_can_be_read(block: Block) -> None:
 def test_every_block_is_counted(golden: Golden) -> None:
     """Each is taken by one of the tests; how many of a page are run, or marked, is on record."""
     ways = Counter(block.treatment for block in BLOCKS)
-    light = {"compiled", "rejectd", "marked", "commands", "read", "text"}
+    light = {"compiled", "rejected", "marked", "commands", "read", "text"}
     assert set(ways) == light | set(ON_SPARK)
     counts = Counter((block.page, block.treatment) for block in BLOCKS)
     lines = []

@@ -213,7 +213,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(data: Path) -> None:
         (["inspect", "DATA", "--pipeline", "mian"], "did you mean main?"),
     ],
 )
-def test_what_is_not_there_is_rejectd(data: Path, arguments: list[str], message: str) -> None:
+def test_what_is_not_there_is_rejected(data: Path, arguments: list[str], message: str) -> None:
     given = [str(data) if item == "DATA" else item for item in arguments]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 2 and message in done.stderr

@@ -443,21 +443,21 @@ class TestFresh:
     def test_rejects_what_is_not(self, session: FakeSession) -> None:
         Path("home").mkdir()
         Path("home/letter").touch()
-        self._rejectd(run("demo.sql", "--fresh", "--data", "home"), "no file tidegate.lock")
+        self._rejected(run("demo.sql", "--fresh", "--data", "home"), "no file tidegate.lock")
         assert Path("home/letter").exists()
 
     def test_rejects_a_file(self, session: FakeSession) -> None:
-        self._rejectd(run("demo.sql", "--fresh", "--data", "demo.sql"), "not a directory")
+        self._rejected(run("demo.sql", "--fresh", "--data", "demo.sql"), "not a directory")
 
     def test_rejects_the_project(self, session: FakeSession) -> None:
         """`run --data .` leaves a lock in the directory of the user's own files."""
         Path("tidegate.lock").touch()
-        self._rejectd(run("demo.sql", "--fresh", "--data", "."), "current directory is in it")
+        self._rejected(run("demo.sql", "--fresh", "--data", "."), "current directory is in it")
         other = Path("project")
         data_directory(other)
         Path("project/other.sql").write_text(SQL)
         result = run("project/other.sql", "--fresh", "--data", "project")
-        self._rejectd(result, "project/other.sql is in it")
+        self._rejected(result, "project/other.sql is in it")
 
     def test_rejects_what_is_in_use(self, session: FakeSession) -> None:
         kept = data_directory(Path(".tidegate/demo"))
@@ -468,7 +468,7 @@ class TestFresh:
         assert result.stderr.startswith("error[TG-602]: ")
         assert kept.exists()
 
-    def _rejectd(self, result: Result, reason: str) -> None:
+    def _rejected(self, result: Result, reason: str) -> None:
         assert result.exit_code == 2
         assert result.stderr.startswith("error[TG-601]: --fresh does not remove ")
         assert reason in result.stderr

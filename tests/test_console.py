@@ -390,8 +390,8 @@ class TestRunningSession:
         assert allowed(client, "/api/checkpoints", {"name": "good"}).status_code == 200
         listed = client.get("/api/checkpoints").json()
         assert [(c["name"], c["epoch"]) for c in listed] == [("good", 2), (None, 1), (None, 0)]
-        rejectd = allowed(client, "/api/restore", {"checkpoint": 1, "pipeline": "main"})
-        assert (rejectd.status_code, rejectd.json()["code"]) == (409, "TG-610")
+        rejected = allowed(client, "/api/restore", {"checkpoint": 1, "pipeline": "main"})
+        assert (rejected.status_code, rejected.json()["code"]) == (409, "TG-610")
         content = {"checkpoint": 1, "pipeline": "main", "keep_sinks": True}
         done = allowed(client, "/api/restore", content)
         assert done.status_code == 200 and "twice" in done.json()["warnings"][0]

@@ -55,7 +55,7 @@ def page(browser: Any, server: Any) -> Iterator[Any]:
     opened.wait_for_selector(".node")
     yield opened
     opened.close()
-    # A request that is rejectd is said by the browser itself.
+    # A request that is rejected is said by the browser itself.
     assert [text for text in problems if "409 (Conflict)" not in text] == []
 
 

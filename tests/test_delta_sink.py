@@ -1,4 +1,4 @@
-"""A sink of Delta Lake: an epoch is one version, once; what does not fit is rejectd."""
+"""A sink of Delta Lake: an epoch is one version, once; what does not fit is rejected."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_pipeline_of_an_older_generation_cannot_commit(path: Path) -> None:
     assert there(path) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejectd(path: Path) -> None:
+def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(path: Path) -> None:
     sink = opened(path)
     committables = staged(sink, E1, [row(1, "a")])
     sink.publish(E1, committables)
@@ -270,7 +270,7 @@ def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) ->
     assert caught.value.code == "TG-504" and caught.value.hint
 
 
-def rejectd(path: Path, rows: StreamRows = ROWS, **options: str) -> str:
+def rejected(path: Path, rows: StreamRows = ROWS, **options: str) -> str:
     with pytest.raises(TidegateError) as caught:
         sink_of(path, rows, **options).recover(CommittedState(None))
     assert caught.value.code == "TG-504" and caught.value.hint
@@ -283,24 +283,24 @@ def created(path: Path, *fields: Any, **more: Any) -> None:
     DeltaTable.create(str(path), Schema.from_arrow(pa.schema(fields)), mode="overwrite", **more)
 
 
-def test_what_does_not_fit_is_rejectd_when_it_is_opened(path: Path) -> None:
-    assert "which does not exist" in rejectd(path, create_table="false")
+def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
+    assert "which does not exist" in rejected(path, create_table="false")
     id_field, name = pa.field("id", pa.int64()), pa.field("NAME", pa.string())
     created(path, pa.field("id", pa.int32()), name)
-    assert "the column id of the table is int32, and id is BIGINT" in rejectd(path)
+    assert "the column id of the table is int32, and id is BIGINT" in rejected(path)
     created(path, id_field)
-    assert "the table has no column name" in rejectd(path)
+    assert "the table has no column name" in rejected(path)
     created(path, id_field, name, pa.field("more", pa.int32(), nullable=False))
-    assert "the column more of the table must not be NULL" in rejectd(path)
+    assert "the column more of the table must not be NULL" in rejected(path)
     created(path, id_field, name, partition_by=["NAME"])
-    assert "partitioned by NAME, and not by id" in rejectd(path, partition_by="id")
+    assert "partitioned by NAME, and not by id" in rejected(path, partition_by="id")
     created(path, id_field, name, configuration={"delta.appendOnly": "true"})
-    assert "rows are only ever added to it" in rejectd(path, KEYED)
+    assert "rows are only ever added to it" in rejected(path, KEYED)
     created(path, id_field, name)
     DeltaTable(str(path)).alter.add_constraint({"positive": "id > 0"})
-    assert "delta.constraints.positive" in rejectd(path)
+    assert "delta.constraints.positive" in rejected(path)
     odd = StreamRows((("id", "DOUBLE"), ("name", "STRING")), ChangelogKind.UPSERT, ("id",))
-    assert "not safe to compare" in rejectd(path / "other", odd)
+    assert "not safe to compare" in rejected(path / "other", odd)
 
 
 def test_a_row_without_a_value_that_the_table_needs_shows_before_the_epoch_is_decided(

@@ -146,14 +146,14 @@ def test_rows_tell_where_they_stood_in_the_order_of_versions(path: Path) -> None
     assert [item["id"] for item in found] == [1, 2]
 
 
-def test_what_does_not_fit_is_rejectd_when_it_is_opened(path: Path) -> None:
-    def rejectd(columns: str = "id BIGINT") -> str:
+def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
+    def rejected(columns: str = "id BIGINT") -> str:
         with pytest.raises(TidegateError) as caught:
             source_of(path, columns)
         assert caught.value.code == "TG-504" and caught.value.hint
         return caught.value.message
 
-    assert "which does not exist" in rejectd()
+    assert "which does not exist" in rejected()
     add(path, 1)
-    assert "has no column nam" in rejectd("nam STRING")
-    assert "id of the table is int64, and id is INT" in rejectd("id INT")
+    assert "has no column nam" in rejected("nam STRING")
+    assert "id of the table is int64, and id is INT" in rejected("id INT")

@@ -164,7 +164,7 @@ def test_epochs_of_two_generations_stay_apart(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3 and rows(tmp_path) == Counter(range(5))
 
 
-def test_a_merged_file_beyond_the_manifest_is_rejectd(tmp_path: Path) -> None:
+def test_a_merged_file_beyond_the_manifest_is_rejected(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     with pytest.raises(RunError, match="ahead of the pipeline"):
         opened(tmp_path, last=1)

@@ -175,7 +175,7 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
     assert rows(tmp_path) == [*range(epoch), 77]
 
 
-def rejectd(path: Path, *args: Any) -> str:
+def rejected(path: Path, *args: Any) -> str:
     """The rejection of a recovery, which leaves everything as it is."""
     before = {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
     with pytest.raises(RunError) as caught:
@@ -190,8 +190,8 @@ def test_a_lost_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> Non
     sink.recover(FRESH)
     run(sink, 0, 1)
     marker(tmp_path).unlink()
-    assert "is gone" in rejectd(tmp_path, committed(1))
-    assert "is gone" in rejectd(tmp_path, FRESH)
+    assert "is gone" in rejected(tmp_path, committed(1))
+    assert "is gone" in rejected(tmp_path, FRESH)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"epoch": "x"}', '{"epoch": null}', "5"])
@@ -200,23 +200,23 @@ def test_a_damaged_marker_is_an_error(tmp_path: Path, text: str) -> None:
     sink.recover(FRESH)
     run(sink, 0)
     marker(tmp_path).write_text(text)
-    assert "is damaged" in rejectd(tmp_path, committed(0))
+    assert "is damaged" in rejected(tmp_path, committed(0))
 
 
-def test_a_marker_that_is_ahead_is_rejectd(tmp_path: Path) -> None:
+def test_a_marker_that_is_ahead_is_rejected(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
-    assert "at epoch 1" in rejectd(tmp_path, committed(1))
-    assert "ahead of the pipeline" in rejectd(tmp_path, FRESH)
+    assert "at epoch 1" in rejected(tmp_path, committed(1))
+    assert "ahead of the pipeline" in rejected(tmp_path, FRESH)
 
 
-def test_a_marker_of_another_generation_is_rejectd(tmp_path: Path) -> None:
+def test_a_marker_of_another_generation_is_rejected(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 5, generation=1)
-    assert "generation 1" in rejectd(tmp_path, committed(5))
-    assert "generation 1" in rejectd(tmp_path, committed(9, generation=2))
+    assert "generation 1" in rejected(tmp_path, committed(5))
+    assert "generation 1" in rejected(tmp_path, committed(9, generation=2))
 
 
 def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
@@ -229,12 +229,12 @@ def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
     assert rows(tmp_path) == [0, 11] and again.last == EpochId(0, 1)
 
 
-def test_files_beyond_the_marker_are_rejectd(tmp_path: Path) -> None:
+def test_files_beyond_the_marker_are_rejected(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
     marker(tmp_path).write_text('{"generation": 0, "epoch": 0}')
-    assert "holds epochs up to 2" in rejectd(tmp_path, committed(0))
+    assert "holds epochs up to 2" in rejected(tmp_path, committed(0))
 
 
 def test_tokens_whose_files_are_gone_are_an_error(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def changed(path: Path, given: CommittedState, **other: Any) -> str:
     return caught.value.message.partition("add: ")[2]
 
 
-def test_other_columns_than_those_of_the_files_are_rejectd(tmp_path: Path) -> None:
+def test_other_columns_than_those_of_the_files_are_rejected(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, columns=(("a", "BIGINT"), ("b", "STRING")))
     sink.recover(FRESH)
     run(sink, 0)
@@ -309,7 +309,7 @@ def test_other_columns_than_those_of_the_files_are_rejectd(tmp_path: Path) -> No
         (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter was , and is ; now"),
     ],
 )
-def test_files_that_are_written_in_another_way_are_rejectd(
+def test_files_that_are_written_in_another_way_are_rejected(
     tmp_path: Path, before: str, now: str, said: str
 ) -> None:
     columns = (("a", "STRING"), ("b", "STRING"))

@@ -112,7 +112,7 @@ def test_another_function_is_another_query_and_another_name_is_not() -> None:
     assert canonical_form(renamed, query) == same, "what it is called means nothing"
 
 
-def test_what_is_random_in_a_function_is_rejectd_like_anything_random() -> None:
+def test_what_is_random_in_a_function_is_rejected_like_anything_random() -> None:
     compiled = compile_with_sources(
         "CREATE FUNCTION noise(x BIGINT) RETURNS DOUBLE RETURN x * rand();"
         "CREATE STREAM s AS SELECT noise(price) AS k, count(*) AS n FROM bids GROUP BY 1 EMIT CHANGES;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import compile_with_sources, rejectd
+from tests.compiling import compile_with_sources, rejected
 from tests.test_stage_sql import stage_sql
 
 
@@ -64,5 +64,5 @@ def test_a_function_of_other_rows_needs_an_argument(name: str) -> None:
         ("SELECT price FROM bids LATERAL VIEW explode(tags) v AS price", "could be a column of"),
     ],
 )
-def test_what_would_be_wrong_is_rejectd(query: str, needle: str) -> None:
-    assert needle in rejectd(query)[0].message
+def test_what_would_be_wrong_is_rejected(query: str, needle: str) -> None:
+    assert needle in rejected(query)[0].message

@@ -51,7 +51,7 @@ def test_columns(options: dict[str, Any], expected: str) -> None:
         {"start": "tomorrow"},
     ],
 )
-def test_nonsense_is_rejectd(options: dict[str, Any]) -> None:
+def test_nonsense_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         generator.columns(options)
 

@@ -94,7 +94,7 @@ def test_nested_keys_are_groups(
     assert sorted(result["r2"].to_pylist())[0] == 0
 
 
-def test_a_key_that_cannot_be_compared_is_rejectd() -> None:
+def test_a_key_that_cannot_be_compared_is_rejected() -> None:
     with pytest.raises(RunError, match="GROUP BY is not supported over map"):
         GroupSpec((pa.map_(pa.struct([("a", L)]), L),), (COUNT,))
 

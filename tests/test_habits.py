@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.compiling import accepted, compile_text, rejectd
+from tests.compiling import accepted, compile_text, rejected
 from tidegate.catalog.objects import Source
 from tidegate.physical.explain import explain
 from tidegate.sql import expressions as ex
@@ -28,16 +28,16 @@ def test_the_hint_for_a_function_names_functions_that_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"UNNEST"}))
 def test_a_function_of_another_system_gets_its_hint(name: str) -> None:
-    (error,) = rejectd(f"SELECT {name}(price, 1) AS x FROM bids")
+    (error,) = rejected(f"SELECT {name}(price, 1) AS x FROM bids")
     assert (error.code, error.hint) == ("TG-303", function_hint(name))
 
 
 def test_an_unknown_function_is_not_blamed_for_its_columns() -> None:
     window = "TUMBLE(ts, INTERVAL '1' MINUTE)"
-    (error,) = rejectd(f"SELECT upper(group_concat(channel)) AS c FROM bids GROUP BY {window}")
+    (error,) = rejected(f"SELECT upper(group_concat(channel)) AS c FROM bids GROUP BY {window}")
     assert error.code == "TG-303"
     codes = [
-        e.code for e in rejectd(f"SELECT nope(channel) AS c, price FROM bids GROUP BY {window}")
+        e.code for e in rejected(f"SELECT nope(channel) AS c, price FROM bids GROUP BY {window}")
     ]
     assert codes == ["TG-303", "TG-304"]
 
@@ -101,13 +101,13 @@ def test_a_word_of_flink_elsewhere_is_a_name() -> None:
 
 
 @pytest.mark.parametrize("size", ["'a minute'", "'1 month'", "'1'", "''"])
-def test_a_text_that_is_no_length_of_time_is_rejectd(size: str) -> None:
-    (error,) = rejectd(f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {size})")
+def test_a_text_that_is_no_length_of_time_is_rejected(size: str) -> None:
+    (error,) = rejected(f"SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, {size})")
     assert error.code == "TG-105"
 
 
 def test_a_text_is_an_interval_in_windows_only() -> None:
-    (error,) = rejectd(
+    (error,) = rejected(
         "SELECT b.price FROM bids AS b JOIN asks AS a ON a.auction = b.auction AND "
         "a.ts BETWEEN b.ts - '1 minute' AND b.ts + '1 minute'"
     )

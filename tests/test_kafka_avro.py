@@ -220,9 +220,9 @@ def test_a_registry_that_is_away_is_waited_for_and_nothing_shows_the_password(
     number = known.register("topic/1-value", BIDS)
     assert known.schema(number) == BIDS and registry.subjects == {"topic/1-value": [number]}
     assert PASSWORD not in repr(known)
-    with pytest.raises(RunError, match="not let in") as rejectd:
+    with pytest.raises(RunError, match="not let in") as rejected:
         replace(known, password="other").schema(number)
-    assert rejectd.value.code == "TG-512"
+    assert rejected.value.code == "TG-512"
     for code, kind in ((503, SystemAway), (409, RunError)):
         registry.code = code
         with pytest.raises(kind) as failed:
@@ -311,13 +311,13 @@ def test_times_that_python_has_no_years_for_are_written() -> None:
         ("v", "VARIANT", "type VARIANT"),
     ],
 )
-def test_what_avro_cannot_hold_is_rejectd(name: str, kind: str, why: str) -> None:
+def test_what_avro_cannot_hold_is_rejected(name: str, kind: str, why: str) -> None:
     wrong = unwritable({"format": "avro"}, (("id", "BIGINT"), (name, kind)))
     assert wrong is not None and why in wrong
     assert unwritable({"format": "json"}, ((name, kind),)) is None
 
 
-def test_a_login_in_the_address_of_a_registry_is_rejectd_and_not_shown() -> None:
+def test_a_login_in_the_address_of_a_registry_is_rejected_and_not_shown() -> None:
     compiled = compile_text(
         "CREATE SOURCE s (id BIGINT) WITH (connector = 'kafka', topic = 't', brokers = 'b:1', "
         "format = 'avro', registry_url = 'http://alice:hunter2@host');"

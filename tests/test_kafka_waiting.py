@@ -208,7 +208,7 @@ def test_a_transaction_may_be_as_short_as_its_option_allows(
 
 
 def test_the_reason_counts_even_if_the_client_tells_it_late() -> None:
-    """A row that is rejectd spoils the transaction; calls fail before the row is told."""
+    """A row that is rejected spoils the transaction; calls fail before the row is told."""
 
     class Late(Producer):
         def send_offsets_to_transaction(self, *_: Any) -> None:

@@ -111,7 +111,7 @@ def test_two_operators_hand_out_the_same_columns() -> None:
     assert [item.operator.late for item in nobody.operators] == [None, None]
 
 
-def test_types_that_turn_out_to_differ_are_rejectd() -> None:
+def test_types_that_turn_out_to_differ_are_rejected() -> None:
     query = (
         f"SELECT count(*) AS n FROM (SELECT price + 1 AS x, ts FROM bids) {WINDOW} UNION ALL "
         f"SELECT count(*) AS n FROM (SELECT channel AS x, ts FROM bids) {WINDOW} {LATE}"

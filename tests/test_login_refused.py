@@ -108,7 +108,7 @@ def test_a_store_that_rejects_the_keys_of_a_delta_table_is_not_away(
         given |= {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "zz-key", "SECRET_ACCESS_KEY": "zz-secret"}
         for name, value in given.items():
             monkeypatch.setenv(f"AWS_{name}", value)
-        with pytest.raises(RunError, match="InvalidAccessKeyId") as rejectd:
+        with pytest.raises(RunError, match="InvalidAccessKeyId") as rejected:
             opened("s3://bucket/table", create_table=create)
         server.shutdown()
-    assert rejectd.value.code == "TG-512" and "zz-" not in str(rejectd.value)
+    assert rejected.value.code == "TG-512" and "zz-" not in str(rejected.value)

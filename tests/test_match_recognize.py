@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is rejectd."""
+"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is rejected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 from sqlglot import exp
 
-from tests.compiling import TESTS, accepted, compile_text, rejectd
+from tests.compiling import TESTS, accepted, compile_text, rejected
 from tests.test_fingerprint import meanings
 from tests.test_runnable import check_runnable, pointed_at, stream_of
 from tidegate.catalog.objects import Stream
@@ -115,7 +115,7 @@ def test_matches_have_an_event_time_where_it_is_known_when_they_come() -> None:
     fixed = QUERY.replace("WITHIN INTERVAL '1' HOUR", "").replace("B+", "B")
     accepted(windows.format(fixed))
     for late in (fixed.replace("(A B)", "(A B{1,2})"), QUERY.replace("MATCH_ROWTIME()", "B.ts")):
-        assert [error.code for error in rejectd(windows.format(late))] == ["TG-406"]
+        assert [error.code for error in rejected(windows.format(late))] == ["TG-406"]
 
 
 def test_a_copy_has_columns_of_its_own() -> None:
@@ -169,7 +169,7 @@ def test_names_and_what_is_computed_of_measures_do_not_matter() -> None:
         ("A.channel > B.ts", "A.channel > B.ts"),
     ],
 )
-def test_what_only_spark_could_compute_is_rejectd(condition: str, place: str) -> None:
+def test_what_only_spark_could_compute_is_rejected(condition: str, place: str) -> None:
     query = QUERY.replace("B.price > PREV(B.price, 2)", condition)
     with pytest.raises(RunError) as caught:
         check_runnable(stream_of(query))
@@ -191,7 +191,7 @@ def test_what_only_spark_could_compute_is_rejectd(condition: str, place: str) ->
         (("BIGINT", "BIGINT"), "p0"),
     ],
 )
-def test_types_for_which_it_would_be_another_value_are_rejectd(
+def test_types_for_which_it_would_be_another_value_are_rejected(
     kinds: tuple[str, ...], text: str
 ) -> None:
     tree = DIALECT.parse(f"SELECT {text}")[0]

@@ -58,7 +58,7 @@ def ran(manifest: Manifest, **offsets: Any) -> Manifest:
     return replace(manifest, epoch=manifest.epoch + 1, operators=operators, streams=streams)
 
 
-def rejectd(before: Manifest, *members: Declared) -> DataDirectoryError:
+def rejected(before: Manifest, *members: Declared) -> DataDirectoryError:
     with pytest.raises(DataDirectoryError) as caught:
         reconcile(before, members)
     assert caught.value.code == "TG-603"
@@ -97,9 +97,9 @@ def test_operators_are_found_by_what_they_are_not_by_their_place() -> None:
         ([("w", "9"), ("j", "2")], "in or below w: what is stored belongs to the query of before"),
     ],
 )
-def test_a_changed_query_is_rejectd(now: list[tuple[str, str]], said: str) -> None:
+def test_a_changed_query_is_rejected(now: list[tuple[str, str]], said: str) -> None:
     before = ran(reconcile(EMPTY, [member(("w", "1"), ("j", "2"))]).manifest, bids=7)
-    assert said in rejectd(before, member(*now)).message
+    assert said in rejected(before, member(*now)).message
 
 
 def test_a_stream_that_continues_keeps_what_fits_and_says_what_does_not() -> None:
@@ -156,13 +156,13 @@ def test_a_stream_that_was_run_to_its_end_is_told_so() -> None:
 # Sources
 
 
-def test_a_source_that_is_another_now_is_rejectd() -> None:
+def test_a_source_that_is_another_now_is_rejected() -> None:
     before = ran(reconcile(EMPTY, [member(("w", "1"))]).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
     for on_change in ("reject", "continue"):
-        error = rejectd(before, member(("w", "1"), sources=moved, on_change=on_change))
+        error = rejected(before, member(("w", "1"), sources=moved, on_change=on_change))
         assert "path=/in/bids" in error.message and "path=/elsewhere" in error.message
-        rejectd(ran(reconcile(EMPTY, [member()]).manifest, bids=7), member(sources=moved))
+        rejected(ran(reconcile(EMPTY, [member()]).manifest, bids=7), member(sources=moved))
 
 
 @pytest.mark.parametrize("operators", [(), (("w", "1"),)])
@@ -185,7 +185,7 @@ def test_that_one_stream_restarts_does_not_let_another_read_on_in_a_source_that_
     before = ran(reconcile(EMPTY, both).manifest, bids=7)
     moved = {"bids": replace(BIDS, options={**BIDS.options, "path": "/elsewhere"})}
     first, second = member(sources=moved, on_change="restart"), member(name="t", sources=moved)
-    assert "the stream t" in rejectd(before, first, second).message
+    assert "the stream t" in rejected(before, first, second).message
 
 
 def test_a_stream_that_was_away_does_not_read_on_in_a_source_that_is_another() -> None:
@@ -195,14 +195,14 @@ def test_a_stream_that_was_away_does_not_read_on_in_a_source_that_is_another() -
     with_dependencies = reconcile(before, [member(sources=moved, on_change="restart")]).manifest
     assert (
         "the stream t"
-        in rejectd(ran(with_dependencies, bids=3), member(name="t", sources=moved)).message
+        in rejected(ran(with_dependencies, bids=3), member(name="t", sources=moved)).message
     )
 
 
-def test_a_stream_over_other_sources_is_rejectd_or_goes_on_without_them() -> None:
+def test_a_stream_over_other_sources_is_rejected_or_goes_on_without_them() -> None:
     before = ran(reconcile(EMPTY, [member(("w", "1"))]).manifest, bids=7)
     both = {"bids": BIDS, "asks": ASKS}
-    error = rejectd(before, member(("w", "1"), sources=both))
+    error = rejected(before, member(("w", "1"), sources=both))
     assert "it read bids" in error.message and "asks (memory)" in error.message
     found = reconcile(before, [member(("w", "1"), sources=both, on_change="continue")])
     assert found.manifest.streams["s"].offsets["bids"] == 7
@@ -264,7 +264,7 @@ def test_late_rows_of_a_stream_that_starts_over_come_again() -> None:
     both = [member(("w", "1")), reader()]
     before = with_late_rows(reconcile(EMPTY, both).manifest, 3, both[1])
     over = member(("w", "9"), on_change="restart")
-    error = rejectd(before, over, reader())
+    error = rejected(before, over, reader())
     assert "S starts over" not in error.message and "s starts over" in error.message
     found = reconcile(before, [over, reader("restart")])
     assert found.warnings == []
@@ -272,7 +272,7 @@ def test_late_rows_of_a_stream_that_starts_over_come_again() -> None:
     assert all(stream.id != ids[key] for key, stream in found.manifest.streams.items())
     # It may have started over while the reader was not in the script.
     meanwhile = reconcile(before, [over]).manifest
-    assert "come again" in rejectd(meanwhile, over, reader()).message
+    assert "come again" in rejected(meanwhile, over, reader()).message
 
 
 def test_a_reader_runs_alone_with_those_whose_late_rows_it_needs() -> None:

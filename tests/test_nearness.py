@@ -132,7 +132,7 @@ def test_a_row_that_may_wait_for_ever_has_no_event_time() -> None:
     assert not codes_of(windowed.format(waits.format("TOLERANCE INTERVAL '5' SECOND")))
 
 
-def test_what_no_watermark_makes_final_gives_changes_or_is_rejectd() -> None:
+def test_what_no_watermark_makes_final_gives_changes_or_is_rejected() -> None:
     by_number = "SELECT l.v, r.v AS w FROM l ASOF JOIN r ON l.k = r.k AND l.v >= r.v"
     of_changes = "SELECT l.v, u.v AS w FROM l ASOF JOIN u ON l.k = u.k AND l.ts >= u.ts"
     for query in (by_number, of_changes):
@@ -143,7 +143,7 @@ def test_what_no_watermark_makes_final_gives_changes_or_is_rejectd() -> None:
     assert codes_of(f"{by_number} EMIT CHANGES", off) == ["TG-501"]
 
 
-def test_other_conditions_on_both_sides_are_rejectd() -> None:
+def test_other_conditions_on_both_sides_are_rejected() -> None:
     query = (
         "SELECT l.v FROM l ASOF JOIN r MATCH_CONDITION (l.ts >= r.ts) ON l.k = r.k AND l.v < r.v"
     )

@@ -34,7 +34,7 @@ def test_which_masters_have_other_machines(master: str | None, expected: bool) -
     assert is_cluster(master) is expected
 
 
-def test_paths_of_one_machine_are_rejectd_on_a_cluster(tmp_path: Path) -> None:
+def test_paths_of_one_machine_are_rejected_on_a_cluster(tmp_path: Path) -> None:
     with (
         tidegate.open(tmp_path / "data", master="spark://nowhere:7077") as session,
         pytest.raises(ScriptError) as caught,

@@ -78,7 +78,7 @@ def test_every_row_comes_back(rows: list[tuple[Any, ...]], skipped: int) -> None
         (pa.timestamp("us", "UTC"), -(2**63)),
     ],
 )
-def test_a_time_that_would_mean_infinity_is_rejectd(kind: pa.DataType, number: int) -> None:
+def test_a_time_that_would_mean_infinity_is_rejected(kind: pa.DataType, number: int) -> None:
     plain = pa.int32() if kind == pa.date32() else pa.int64()
     column = pa.chunked_array([pa.array([number], plain).cast(kind)])
     name = "date" if kind == pa.date32() else "timestamptz"

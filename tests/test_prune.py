@@ -145,7 +145,7 @@ def test_without_names_only_what_no_epoch_needs_goes(data: Path) -> None:
     assert before - files(data) == set()
 
 
-def test_a_script_of_something_else_is_rejectd(data: Path, tmp_path: Path) -> None:
+def test_a_script_of_something_else_is_rejected(data: Path, tmp_path: Path) -> None:
     before = files(data)
     other = tmp_path / "other.sql"
     other.write_text(SCRIPT.replace("live", "another").replace("own", "mine"))
@@ -159,7 +159,7 @@ def test_a_script_of_something_else_is_rejectd(data: Path, tmp_path: Path) -> No
     assert files(data) == before
 
 
-def test_a_directory_in_use_and_one_that_is_none_are_rejectd(data: Path, tmp_path: Path) -> None:
+def test_a_directory_in_use_and_one_that_is_none_are_rejected(data: Path, tmp_path: Path) -> None:
     before = files(data)
     running = DataDirectory(data)
     running.open()

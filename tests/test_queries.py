@@ -246,7 +246,7 @@ def test_views_and_memory_sinks_are_known_by_their_names() -> None:
         ),
     ],
 )
-def test_what_is_not_kept_is_rejectd_with_the_fix(
+def test_what_is_not_kept_is_rejected_with_the_fix(
     tmp_path: Path, name: str, words: str, hint: str
 ) -> None:
     catalog = compile_text(SCRIPT).catalog

@@ -53,7 +53,7 @@ def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
 TTL = "WITH (state_ttl = '1 day')"
 IN_MINUTES = "TUMBLE(bids, ts, INTERVAL '1' MINUTE)"
 WITHIN = "b.ts BETWEEN a.ts - INTERVAL '10' MINUTE AND a.ts + INTERVAL '10' MINUTE"
-# A rejectd script, what its hint says, and the change to the script that follows the hint.
+# A rejected script, what its hint says, and the change to the script that follows the hint.
 FIXES: list[tuple[str, str, str, str]] = [
     (
         "aggregate_without_emit",

@@ -73,7 +73,7 @@ def test_all_kinds_of_rows_are_the_same_rows(source: Source, rows: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [pl.LazyFrame(ROWS), 7, "text", None])
-def test_what_is_no_rows_is_rejectd(source: Source, rows: Any) -> None:
+def test_what_is_no_rows_is_rejected(source: Source, rows: Any) -> None:
     with pytest.raises(RunError) as caught:
         module.to_table(source, rows)
     assert caught.value.code == "TG-309"

@@ -1,10 +1,10 @@
-"""What is accepted and cannot run is rejectd before it starts, at its place."""
+"""What is accepted and cannot run is rejected before it starts, at its place."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.compiling import SOURCES, accepted, compile_text, rejectd
+from tests.compiling import SOURCES, accepted, compile_text, rejected
 from tidegate.catalog.connector import ConnectorSpec, SourceSpec
 from tidegate.catalog.objects import Stream
 from tidegate.compile.compiler import Compiler
@@ -99,7 +99,7 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
 
 
 @pytest.mark.parametrize(
-    ("rejectd", "reason", "runs"),
+    ("rejected", "reason", "runs"),
     [
         (
             "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
@@ -154,9 +154,9 @@ def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() 
         ),
     ],
 )
-def test_what_joins_and_ranks_cannot_do_is_rejectd(rejectd: str, reason: str, runs: str) -> None:
+def test_what_joins_and_ranks_cannot_do_is_rejected(rejected: str, reason: str, runs: str) -> None:
     with pytest.raises(RunError) as caught:
-        check_runnable(stream_of(rejectd, TTL))
+        check_runnable(stream_of(rejected, TTL))
     assert caught.value.code == "TG-501"
     assert reason in caught.value.message
     assert caught.value.place is not None and caught.value.hint
@@ -181,7 +181,7 @@ def test_distinct_over_changes_has_no_key() -> None:
     """It deletes the old row and adds the new one, in no order: of a key, neither is the last."""
     counts = "SELECT k, count(*) AS n FROM plain GROUP BY k"
     options = "state_ttl = '1 day'"
-    (error,) = rejectd(f"SELECT DISTINCT k, n FROM ({counts}) EMIT ON UPDATE", options)
+    (error,) = rejected(f"SELECT DISTINCT k, n FROM ({counts}) EMIT ON UPDATE", options)
     assert error.code == "TG-416" and "EMIT CHANGES" in (error.hint or "")
     plan = accepted(f"SELECT DISTINCT k, n FROM ({counts}) EMIT CHANGES", options)
     assert plan.changelog is ChangelogKind.CHANGELOG

@@ -152,7 +152,7 @@ def test_tables_keep_their_payload_alive() -> None:
 @pytest.mark.parametrize(
     "nest", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.int8(), kind)]
 )
-def test_dictionaries_are_rejectd(nest) -> None:  # type: ignore[no-untyped-def]
+def test_dictionaries_are_rejected(nest) -> None:  # type: ignore[no-untyped-def]
     kind = nest(pa.dictionary(pa.int8(), pa.string()))
     with pytest.raises(AssertionError, match="dictionary"):
         codec.table_to_bytes(pa.schema([("d", kind)]).empty_table())

@@ -198,7 +198,7 @@ def test_a_flipped_byte_is_an_error_or_a_byte_that_nobody_reads(
     handle = filled(folder, {bytes([n]): bytes([n]) * 90 for n in range(3, 6)}, handle)
     handle = filled(folder, {b"last": b"z" * 10}, handle)
     expected = scanned(folder.open(handle), "e")
-    whole, rejectd, read = dict(folder.files), 0, 0
+    whole, rejected, read = dict(folder.files), 0, 0
     for name, data in whole.items():
         for place in range(len(data)):
             damaged = bytearray(data)
@@ -209,10 +209,10 @@ def test_a_flipped_byte_is_an_error_or_a_byte_that_nobody_reads(
                 assert scanned(folder.open(handle), "e") == expected
                 read += 1
             except DataDirectoryError as error:
-                rejectd += 1
+                rejected += 1
                 assert error.code == "TG-605" and error.message.startswith(WHAT)
     # All entries and the newest index are covered; old indexes and the gaps are not read.
-    assert rejectd == sum(map(len, expected.values())) + handle.length
+    assert rejected == sum(map(len, expected.values())) + handle.length
     assert read > 0
 
 

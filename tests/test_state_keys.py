@@ -84,12 +84,12 @@ def test_negative_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
-def test_integers_beyond_64_bits_are_rejectd(value: int) -> None:
+def test_integers_beyond_64_bits_are_rejected(value: int) -> None:
     with pytest.raises(OverflowError):
         encode_key((value,))
 
 
-def test_other_types_are_rejectd_by_name() -> None:
+def test_other_types_are_rejected_by_name() -> None:
     with pytest.raises(TypeError, match="list"):
         encode_key(([1],))  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ def test_other_types_are_rejectd_by_name() -> None:
 @pytest.mark.parametrize(
     "damaged", [b"\x09", b"\x00", b"\x05\x80", b"\x04", b"\x06abc", b"\x07\x00\xff"]
 )
-def test_bytes_that_are_no_key_are_rejectd(damaged: bytes) -> None:
+def test_bytes_that_are_no_key_are_rejected(damaged: bytes) -> None:
     with pytest.raises(ValueError, match=r"at [01]"):
         decode_key(damaged)
 
@@ -123,7 +123,7 @@ def test_the_layout_of_a_full_key() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\0\0\0\0\0", b"\0\0\0\0\0\0name"])
-def test_bytes_that_are_no_full_key_are_rejectd(damaged: bytes) -> None:
+def test_bytes_that_are_no_full_key_are_rejected(damaged: bytes) -> None:
     with pytest.raises(ValueError):
         keys.decode_full(damaged)
 

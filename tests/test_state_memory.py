@@ -133,7 +133,7 @@ def test_checkpoint_empty_state_returns_none() -> None:
     assert everything(MemoryStore.restore(store.snapshot())) == {}
 
 
-def test_a_damaged_snapshot_is_rejectd() -> None:
+def test_a_damaged_snapshot_is_rejected() -> None:
     store = MemoryStore()
     store.backend(1, 0).put("total", b"k", b"v")
     snapshot = store.snapshot()
@@ -146,7 +146,7 @@ def test_a_damaged_snapshot_is_rejectd() -> None:
             assert caught.value.code == "TG-605"
 
 
-def test_something_else_than_a_snapshot_is_rejectd() -> None:
+def test_something_else_than_a_snapshot_is_rejected() -> None:
     with pytest.raises(DataDirectoryError, match="snapshot of a memory store cannot be read"):
         MemoryStore.restore(codec.encode(b"", codec.fingerprint("other")))
 

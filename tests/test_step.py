@@ -195,7 +195,7 @@ def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
     expected = tasks.restarted(operator("sum")).attempt((1, 4, 5), (-1, 11, 0)).rows
     (file, other) = sorted(tasks.files())
     (file, other) = (file, other) if file.name in _named(tasks) else (other, file)
-    whole, rejectd = file.read_bytes(), 0
+    whole, rejected = file.read_bytes(), 0
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
@@ -205,12 +205,12 @@ def test_damaged_state_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
         try:
             assert hurt.attempt((1, 4, 5), (-1, 11, 0)).rows == expected
         except DataDirectoryError as error:
-            rejectd += 1
+            rejected += 1
             assert error.code == "TG-605"
             assert "the stream sales, operator window_aggregate" in error.message
             assert "remove the data" in (error.hint or "")
     # What is left are the gaps between entries.
-    assert rejectd > len(whole) / 3 * 0.6
+    assert rejected > len(whole) / 3 * 0.6
 
 
 def _named(tasks: Tasks) -> set[str]:

@@ -135,7 +135,7 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, se
     assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}
 
 
-def test_epochs_ahead_of_the_pipeline_are_rejectd_and_stay(tmp_path: Path) -> None:
+def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> None:
     """They were given out; whoever put back old manifests has to say what becomes of them."""
     run(memory_sink(tmp_path), 0, 1, 2)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Cases as SQL: the statements, what is added to a query, and what is rejectd without Spark."""
+"""Cases as SQL: the statements, what is added to a query, and what is rejected without Spark."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def test_upserts_know_their_key(all_built: None) -> None:
     assert (found.changelog, found.key) == (ChangelogKind.UPSERT, ("window_start",))
 
 
-def test_what_is_not_built_is_rejectd_before_anything_runs() -> None:
+def test_what_is_not_built_is_rejected_before_anything_runs() -> None:
     assert (
         rejection(case("SELECT count(*) OVER (ORDER BY ts GROUPS 1 PRECEDING) AS n FROM t")).code
         == "TG-501"
     )
 
 
-def test_a_wrong_query_is_rejectd_with_all_its_errors() -> None:
+def test_a_wrong_query_is_rejected_with_all_its_errors() -> None:
     error = rejection(case("SELECT idd FROM t ORDER BY ts"))
     assert error.code == "TG-301"
 
@@ -195,7 +195,7 @@ def test_a_script_is_run_as_it_is() -> None:
     assert declare(scripted("bad")).stream == "bad"
 
 
-def test_a_script_without_the_stream_is_rejectd() -> None:
+def test_a_script_without_the_stream_is_rejected() -> None:
     error = rejection(scripted("t"))
     assert error.message == "the script has no stream t"
     assert error.hint == "streams: bad, s"

@@ -1,4 +1,4 @@
-"""Case files: what is read, and how everything else is rejectd."""
+"""Case files: what is read, and how everything else is rejected."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_every_step(tmp_path: Path) -> None:
         ({"skip": ""}, 'skip: expected a text, found ""', ""),
     ],
 )
-def test_rejectd(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) -> None:
+def test_rejected(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) -> None:
     error = rejection(tmp_path, **fields)
     assert place in error.message
     assert hint in (error.hint or "")
@@ -156,7 +156,7 @@ def test_rejectd(tmp_path: Path, fields: dict[str, Any], place: str, hint: str) 
         ({"explicit_watermarks": [[0, 1]]}, "explicit_watermarks: expected a time_column", ""),
     ],
 )
-def test_rejectd_sources(tmp_path: Path, changes: dict[str, Any], place: str, hint: str) -> None:
+def test_rejected_sources(tmp_path: Path, changes: dict[str, Any], place: str, hint: str) -> None:
     error = rejection(tmp_path, sources=[{**SOURCE, **changes}])
     assert place in error.message
     assert hint in (error.hint or "")

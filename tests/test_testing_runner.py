@@ -300,8 +300,8 @@ def test_errors_are_one_line() -> None:
     assert "mend it" in (outcome.detail or "")
     outcome = run_case(case(add(1), ExpectAll(())), bug)
     assert outcome.reason == "internal error: ValueError: a bug"
-    rejectd = run_case(case(query="SELECT a, b FROM t", expected_rows=()), broken)
-    assert rejectd.reason == "TG-301: there is no column a (and 1 more)"
+    rejected = run_case(case(query="SELECT a, b FROM t", expected_rows=()), broken)
+    assert rejected.reason == "TG-301: there is no column a (and 1 more)"
 
 
 def test_what_design_contradicts_fails_with_the_reason() -> None:

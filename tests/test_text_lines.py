@@ -41,7 +41,7 @@ def reader(root: Path, utf8: bool = True, whole: bool = False, **more: Any) -> T
 
 
 def read(reading: TextReader, name: str, size: int, ranges: list[int]) -> list[Line]:
-    bounds = [0, *sorted(input_range for input_range in set(ranges) if 0 < input_range < size)]
+    bounds = [0, *sorted(offset for offset in set(ranges) if 0 < offset < size)]
     ends: list[int | None] = [*bounds[1:], None]
     found: list[Line] = []
     for start, end in zip(bounds, ends, strict=True):
@@ -90,7 +90,7 @@ def test_rows_say_where_they_stood(tmp_path: Path) -> None:
     assert batch.column(ARRIVAL_FILE).to_pylist() == [f"{12:020d} {shown}"] * 2
 
 
-@pytest.mark.parametrize("cuts", [[], [3], [9]])
+@pytest.mark.parametrize("ranges", [[], [3], [9]])
 def test_a_header_is_no_record(tmp_path: Path, ranges: list[int]) -> None:
     content = b"\n\na,b\n1,2\n3,4\n"
     (tmp_path / "x.csv").write_bytes(content)

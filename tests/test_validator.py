@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.compiling import accepted, as_stream, compile_with_sources, rejectd
+from tests.compiling import accepted, as_stream, compile_with_sources, rejected
 from tidegate.compile.validate.validator import CHECKS
 from tidegate.errors import ValidationError
 
@@ -263,8 +263,8 @@ def test_every_check_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("item", CASES, ids=IDS)
-def test_rejectd(item: Case) -> None:
-    errors = rejectd(item.bad, item.options)
+def test_rejected(item: Case) -> None:
+    errors = rejected(item.bad, item.options)
     assert {error.code for error in errors} == {item.code}
     for error in errors:
         assert isinstance(error, ValidationError)
@@ -328,7 +328,7 @@ def test_sink_changelog_both_ways_and_in_all_modes() -> None:
 
 
 def test_all_findings_of_a_stream_come_at_once_in_the_order_of_the_text() -> None:
-    errors = rejectd(
+    errors = rejected(
         "SELECT DISTINCT b.auction FROM bids AS b JOIN asks AS a ON a.auction = b.auction "
         "ORDER BY b.auction LIMIT 3"
     )
@@ -371,7 +371,7 @@ def test_on_bounded_input_nearly_everything_is_fine(query: str) -> None:
 @pytest.mark.parametrize(
     ("query", "code"),
     [
-        # Once accepted and wrong; each stays rejectd.
+        # Once accepted and wrong; each stays rejected.
         (
             "SELECT b.price FROM bids AS b JOIN asks AS a ON max(b.price) = a.price AND a.ts = b.ts",
             "TG-305",
@@ -415,5 +415,5 @@ def test_on_bounded_input_nearly_everything_is_fine(query: str) -> None:
         ("SELECT TRANSFORM (price) USING 'cat' AS (x) FROM bids", "TG-103"),
     ],
 )
-def test_odd_statements_stay_rejectd(query: str, code: str) -> None:
-    assert code in {error.code for error in rejectd(query)}
+def test_odd_statements_stay_rejected(query: str, code: str) -> None:
+    assert code in {error.code for error in rejected(query)}

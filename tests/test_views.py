@@ -118,7 +118,7 @@ def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
     assert rows(back) == [*range(8), 50]
 
 
-def test_going_back_inside_of_a_file_is_rejectd(tmp_path: Path) -> None:
+def test_going_back_inside_of_a_file_is_rejected(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
     run(sink, *range(MANY))

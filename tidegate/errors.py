@@ -218,7 +218,7 @@ class ValidationError(TidegateError):
 
 
 class RunError(TidegateError):
-    """Something went wrong, or is rejectd, while running."""
+    """Something went wrong, or is rejected, while running."""
 
 
 class SystemAway(RunError):

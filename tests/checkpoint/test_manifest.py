@@ -109,15 +109,15 @@ def test_it_is_json_that_a_person_can_read() -> None:
 def test_a_manifest_with_any_byte_flipped_is_not_believed(bit: int) -> None:
     """Or it says the same: some bytes are only blanks."""
     whole = MANIFEST.to_bytes()
-    rejectd = 0
+    rejected = 0
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= bit
         try:
             assert Manifest.from_bytes(bytes(damaged)) == MANIFEST, place
         except DamagedManifest:
-            rejectd += 1
-    assert rejectd > len(whole) * 0.9
+            rejected += 1
+    assert rejected > len(whole) * 0.9
 
 
 def test_a_manifest_that_is_cut_short_is_not_believed() -> None:

@@ -78,7 +78,7 @@ def test_names_are_made_up_where_none_is_given(tmp_path: Path) -> None:
     assert ("main", "checkpoint-2", 5) in listed and ("other", "checkpoint-3", 9) in listed
 
 
-def test_a_name_is_given_once_and_an_unknown_one_is_rejectd_with_the_nearest(
+def test_a_name_is_given_once_and_an_unknown_one_is_rejected_with_the_nearest(
     tmp_path: Path,
 ) -> None:
     one = checkpoints(main=filled(tmp_path, 0))

@@ -101,7 +101,7 @@ def test_a_files_sink_takes_markers_of_the_line_and_rejects_others(tmp_path: Pat
     files_sink(tmp_path).recover(CommittedState.by(replace(back, kept_before=1), "out"))
 
 
-def test_a_marker_of_a_generation_that_nobody_knows_is_rejectd(tmp_path: Path) -> None:
+def test_a_marker_of_a_generation_that_nobody_knows_is_rejected(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(CommittedState(None))
     run(sink, 3, generation=5)
@@ -109,7 +109,7 @@ def test_a_marker_of_a_generation_that_nobody_knows_is_rejectd(tmp_path: Path) -
         files_sink(tmp_path).recover(committed(8))
 
 
-def test_files_of_an_epoch_that_was_given_up_while_it_was_committed_are_rejectd(
+def test_files_of_an_epoch_that_was_given_up_while_it_was_committed_are_rejected(
     tmp_path: Path,
 ) -> None:
     """Its files had their names, and its marker was not written yet."""

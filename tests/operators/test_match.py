@@ -156,7 +156,7 @@ def patterns() -> st.SearchStrategy[Pattern]:
     parts = st.one_of(variables(), repeated(variables()))
     some = st.lists(parts, min_size=1, max_size=3).map(lambda made: ("seq", *made))
     either_ = st.lists(some, min_size=2, max_size=2).map(lambda made: ("or", *made))
-    # A quantifier over what may be nothing is rejectd.
+    # A quantifier over what may be nothing is rejected.
     firm = st.lists(variables(), min_size=1, max_size=2).map(lambda made: ("seq", *made))
     nested = st.lists(st.one_of(parts, either_, repeated(firm)), min_size=1, max_size=3)
     return nested.map(lambda made: ("seq", *made))

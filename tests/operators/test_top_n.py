@@ -152,7 +152,7 @@ def test_zeros_are_peers_and_so_are_nan() -> None:
     assert codes(column, Ordering(D)).tolist() == [1, 1, 7, 7, -8, -8]
 
 
-def test_what_has_no_order_is_rejectd() -> None:
+def test_what_has_no_order_is_rejected() -> None:
     with pytest.raises(RunError, match="ORDER BY is not supported over list"):
         Ranking((S,), (Ordering(LISTS),), (S,), 1)
     with pytest.raises(RunError, match="PARTITION BY is not supported over map"):

@@ -178,7 +178,7 @@ def test_a_damaged_manifest_and_no_sink_that_is_ahead_goes_on_from_the_one_befor
     check(house, 1, 2, 3)
 
 
-def test_a_damaged_manifest_and_a_sink_that_is_ahead_is_rejectd_with_what_to_do(
+def test_a_damaged_manifest_and_a_sink_that_is_ahead_is_rejected_with_what_to_do(
     house: House,
 ) -> None:
     house.insert(1, 2)

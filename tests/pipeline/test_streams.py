@@ -50,9 +50,9 @@ def test_a_stream_that_takes_the_place_of_another_is_checked_before_it_runs(tmp_
     counters, sinks = running.counters["t0"], dict(running.sinks)
     stream = next(iter(house.catalog.of(Stream)))
     other = house.member(stream, operators=False)
-    with pytest.raises(DataDirectoryError, match="needs other operators") as rejectd:
+    with pytest.raises(DataDirectoryError, match="needs other operators") as rejected:
         running.check([other, second])
-    assert rejectd.value.code == "TG-603"
+    assert rejected.value.code == "TG-603"
     assert running.members["t0"] is first, "nothing is changed"
     same = house.member(stream, operators=True)
     object.__setattr__(same, "declared", stream)

@@ -153,7 +153,7 @@ def test_a_transaction_that_the_broker_ended_is_written_again(
     assert values(broker, topic) == ["a"]
 
 
-def test_a_marker_that_does_not_fit_is_rejectd(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_marker_that_does_not_fit_is_rejected(broker: Broker, topic: str, tmp_path: Path) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
     committables = run(to, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""Topics as a source, without Spark: what is cut, what tasks read of it, what is rejectd."""
+"""Topics as a source, without Spark: what is cut, what tasks read of it, what is rejected."""
 
 from __future__ import annotations
 
@@ -187,16 +187,16 @@ def test_lists_and_patterns_of_topics(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_not_there_is_rejectd_when_it_is_opened(broker: Broker, topic: str) -> None:
+def test_what_is_not_there_is_rejected_when_it_is_opened(broker: Broker, topic: str) -> None:
     broker.create(topic)
     with pytest.raises(RunError, match=f"reads the topic {topic}x, and there is no") as error:
         opened(broker, f"{topic}x")
     assert error.value.hint == f"did you mean {topic}?"
     with pytest.raises(RunError, match="no such topic"):
         opened(broker, f"^{topic}-nothing.*")
-    with pytest.raises(RunError, match="kafka") as rejectd:
+    with pytest.raises(RunError, match="kafka") as rejected:
         opened(broker, topic, ", kafka.no.such.setting = 'x'")
-    assert rejectd.value.code == "TG-207"
+    assert rejected.value.code == "TG-207"
     with pytest.raises(SystemAway, match="cannot reach the brokers 127"):
         opened(broker, topic, ", brokers = '127.0.0.1:1'")
 
@@ -278,7 +278,7 @@ def _until_gone(broker: Broker, topic: str) -> None:
         time.sleep(0.1)
 
 
-def test_offsets_of_another_cluster_are_rejectd(broker: Broker, topic: str) -> None:
+def test_offsets_of_another_cluster_are_rejected(broker: Broker, topic: str) -> None:
     broker.create(topic)
     source = opened(broker, topic)
     input_range = source.plan_range(None, 1)

@@ -62,8 +62,8 @@ def test_a_store_that_is_away_and_a_driver_that_is_killed(
     for _ in range(4):
         campaign.add_file()
     s3.away()
-    rejectd = campaign.run_to_end()
-    assert "TG-613" in rejectd and "the server does not answer" in rejectd
+    rejected = campaign.run_to_end()
+    assert "TG-613" in rejected and "the server does not answer" in rejected
     s3.back()
     process = campaign._start()
     try:
@@ -85,5 +85,5 @@ def test_a_store_that_is_away_and_a_driver_that_is_killed(
     logs = [path.read_bytes() for path in temporary.glob("*.log")]
     assert len(logs) == 2
     stored = [s3.get(name) for name in s3.names("")]
-    for text in [*logs, *stored, *map(str.encode, (words, waiting, rejectd))]:
+    for text in [*logs, *stored, *map(str.encode, (words, waiting, rejected))]:
         assert not any(secret.encode() in text for secret in SECRETS)

@@ -169,11 +169,11 @@ def test_a_database_that_is_killed_is_waited_for_and_one_that_lets_nobody_in_is_
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'"
         )
         campaign.add_file()
-        with pytest.raises(tidegate.TidegateError) as rejectd:
+        with pytest.raises(tidegate.TidegateError) as rejected:
             session.wait(120)
-        assert rejectd.value.code == "TG-512", rejectd.value
-        assert "password authentication failed" in rejectd.value.message
-        assert PASSWORD not in str(rejectd.value)
+        assert rejected.value.code == "TG-512", rejected.value
+        assert "password authentication failed" in rejected.value.message
+        assert PASSWORD not in str(rejected.value)
     assert campaign.differences() != {}, "the last rows are still to come"
     postgres.run(f"ALTER ROLE writer PASSWORD '{PASSWORD}'")
     with tidegate.open(tmp_path / "data", spark=spark) as session:

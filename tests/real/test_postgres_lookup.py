@@ -128,7 +128,7 @@ def test_a_database_that_is_away_is_told_so_and_asked_again(postgres: Postgres, 
         ("at TIMESTAMP_NTZ", "it is timestamp with time zone", "declare at TIMESTAMP."),
     ],
 )
-def test_columns_that_do_not_fit_are_rejectd(
+def test_columns_that_do_not_fit_are_rejected(
     postgres: Postgres, stock: str, columns: str, why: str, hint: str
 ) -> None:
     with pytest.raises(TidegateError) as caught:

@@ -165,7 +165,7 @@ def test_a_pipeline_of_an_older_generation_cannot_commit(postgres: Postgres, tab
     assert there(postgres, table) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejectd(
+def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(
     postgres: Postgres, table: str
 ) -> None:
     sink = opened(postgres, table)
@@ -269,7 +269,7 @@ def test_every_type_comes_back_as_it_was(postgres: Postgres, table: str, binary:
         assert got == expected, kind
 
 
-def rejectd(
+def rejected(
     postgres: Postgres, table: str, rows: StreamRows = ROWS, **options: Any
 ) -> TidegateError:
     with pytest.raises(TidegateError) as caught:
@@ -278,32 +278,32 @@ def rejectd(
     return caught.value
 
 
-def test_what_does_not_fit_is_rejectd_when_it_is_opened(postgres: Postgres, table: str) -> None:
-    error = rejectd(postgres, table, create_table="false")
+def test_what_does_not_fit_is_rejected_when_it_is_opened(postgres: Postgres, table: str) -> None:
+    error = rejected(postgres, table, create_table="false")
     assert f"public.{table}, which does not exist" in error.message
     postgres.run(f"CREATE TABLE {table} (id int, name text)")
-    assert "does not hold every BIGINT" in rejectd(postgres, table).message
+    assert "does not hold every BIGINT" in rejected(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE numeric(18)")
-    assert "does not hold every BIGINT" in rejectd(postgres, table).message
+    assert "does not hold every BIGINT" in rejected(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE bigint")
-    keyless = rejectd(postgres, table, KEYED)
+    keyless = rejected(postgres, table, KEYED)
     assert "no unique index on just these columns" in keyless.message
     postgres.run((keyless.hint or "").partition(";")[0])
     opened(postgres, table, KEYED)
     postgres.run(f"ALTER TABLE {table} ADD other int NOT NULL")
-    assert "other of the table" in rejectd(postgres, table).message
+    assert "other of the table" in rejected(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER other SET DEFAULT 7, DROP COLUMN name")
-    assert "has no column name" in rejectd(postgres, table).message
+    assert "has no column name" in rejected(postgres, table).message
 
 
 def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, table: str) -> None:
-    wrong = rejectd(postgres, table, password="hunter2", connect_timeout="2 s")
+    wrong = rejected(postgres, table, password="hunter2", connect_timeout="2 s")
     assert wrong.code == "TG-512" and "password authentication failed" in wrong.message
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
         sink_of(postgres, table, password="hunter2").login
     )
-    assert rejectd(postgres, table, database="nowhere").code == "TG-504"
-    assert rejectd(postgres, table, port="1").code == "TG-509"
+    assert rejected(postgres, table, database="nowhere").code == "TG-504"
+    assert rejected(postgres, table, port="1").code == "TG-509"
 
 
 def test_a_column_that_is_lost_later_shows_before_the_epoch_is_decided(

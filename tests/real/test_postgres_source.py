@@ -111,7 +111,7 @@ def test_what_is_new_by_a_growing_column_and_nobody_is_overtaken(
 @pytest.mark.parametrize(
     ("column", "why"), [("nothing", "does not have"), ("name", "may be NULL"), ("day", "is date")]
 )
-def test_a_column_by_which_rows_would_be_missed_is_rejectd(
+def test_a_column_by_which_rows_would_be_missed_is_rejected(
     postgres: Postgres, table: str, column: str, why: str
 ) -> None:
     postgres.run(f"ALTER TABLE {table} ADD day date NOT NULL DEFAULT now()")

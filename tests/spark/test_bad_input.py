@@ -34,7 +34,7 @@ def failure(spark: Any, data: Path, script: str) -> TidegateError:
     return caught.value
 
 
-def test_a_csv_header_in_another_order_is_rejectd_not_swapped(
+def test_a_csv_header_in_another_order_is_rejected_not_swapped(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -254,7 +254,9 @@ def test_a_directory_of_somebody_elses_is_left_alone(spark: Any, tmp_path: Path)
     assert "not a data directory of Tidegate" in caught.value.message
 
 
-def test_a_sink_that_cannot_hold_the_types_is_rejectd_when_declared(spark: Any, data: Path) -> None:
+def test_a_sink_that_cannot_hold_the_types_is_rejected_when_declared(
+    spark: Any, data: Path
+) -> None:
     script = (
         "CREATE SOURCE s (a INT, xs ARRAY<INT>) WITH (connector = 'memory');"
         "CREATE STREAM t AS SELECT a, xs FROM s;"

@@ -202,8 +202,8 @@ class Walk:
             return ""
         if program == "tidegate":
             result = CliRunner().invoke(app, rest)
-            rejectd = result.exit_code == 2 and "error[" in result.output
-            assert result.exit_code == 0 or rejectd, f"{command}\n{result.output}"
+            rejected = result.exit_code == 2 and "error[" in result.output
+            assert result.exit_code == 0 or rejected, f"{command}\n{result.output}"
             return result.output
         assert program in HARMLESS, f"{command}: only a person should run this"
         return subprocess.run(

@@ -1,63 +1,70 @@
-"""Cases from other stream processors. They are not part of the project: point
-TIDEGATE_CONFORMANCE_DIR at the folder that holds them."""
+"""Run the conformance cases of other stream processors on Spark; see tests/conformance."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate.testing import load_case, run_case
-from tidegate.testing.loader import find_cases
+from tests.conformance.cases import VARIABLE, case_files, folds_spaces, load_conformance_case
+from tests.conformance.sessions import folding_spaces
+from tidegate.testing import run_case
+from tidegate.testing.case import Verdict
+from tidegate.testing.runner import session_opener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-FOLDER = os.environ.get("TIDEGATE_CONFORMANCE_DIR")
-CASES = find_cases([Path(FOLDER) / "cases"]) if FOLDER is not None else []
-# Areas whose operators are not built: every case of them is rejectd, none is wrong.
-UNBUILT: frozenset[str] = frozenset()
-# Cases that fail for a reason: one that passes must be taken off this list.
-FAILS = {
-    "proton_tumble_week_monday": "one watermark per key; ours is per source partition",
-    # Its watermark stands at the time of the row: one of the same time may still come here.
+FILES = case_files()
+# Cases of which Tidegate's result differs on purpose. A case that passes must leave this list.
+DIFFERS = {
     "flink_restore_temporal_join": "a row waits until the watermark is past its time",
     "spark_asof_left_null_time": "a row without an event time is a dead letter",
-    "proton_session_gap_boundary_splits": "rows exactly a gap apart merge",
 }
 RESTARTED = ("misc", "dedup", "late", "temporal_join", "asof_join")
 
 
-def _failing(path: Path) -> str | None:
-    if path.parent.name in UNBUILT:
-        return "TG-501"
-    return FAILS.get(path.stem)
+def require_passed(path: Path, spark: SparkSession, restart: bool = False) -> None:
+    """Run a case and require that it passes."""
+    opener = session_opener(spark)
+    opener = folding_spaces(opener) if folds_spaces(path) else opener
+    outcome = run_case(load_conformance_case(path), opener, restart=restart)
+    if outcome.verdict is Verdict.SKIPPED:
+        pytest.skip(outcome.reason or "")
+    assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
 
 
-if CASES:
-
-    @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-    def test_conformance(path: Path, spark: SparkSession) -> None:
-        """A case passes, or is known to fail; neither may change without somebody looking at it."""
-        outcome = run_case(load_case(path), spark=spark)
-        why = _failing(path)
-        if why is None:
-            assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
-            return
-        assert not outcome.passed, f"{path.stem} passes now: take it off the list"
-        if path.parent.name in UNBUILT:
-            assert (outcome.reason or "").startswith("TG-501"), outcome.reason
+if FILES:
 
     @pytest.mark.parametrize(
         "path",
-        [path for path in CASES if path.parent.name in RESTARTED],
+        [
+            pytest.param(
+                path,
+                marks=pytest.mark.xfail(reason=DIFFERS[path.stem], strict=True)
+                if path.stem in DIFFERS
+                else (),
+            )
+            for path in FILES
+        ],
         ids=lambda path: path.stem,
     )
-    def test_conformance_with_restarts(path: Path, spark: SparkSession) -> None:
-        if _failing(path) is None:
-            outcome = run_case(load_case(path), spark=spark, restart=True)
-            assert outcome.passed, f"{outcome.reason}\n{outcome.detail or ''}"
+    def test_conformance(path: Path, spark: SparkSession) -> None:
+        require_passed(path, spark)
+
+    @pytest.mark.parametrize(
+        "path",
+        [path for path in FILES if path.parent.name in RESTARTED and path.stem not in DIFFERS],
+        ids=lambda path: path.stem,
+    )
+    def test_conformance_with_a_restart(path: Path, spark: SparkSession) -> None:
+        require_passed(path, spark, restart=True)
+
+else:
+
+    @pytest.mark.skip(reason=f"no conformance cases: set {VARIABLE} to their directory")
+    def test_conformance() -> None:
+        """Report that no case was run."""

@@ -137,7 +137,7 @@ def test_a_worker_that_was_killed_is_worth_another_try(text: str) -> None:
     "error",
     [
         Py4JNetworkError("Error while sending or receiving"),
-        ConnectionRefusedError(111, "rejectd"),
+        ConnectionRefusedError(111, "rejected"),
         Py4JError("An error occurred while calling o39.sc"),
     ],
 )

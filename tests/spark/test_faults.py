@@ -233,7 +233,7 @@ def test_a_full_disk_stops_with_one_clear_error_and_with_room_it_goes_on(
     assert told(rows) == totals(FIRST + SECOND)
 
 
-def test_a_target_that_is_read_only_is_rejectd_before_anything_runs(
+def test_a_target_that_is_read_only_is_rejected_before_anything_runs(
     spark: Any, data: Path, small_disk: Path
 ) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -245,9 +245,9 @@ def test_a_target_that_is_read_only_is_rejectd_before_anything_runs(
         with pytest.raises(TidegateError) as caught:
             session.start(until_end=True)
         assert caught.value.code == "TG-504" and "Read-only" in caught.value.message
-    with pytest.raises(DataDirectoryError) as rejectd:
+    with pytest.raises(DataDirectoryError) as rejected:
         tidegate.open(small_disk / "data", spark=spark)
-    assert rejectd.value.code == "TG-601" and "Read-only" in rejectd.value.message
+    assert rejected.value.code == "TG-601" and "Read-only" in rejected.value.message
 
 
 # The same rows in all sinks

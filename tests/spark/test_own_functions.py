@@ -174,14 +174,14 @@ def test_streams_take_the_place_of_others_while_they_run(spark: Any, data: Path)
         session.wait()
         told = [(row["s"], row["_op"]) for row in rows_of(reader.take_all())]
         assert told == [(10, "+I"), (1010, "-U"), (1015, "+U")]
-        # Below one: rejectd, and all goes on as it was.
+        # Below one: rejected, and all goes on as it was.
         for change in (
             "CREATE OR REPLACE FUNCTION scaled(x BIGINT) RETURNS BIGINT RETURN x * 2;",
             f"CREATE OR REPLACE STREAM sums AS {summed.replace('> 0', '> 1')};",
         ):
-            with pytest.raises(TidegateError) as rejectd:
+            with pytest.raises(TidegateError) as rejected:
                 session.execute(change)
-            assert rejectd.value.code == "TG-603"
+            assert rejected.value.code == "TG-603"
         session.insert("t", [(1, 1, "2026-01-01 00:00:03")])
         session.wait()
         assert [row["s"] for row in rows_of(reader.take_all())] == [1015, 1016]

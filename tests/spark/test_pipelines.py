@@ -56,7 +56,7 @@ def test_inserts_of_every_kind_arrive_once_and_survive_a_restart(spark: Any, dat
         assert status.watermark == datetime(1970, 1, 1, 0, 0, 6, tzinfo=UTC)
 
 
-def test_rows_that_do_not_fit_are_rejectd(spark: Any, data: Path) -> None:
+def test_rows_that_do_not_fit_are_rejected(spark: Any, data: Path) -> None:
     with open_with(data, spark, TRADES) as session:
         for rows, needle in (
             ([{"id": 1, "symbl": "a"}], "did you mean symbol"),
@@ -330,7 +330,7 @@ def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Pa
     assert "a.parquet" in caught.value.message
 
 
-def test_what_cannot_run_is_rejectd_before_anything_starts(spark: Any, data: Path) -> None:
+def test_what_cannot_run_is_rejected_before_anything_starts(spark: Any, data: Path) -> None:
     with open_with(data, spark, TRADES) as session:
         with pytest.raises(RunError) as caught:
             session.start()
@@ -387,7 +387,7 @@ def test_a_data_directory_has_one_owner(spark: Any, data: Path, tmp_path: Path) 
     assert caught.value.code == "TG-601"
 
 
-def test_changed_sources_are_rejectd_and_a_changed_stateless_query_goes_on(
+def test_changed_sources_are_rejected_and_a_changed_stateless_query_goes_on(
     spark: Any, data: Path
 ) -> None:
     source = "CREATE SOURCE {0} (id INT) WITH (connector = 'memory');"
@@ -456,7 +456,7 @@ def test_an_event_time_without_zone(spark: Any, data: Path) -> None:
         assert status.watermark == datetime(2026, 1, 1, 10, 19, 30, 1, tzinfo=UTC)
 
 
-def test_a_scalar_subquery_is_rejectd_when_it_is_declared(
+def test_a_scalar_subquery_is_rejected_when_it_is_declared(
     spark: Any, data: Path, tmp_path: Path
 ) -> None:
     script = (

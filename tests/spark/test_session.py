@@ -199,7 +199,7 @@ spark.stop()
 """
 
 
-def test_spark_connect_is_rejectd_in_one_sentence(
+def test_spark_connect_is_rejected_in_one_sentence(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Changed queries: what still fits goes on, what does not is discarded or rejectd, and said."""
+"""Changed queries: what still fits goes on, what does not is discarded or rejected, and said."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_changed_aggregate_starts_afresh_and_the_rest_goes_on(spark: Any, data
             assert "window_aggregate, window_aggregate then" in caught.value.message
 
 
-def test_a_changed_condition_below_an_operator_is_rejectd(spark: Any, data: Path) -> None:
+def test_a_changed_condition_below_an_operator_is_rejected(spark: Any, data: Path) -> None:
     """Old state of one query and new rows of another would make numbers of neither."""
     script = SOURCE + (
         "CREATE STREAM w AS SELECT window_start, count(*) AS n, sum(v) AS p FROM s WHERE v > {0} "

@@ -126,7 +126,7 @@ def test_odd_names(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "./a", "a/../b", "..", "a\0b"])
-def test_names_that_lead_elsewhere_are_rejectd(store: Store, name: str) -> None:
+def test_names_that_lead_elsewhere_are_rejected(store: Store, name: str) -> None:
     for use in (store.get, store.exists, store.writer, store.child, lambda n: store.delete([n])):
         with pytest.raises(ValueError, match="not a name in a store"):
             use(name)

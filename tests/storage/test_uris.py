@@ -100,7 +100,7 @@ def test_spark_has_its_own_name_for_s3() -> None:
         ("a\0b", "is no path", "s3://"),
     ],
 )
-def test_what_is_no_place_is_rejectd(text: str, message: str, hint: str) -> None:
+def test_what_is_no_place_is_rejected(text: str, message: str, hint: str) -> None:
     with pytest.raises(TidegateError) as caught:
         uri(text)
     assert caught.value.code == "TG-504"
@@ -109,7 +109,7 @@ def test_what_is_no_place_is_rejectd(text: str, message: str, hint: str) -> None
     assert hint in caught.value.hint
 
 
-def test_secrets_in_a_uri_are_rejectd_and_not_shown() -> None:
+def test_secrets_in_a_uri_are_rejected_and_not_shown() -> None:
     for text in ("s3://key:very-secret@bucket/x", "gs://very-secret@bucket"):
         with pytest.raises(TidegateError) as caught:
             uri(text)

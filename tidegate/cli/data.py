@@ -30,7 +30,7 @@ def require(path: str) -> None:
 
 
 def remove(place: str, script: Path | None) -> None:
-    """Remove a data directory with all it remembers; rejectd if it might be something else."""
+    """Remove a data directory with all it remembers; rejected if it might be something else."""
     directory = DataDirectory(place)
     if directory.store.local and not directory.path.exists():
         return

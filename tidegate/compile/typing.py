@@ -1,4 +1,4 @@
-"""What is new in a script with its types, which Spark finds; what they do not allow is rejectd."""
+"""What is new in a script with its types, which Spark finds; what they do not allow is rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.compile.compiler import Compiled
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.errors import CatalogError, Location, ScriptError, TidegateError
 from tidegate.physical.operator_kind import Unrunnable
-from tidegate.physical.rejections import rejectd
+from tidegate.physical.rejections import rejected
 from tidegate.plan.rewrite.optimizer import plan_to_run
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _is_python(item: Declared) -> bool:
 
 
 def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Settings) -> Stream:
-    """The stream with the plan that runs; what its types do not allow is rejectd here."""
+    """The stream with the plan that runs; what its types do not allow is rejected here."""
     from tidegate.operators.operator import NO_LIMITS
     from tidegate.physical.planner import plan_physical
     from tidegate.spark.analysis import analyse_plan
@@ -73,7 +73,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
         plan_physical(stream.name, typed, NO_LIMITS, keeps_late)
     except Unrunnable as error:
         assert error.node is not None, "it was planned"
-        raise rejectd(stream, typed.plan, error.node, error.rejection) from None
+        raise rejected(stream, typed.plan, error.node, error.rejection) from None
     fields = tuple(
         replace(ours, type=theirs.type)
         for ours, theirs in zip(stream.plan.fields, typed.plan.fields, strict=True)

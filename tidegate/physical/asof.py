@@ -30,7 +30,7 @@ KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
 def near(node: n.Join) -> n.AsofCondition:
     """Which row of the right counts; of whole microseconds no end is open."""
     found = node.asof_condition
-    assert found is not None, "it was rejectd otherwise"
+    assert found is not None, "it was rejected otherwise"
     if not node.by_watermark:
         return found
     lower, upper = found.lower, found.upper

@@ -244,7 +244,7 @@ class _Compiler:
             for way in reversed(ways):
                 found = self._fork(way, found, False)
             return found
-        assert isinstance(pattern, pt.Repetition), "what is foreign was rejectd"
+        assert isinstance(pattern, pt.Repetition), "what is foreign was rejected"
         return self._repeat(pattern, then)
 
     def _repeat(self, pattern: pt.Repetition, then: int) -> int:
@@ -419,7 +419,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
         plan.numbers(node.skip.variables),
         node.rows_back,
     )
-    # An aggregate that cannot run is rejectd now, and not when there is a match.
+    # An aggregate that cannot run is rejected now, and not when there is a match.
     assert spec.results.groups is not None, "it is made from all calls"
     return spec
 

@@ -1,7 +1,7 @@
 """What DEFINE leaves to the operator, as expressions that it computes value by value.
 
 Types are Spark's, and what comes out is what Spark would give. What cannot be had exactly is
-rejectd: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
+rejected: arithmetic of FLOAT, division of decimals, and all functions but a few. Before Spark has
 found the types, an unknown one (`?`) fits everywhere.
 """
 

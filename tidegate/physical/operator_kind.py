@@ -118,7 +118,7 @@ def unsupported(
         )
 
     def build(node: n.Node, request: Request) -> Built:
-        raise AssertionError(f"{name(node)} was rejectd")
+        raise AssertionError(f"{name(node)} was rejected")
 
     return OperatorKind(
         name=name,

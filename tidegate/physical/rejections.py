@@ -48,7 +48,7 @@ def unrunnable(stream: Stream, plan: n.Emit) -> list[RunError]:
     ]
 
 
-def rejectd(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
+def rejected(stream: Stream, plan: n.Emit, node: n.Node, rejection: Rejection) -> RunError:
     """The error for what showed when the types were known."""
     return unsupported_error(
         rejection.message, rejection.hint, _Places(stream, plan).of(node, rejection.span)

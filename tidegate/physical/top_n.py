@@ -172,7 +172,7 @@ def build(node: n.TopN, request: Request) -> Built:
     kinds = types.all(keys)
     orders = [ordering(part, types) for part in node.order]
     limit = limit_of(node)
-    assert limit is not None, "it was rejectd otherwise"
+    assert limit is not None, "it was rejected otherwise"
     rows = types.columns(node)
     count = len(node.input.fields)
     late = None

@@ -26,7 +26,7 @@ _CANDIDATES = re.compile(r'\n(?:Candidate bindings|Did you mean)[^\n]*"(?P<name>
 
 
 def tables_of(sql: str, file: str | None = None) -> set[str]:
-    """The tables that a query reads; rejectd if it is not one SELECT."""
+    """The tables that a query reads; rejected if it is not one SELECT."""
     import duckdb
 
     with _connected() as connection, _blamed(sql, file):
@@ -234,9 +234,9 @@ def _unknown(
 ) -> RunError:
     at = re.search(rf"\b{re.escape(name)}\b", sql)
     place = Location(sql, at.start(), at.end(), file) if at is not None else None
-    rejectd = other(name)
-    if rejectd is not None:
-        return RunError("TG-802", rejectd[0], place=place, hint=rejectd[1])
+    rejected = other(name)
+    if rejected is not None:
+        return RunError("TG-802", rejected[0], place=place, hint=rejected[1])
     hint = did_you_mean(name, known, "streams whose rows are kept")
     return RunError("TG-201", f"there is no stream {name} to query", place=place, hint=hint)
 

@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Lock(Protocol):
-    """Taken by one process; rejectd to others."""
+    """Taken by one process; rejected to others."""
 
     def take(self) -> None: ...
 

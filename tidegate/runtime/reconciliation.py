@@ -1,7 +1,7 @@
 """The streams of a pipeline as they are declared now, against what its last manifest says.
 
 Operators are found by what they are: one whose fingerprint is in the manifest keeps its state. A
-stream whose operators changed is rejectd, unless it says what to do.
+stream whose operators changed is rejected, unless it says what to do.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Reconciled:
 
 
 def reconcile(before: Manifest, members: Sequence[PipelineStream]) -> Reconciled:
-    """The manifest of before with the members as they are now; rejectd if they do not fit."""
+    """The manifest of before with the members as they are now; rejected if they do not fit."""
     streams = dict(before.streams)
     operators = dict(before.operators)
     warnings: list[TidegateError] = []

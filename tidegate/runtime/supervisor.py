@@ -144,7 +144,7 @@ class Supervisor:
                 self._take_warnings(running)
 
     def replace(self, catalog: Catalog, settings: Settings) -> None:
-        """Run streams that have taken the place of others; all of them, or none if one is rejectd.
+        """Run streams that have taken the place of others; all of them, or none if one is rejected.
 
         What is stored for a stream decides, as it does when a script has changed.
         """

@@ -230,8 +230,8 @@ class _Blame:
             found = self.find(child)
             if found is not None:
                 return found
-        rejectd = self._rejection(_whole_sql(node)) if node.inputs else None
-        if rejectd is None:
+        rejected = self._rejection(_whole_sql(node)) if node.inputs else None
+        if rejected is None:
             return None
         names = {item.id: item.name for child in node.inputs for item in child.fields}
         below = ", ".join(f"({_whole_sql(child)})" for child in node.inputs)
@@ -239,7 +239,7 @@ class _Blame:
             fault = self._innermost(expression, below)
             if fault is not None:
                 return replace(fault, names=names)
-        return _Fault(rejectd, node.span, names)
+        return _Fault(rejected, node.span, names)
 
     def _rejection(self, query: str) -> PySparkException | None:
         try:
@@ -249,7 +249,7 @@ class _Blame:
         return None
 
     def _innermost(self, tree: exp.Expr, below: str) -> _Fault | None:
-        """The smallest part of an expression that is rejectd, if any is."""
+        """The smallest part of an expression that is rejected, if any is."""
         error = self._rejection(f"SELECT {to_sql(tree)} AS c FROM {below}")
         if error is None:
             return None

@@ -192,7 +192,7 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
 def _require_values(source: Target, table: pa.Table) -> None:
     time = source.watermark.column.lower() if source.watermark else None
     for column in source.stored_columns:
-        # A missing event time is a bad record, which is counted and kept; it is not rejectd.
+        # A missing event time is a bad record, which is counted and kept; it is not rejected.
         required = column.not_null and column.name.lower() != time
         if required and table.column(column.name).null_count:
             raise _misfit(source, f"the column {column.name} is NOT NULL")

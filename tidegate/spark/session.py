@@ -108,7 +108,7 @@ def own_session(
 ) -> SparkSession:
     """Start Spark, or join the one this process already has; its noise goes to the log file."""
     if (master or "").startswith("sc:") or "SPARK_REMOTE" in os.environ:
-        raise _connect_rejectd()
+        raise _connect_rejected()
     given = dict(conf or {})
     _require_free(given)
     if SparkContext._active_spark_context is not None:
@@ -186,13 +186,13 @@ def _require_free(given: Mapping[str, str]) -> None:
 def borrowed_session(spark: SparkSession) -> SparkSession:
     """A session on the user's Spark with settings of its own; the user's stays as it is."""
     if not isinstance(spark, SparkSession):
-        raise _connect_rejectd()
+        raise _connect_rejected()
     clone = spark._jsparkSession.cloneSession()
     session = SparkSession(spark.sparkContext, clone)
     return _configured(session)
 
 
-def _connect_rejectd() -> RunError:
+def _connect_rejected() -> RunError:
     return RunError(
         "TG-501",
         "Tidegate does not run over Spark Connect, which analyses a query anew in each epoch",
@@ -202,7 +202,7 @@ def _connect_rejectd() -> RunError:
 
 
 def _configured(spark: SparkSession) -> SparkSession:
-    # PySpark prints every rejectd statement as JSON with a stack trace; we render our own.
+    # PySpark prints every rejected statement as JSON with a stack trace; we render our own.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     for key in spark.conf.getAll:

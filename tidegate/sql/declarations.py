@@ -91,7 +91,7 @@ class _Columns:
 
 
 def read_name(cursor: Cursor, what: str) -> tuple[str, Span]:
-    """The name of an object; qualified names are rejectd, there is one namespace."""
+    """The name of an object; qualified names are rejected, there is one namespace."""
     name, span = cursor.name(what)
     if cursor.peek() == ".":
         raise cursor.error(

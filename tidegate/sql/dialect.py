@@ -102,7 +102,7 @@ _SPECIAL_CALLS = frozenset(
     {"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY"}
 )
 # Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, SESSION
-# is a window function, window(…) is Spark's, which is rejectd with a hint, and the types of other
+# is a window function, window(…) is Spark's, which is rejected with a hint, and the types of other
 # systems are no types.
 _NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
 

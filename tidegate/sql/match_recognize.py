@@ -359,7 +359,7 @@ def _is(token: Token | None, text: str) -> bool:
 
 
 def _skipped(parser: Any, what: str, span: Span) -> Pattern:
-    """Leave out what is rejectd anyway, up to where the pattern ends."""
+    """Leave out what is rejected anyway, up to where the pattern ends."""
     depth, names = 0, []
     while parser._curr and (depth or parser._curr.token_type is not TokenType.R_PAREN):
         depth += {"(": 1, ")": -1}.get(parser._curr.text, 0)

@@ -12,7 +12,7 @@ _SECRET_NAME = re.compile(
     r"(?i)pass(?:w|p|\b|_)|pwd|secret|token|credential|api_?key|private[._]?key|key[._]pem|"
     r"sasl[._]jaas|oauthbearer[._]config"
 )
-# A misspelt option is rejectd, and its value is still a secret.
+# A misspelt option is rejected, and its value is still a secret.
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "sasl_password")
 _VALUE = r"""'(?:\\.|''|[^'\\])*(?:'|$)|"(?:\\.|""|[^"\\])*(?:"|$)|[^\s,;()'"]+"""
 _OPTION = re.compile(rf"(?s)([\w.]+)[`\"']?\s*=\s*({_VALUE})")

@@ -33,7 +33,7 @@ def uri(place: str | os.PathLike[str], folder: str = "") -> str:
     """
     text = os.fspath(place)
     if not text or "\0" in text:
-        raise _rejectd(text, "is no path", "write a path, or a URI such as s3://bucket/folder.")
+        raise _rejected(text, "is no path", "write a path, or a URI such as s3://bucket/folder.")
     match = _SCHEME.match(text)
     if match is None and not text.startswith("file:"):
         return of_path(os.path.join(folder, os.path.expanduser(text)))
@@ -88,10 +88,10 @@ def _file_path(text: str) -> str:
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost") or not slash:
             hint = "file: URIs have three slashes: file:///folder/file."
-            raise _rejectd(text, "names another machine", hint)
+            raise _rejected(text, "names another machine", hint)
         return "/" + path
     if not rest.startswith("/"):
-        raise _rejectd(text, "is a relative URI", "write the path alone, without file:.")
+        raise _rejected(text, "is a relative URI", "write the path alone, without file:.")
     return rest
 
 
@@ -99,18 +99,18 @@ def _object_uri(scheme: str, text: str) -> str:
     rest = text.partition(":")[2]
     authority, _, key = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not authority:
-        raise _rejectd(text, "names no bucket", f"write {scheme}://bucket/folder.")
+        raise _rejected(text, "names no bucket", f"write {scheme}://bucket/folder.")
     if ":" in authority or ("@" in authority and scheme != "abfss"):
         hint = "give credentials as options or in the environment, not in the URI."
         raise RunError("TG-504", f"a URI of {scheme} has a user or a port in it", hint=hint)
     key = key.rstrip("/")
     if key and any(part in ("", ".", "..") for part in key.split("/")):
         hint = "keys with //, /./ or /../ in them cannot be used."
-        raise _rejectd(text, "is no place in a bucket", hint)
+        raise _rejected(text, "is no place in a bucket", hint)
     return f"{scheme}://{authority}/{key}" if key else f"{scheme}://{authority}"
 
 
-def _rejectd(text: str, why: str, hint: str) -> RunError:
+def _rejected(text: str, why: str, hint: str) -> RunError:
     return RunError("TG-504", f"{text!r} {why}", hint=hint)
 
 

@@ -1,7 +1,7 @@
-"""A case as Tidegate SQL: its sources on the connector `memory`, its query as a stream.
+"""Translate a case to Tidegate SQL: its sources use the connector `memory`, its query is a stream.
 
-What the query does not say and the case does (EMIT, lateness) is added to the text; the rest of
-the query stays as it is written.
+The EMIT clause and the allowed lateness of the case are appended to the query if the query has none.
+Otherwise the query is not changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Draft:
 
 
 def declare(case: Case) -> DeclaredCase:
-    """Write a case down and check all that can be checked without Spark."""
+    """Translate a case to SQL and check everything that can be checked without Spark."""
     if case.script is not None:
         assert case.stream is not None, "a script names its stream"
         draft = _Draft(case.script, case.stream)

@@ -144,7 +144,7 @@ def shown(value: object) -> str:
 
 
 def read_document(file: Path) -> object:
-    """The one document of a JSON or YAML file; a field given twice is rejectd."""
+    """The one document of a JSON or YAML file; a field given twice is rejected."""
     try:
         text = file.read_text("utf-8")
         if file.suffix == ".json":

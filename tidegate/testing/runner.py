@@ -140,10 +140,10 @@ def check_watermark(step: ExpectWatermark, found: datetime | None) -> None:
         raise Mismatch(f"expect_watermark_ms: expected {step.watermark_ms}, found {at}")
 
 
-# ---- The epochs of a case: every `add` that is left is exactly one epoch.
+# ---- The epochs of a case: each remaining `add` is exactly one epoch.
 #
-# `per_row` puts one row in an epoch, the sources taking turns; explicit watermarks end an epoch each;
-# otherwise an add step is one epoch, and a case without steps is one epoch with all its rows.
+# With `per_row` an epoch has one row, and the sources take turns. Each explicit watermark ends an
+# epoch. Otherwise an add step is one epoch, and a case without steps is one epoch with all its rows.
 
 Rows = tuple[Row, ...]
 
@@ -229,7 +229,7 @@ def _marked(source: CaseSource, rows: Rows, first: int) -> Iterator[Rows]:
 
 
 def _with_restart(case: Case, steps: list[Step]) -> list[Step]:
-    """A restart between two epochs; a single epoch is cut in two where that changes nothing."""
+    """Insert a restart between two epochs; split a single epoch in two unless a step adds it."""
     places = [index for index, step in enumerate(steps) if isinstance(step, Add)]
     if len(places) == 1 and not case.steps:
         index = places[0]

@@ -24,7 +24,7 @@ from tidegate.plan import nodes as n
 from tidegate.sql import statements as st
 from tidegate.types import ChangelogKind, Span
 
-# ---- A sink that only appends would show rows that were retracted: such a pair is rejectd.
+# ---- A sink that only appends would show rows that were retracted: such a pair is rejected.
 
 _WHAT = {
     ChangelogKind.APPEND: "appends rows",

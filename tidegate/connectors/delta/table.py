@@ -75,13 +75,13 @@ def told(who: str) -> Iterator[None]:
 
 def _of_store(error: OSError, who: str) -> TidegateError:
     """A disk or an object store that is away, unless it says that it lets nobody in."""
-    rejectd = _REJECTED.search(str(error))
-    if rejectd is None:
+    rejected = _REJECTED.search(str(error))
+    if rejected is None:
         return SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.")
     code = _CODE.search(str(error))
     return RunError(
         "TG-512",
-        f"{who}: the object store rejects the login ({rejectd[0] if code is None else code[1]})",
+        f"{who}: the object store rejects the login ({rejected[0] if code is None else code[1]})",
         hint="check the credentials (AWS_… in the environment).",
     )
 

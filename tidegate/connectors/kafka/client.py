@@ -52,7 +52,7 @@ class Connection:
             text = text.replace(secret, "***")
         return text
 
-    def rejectd(self, error: Exception) -> TidegateError:
+    def rejected(self, error: Exception) -> TidegateError:
         """Settings that the client does not take."""
         reason = error.args[0] if error.args else error
         return RunError(
@@ -100,7 +100,7 @@ def is_login(error: Any) -> bool:
     """Whether an error says that somebody may not do this."""
     from confluent_kafka import KafkaError
 
-    # A broker that goes away while it is asked how to log in has rejectd nobody.
+    # A broker that goes away while it is asked how to log in has rejected nobody.
     return "failed: Local: " not in (error.str() or "") and error.code() in (
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -143,7 +143,7 @@ class Topics:
             settings: dict[str, Any] = {**connection.settings, "error_cb": self.complaints}
             self.admin = AdminClient(settings)
         except Exception as error:
-            raise connection.rejectd(error) from None
+            raise connection.rejected(error) from None
 
     def partitions(self) -> tuple[str, dict[str, int]]:
         """The id of the cluster, and how many partitions each topic has."""

@@ -105,7 +105,7 @@ class Transactions:
                 }
             )
         except Exception as error:
-            raise self.connection.rejectd(error) from None
+            raise self.connection.rejected(error) from None
         try:
             self.producer.init_transactions(_COORDINATOR_SECONDS)
             return self._marker()

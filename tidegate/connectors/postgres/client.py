@@ -99,9 +99,9 @@ def _of(error: Any, what: str) -> TidegateError:
         reason += f" ({diagnosed.message_detail.rstrip('.')})"
     state = error.sqlstate or ""
     # While it starts or stops it rejects connections without a state that psycopg would know.
-    rejectd = state.startswith(_REJECTED) or _is_rejection(reason)
+    rejected = state.startswith(_REJECTED) or _is_rejection(reason)
     passing = state.startswith(_PASSING) and state != "53300"
-    lost = isinstance(error, driver().OperationalError) and not rejectd
+    lost = isinstance(error, driver().OperationalError) and not rejected
     if passing or lost or isinstance(error, driver().InterfaceError):
         return SystemAway(f"{what}: {reason}", "it is asked again until it answers.")
     if state.startswith("28") or _is_login(reason):
@@ -262,7 +262,7 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> N
 
 
 def require_fitting(table: Table, rows: StreamRows, sink: str) -> tuple[TableColumn, ...]:
-    """The columns of the table for those of the stream; rejectd where one does not fit."""
+    """The columns of the table for those of the stream; rejected where one does not fit."""
     found = []
     for name, kind in rows.columns:
         column = table.column(name)

@@ -83,7 +83,7 @@ class ReadColumn:
 def read_columns(
     connection: Any, table: str, columns: Sequence[tuple[str, str]], who: str
 ) -> tuple[str, str, tuple[ReadColumn, ...]]:
-    """The schema and name of a table, and its columns for declared ones; rejectd if one is not
+    """The schema and name of a table, and its columns for declared ones; rejected if one is not
     there, or does not fit."""
     schema, name = split_name(table, connection)
     found = read_table(connection, schema, name)

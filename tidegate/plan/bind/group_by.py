@@ -212,7 +212,7 @@ class Grouping:
     key_trees: tuple[exp.Expr, ...]
     written: tuple[exp.Expr, ...]
     sets: GroupingSets | None = None
-    # GROUP BY was rejectd, so nobody knows what its keys would have been.
+    # GROUP BY was rejected, so nobody knows what its keys would have been.
     keys_unknown: bool = False
     aggregates: list[exp.Expr] = field(default_factory=list)
     aggregate_fields: list[n.Field] = field(default_factory=list)

@@ -229,7 +229,7 @@ def _constant(tree: exp.Expr) -> Number | None:
 
 
 def parse_asof_condition(context: Context, join: exp.Join) -> tuple[bool, exp.Expr | None]:
-    """NEAREST and TOLERANCE as a join has them; what no join can have is rejectd."""
+    """NEAREST and TOLERANCE as a join has them; what no join can have is rejected."""
     asof = (join.args.get("method") or "").upper() == "ASOF"
     match, tolerance = join.args.get("match_condition"), join.meta.get("tolerance")
     if not asof and match is not None:
@@ -438,7 +438,7 @@ def _of_both(piece: exp.Expr, join: Join) -> bool:
 
 
 def _bounded(join: Join) -> bool:
-    """Whether it can run: one without a bound is left as it is, to be rejectd."""
+    """Whether it can run: one without a bound is left as it is, to be rejected."""
     if join.kind is JoinKind.REGULAR:
         return join.ttl_us is not None or all(side.bounded for side in join.inputs)
     return join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)

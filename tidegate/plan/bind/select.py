@@ -404,9 +404,9 @@ class SelectBinder:
                     "TG-305", "HAVING needs a GROUP BY or an aggregate", having, "use WHERE."
                 )
             return node, items, None, qualify, order
-        rejectd = group is not None and bool(group.args.get("totals"))
+        rejected = group is not None and bool(group.args.get("totals"))
         grouping = Grouping(
-            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, rejectd
+            self.context, node, keys.fields, keys.trees, keys.written, keys.sets, rejected
         )
         items = [SelectItem(item.name, grouping.rewrite(item.expression)) for item in items]
         having = grouping.rewrite(having) if having is not None else None

@@ -348,7 +348,7 @@ def with_scalars(
 ) -> tuple[n.Node, list[exp.Expr]]:
     """The node beside the values of scalar subqueries, and the trees that read them there.
 
-    A subquery that is not the value of one aggregate stays where it is, and is rejectd later.
+    A subquery that is not the value of one aggregate stays where it is, and is rejected later.
     """
     values: dict[int, exp.Expr] = {}
     for tree in trees:

@@ -228,7 +228,7 @@ class TableBinder:
             clause.scope.relations.pop()
 
     def _as_of(self, version: exp.Expr, join: exp.Join, scope: Scope) -> exp.Expr | None:
-        """The moment of FOR SYSTEM_TIME AS OF; other kinds of versions are rejectd."""
+        """The moment of FOR SYSTEM_TIME AS OF; other kinds of versions are rejected."""
         kinds = (str(version.args.get("this")), str(version.args.get("kind")))
         if kinds != ("TIMESTAMP", "AS OF") or version.expression is None:
             self.context.report(
@@ -350,7 +350,7 @@ class TableBinder:
         return bound, bound.fields
 
     def _values(self, node: exp.Values, alias: str | None) -> tuple[n.Node, Relation]:
-        """Rejectd; its columns are known, so that nothing else is said of them."""
+        """Rejected; its columns are known, so that nothing else is said of them."""
         report_values(self.context, node)
         names = [part.name for part in node.args["alias"].columns] if alias else []
         width = len(node.expressions[0].expressions or [node])

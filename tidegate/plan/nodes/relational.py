@@ -103,7 +103,7 @@ class LookupScan(Leaf):
 
 @dataclass(frozen=True, eq=False)
 class NoRows(Leaf):
-    """Stands where something was rejectd, or is put in later. It never runs."""
+    """Stands where something was rejected, or is put in later. It never runs."""
 
 
 # ---- Steps that look at one row at a time and keep nothing.

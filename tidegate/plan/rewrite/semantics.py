@@ -489,7 +489,7 @@ def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
 
 
 def union_is_distinct(node: n.Node) -> n.Node:
-    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be rejectd."""
+    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be rejected."""
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
     forgets = node.ttl_us is not None or any(item.closes for item in node.fields)

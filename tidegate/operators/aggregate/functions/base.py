@@ -160,7 +160,7 @@ def overflow(call: Call) -> RunError:
 
 
 def unsupported(call: Call, reason: str, hint: str | None = None) -> RunError:
-    """A call that is rejectd when the query is built, not when the first row comes."""
+    """A call that is rejected when the query is built, not when the first row comes."""
     return unsupported_error(f"{call.text} {reason}", hint)
 
 
