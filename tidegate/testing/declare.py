@@ -1,7 +1,7 @@
 """Translate a case to Tidegate SQL: its sources use the connector `memory`, its query is a stream.
 
-The EMIT clause and the allowed lateness of the case are appended to the query if the query has none.
-Otherwise the query is not changed.
+The EMIT clause and the allowed lateness of the case are appended if the query has none. Otherwise
+the query is not changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidegate.errors import CatalogError, ScriptError, did_you_mean
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.testing.case import Case, CaseSource, DeleteAll
-from tidegate.testing.fields import EVENT_TIME, LONG_DELAY_MS
+from tidegate.testing.fields import LONG_DELAY_MS, MARK_COLUMN
 from tidegate.types import ChangelogKind
 
 _EMITS = {
@@ -179,13 +179,13 @@ def _sources(case: Case, source: CaseSource) -> list[str]:
         watermark = _watermark(source, _delay_ms(case, source))
         body = [*columns, *watermark]
         return [_create("SOURCE", source.name, body, key, options)]
-    body = [*columns, f"{EVENT_TIME} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
+    body = [*columns, f"{MARK_COLUMN} BOOLEAN", *_watermark(source, LONG_DELAY_MS)]
     names = ", ".join(_quoted(name) for name, _ in source.columns)
     marked = marked_name(source.name)
     return [
         _create("SOURCE", marked, body, key, options),
         f"CREATE STREAM {_quoted(source.name)} AS\n"
-        f"SELECT {names} FROM {_quoted(marked)} WHERE {EVENT_TIME} IS NULL",
+        f"SELECT {names} FROM {_quoted(marked)} WHERE {MARK_COLUMN} IS NULL",
     ]
 
 

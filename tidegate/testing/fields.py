@@ -211,7 +211,7 @@ _UniqueLoader: Any = type(
 # so long that its rows never move the watermark, and a hidden row, which the query does not see,
 # whose event time is w plus that delay.
 
-EVENT_TIME = "_mark"
+MARK_COLUMN = "_mark"
 # Longer than the span of any data, short enough that w plus it is still a timestamp.
 LONG_DELAY_MS = 100 * 365 * 24 * 3600 * 1000
 # Watermarks such as Flink's largest long mean the end of time.
@@ -263,4 +263,4 @@ def _milliseconds(value: object) -> int | None:
 def marked_row(time_column: str, mark: Mark) -> Row:
     """The hidden row that moves the watermark."""
     at = _EPOCH + timedelta(milliseconds=mark.watermark_ms + LONG_DELAY_MS)
-    return {time_column: at, EVENT_TIME: True}
+    return {time_column: at, MARK_COLUMN: True}

@@ -143,7 +143,7 @@ def check_watermark(step: ExpectWatermark, found: datetime | None) -> None:
 # ---- The epochs of a case: each remaining `add` is exactly one epoch.
 #
 # With `per_row` an epoch has one row, and the sources take turns. Each explicit watermark ends an
-# epoch. Otherwise an add step is one epoch, and a case without steps is one epoch with all its rows.
+# epoch. Otherwise an add step is one epoch, and a case without steps is one epoch with all rows.
 
 Rows = tuple[Row, ...]
 
