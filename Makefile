@@ -7,26 +7,36 @@ READY := $(VENV)/.ready
 CLASSES := $(VENV)/spark-classes.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka test test-fast test-browser test-spark test-real lint format docs goldens screenshots bench nexmark-flink clean
+.PHONY: help setup lock demo demo-kafka test test-fast test-browser test-spark test-real lint format docs goldens screenshots bench nexmark-flink clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml
+# uv installs the same packages in a third of the time; without it, pip does.
+INSTALL_UV := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Tidegate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	@# uv installs the same in a third of the time; where it is not to be had, pip does it.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv \
-		&& $(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev,docs]' \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL_UV) \
+		&& $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt \
+			-e '.[dev,docs]' \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $(READY)
 
 # The classes of Spark in one file, from which the tests start Java faster.
 $(CLASSES): $(READY)
-	@$(BIN)/python -m tests.java
+	@$(BIN)/python -m tests.support.java
 
 setup: $(READY) ## Create .venv with everything in it
+
+lock: | $(BIN)/python ## Update constraints.txt to the newest versions that pyproject.toml allows
+	$(INSTALL_UV)
+	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --universal --upgrade \
+		--custom-compile-command 'make lock' --no-annotate --output-file constraints.txt
 
 demo: $(READY) ## Run a real pipeline and watch its windows close
 	@$(BIN)/tidegate run examples/demo.sql --until-end --fresh

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.compiling import TESTS
+from tests.support.compiling import TESTS
 from tidegate.errors import (
     TITLES,
     Location,

@@ -18,7 +18,7 @@ from benchmarks.nexmark.events import stored_rows
 from benchmarks.nexmark.run import Job, Measured, Workload, line, side_input
 from benchmarks.nexmark.scripts import Events, Generated, Stored, script, tables
 from benchmarks.nexmark.verify import comparable, difference, duckdb_answer
-from tests.compiling import compile_text, plan_of
+from tests.support.compiling import compile_text, plan_of
 from tidegate.connectors.generator.nexmark import TABLES
 
 QUERIES = [f"q{number}" for number in range(23)]

@@ -13,13 +13,13 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from tests import java
 from tests.chaos.batch import Difference, Sinks, compare, expected
 from tests.chaos.feed import AUCTIONS, Feed
 from tests.chaos.program import SINKS
 from tests.real.kafka import Broker
 from tests.real.postgres import Postgres
 from tests.spark.kill_campaign import of_session
+from tests.support import java
 
 ROOT = Path(__file__).parents[2]
 # Who is killed, and how often in a turn: starting Spark again takes longest.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines import House
+from tests.support.pipelines import House
 from tidegate.checkpoint.checkpoints import Checkpoints
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.checkpoint.manifests import Manifests

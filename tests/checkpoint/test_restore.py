@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines import House, expected
-from tests.sinks import committed, files_sink, memory_sink, run
+from tests.support.pipelines import House, expected
+from tests.support.sinks import committed, files_sink, memory_sink, run
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest, restore
 from tidegate.checkpoint.manifest import Manifest, SinkState
 from tidegate.checkpoint.manifests import Manifests

@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.compiling import accepted
 from tests.operators.driving import Drive, Row
+from tests.support.compiling import accepted
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.operators.aggregate.groups import HASH
 from tidegate.operators.kernels.keys import canonical, hash_of

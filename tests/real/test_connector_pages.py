@@ -34,7 +34,7 @@ def test_delta(data: Path, spark: SparkSession, tmp_path: Path) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    from tests.delta import there
+    from tests.support.delta import there
 
     text = example("delta.md").replace("path = '", f"path = '{tmp_path}/")
     schema = pa.schema(

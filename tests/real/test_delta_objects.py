@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from deltalake import DeltaTable
 
-from tests.delta import (
+from tests.real.s3 import BUCKET, S3, SECRETS
+from tests.support.delta import (
     E0,
     E1,
     E2,
@@ -21,7 +22,6 @@ from tests.delta import (
     staged,
     there,
 )
-from tests.real.s3 import BUCKET, S3, SECRETS
 from tidegate.connectors.base import CommittedState
 from tidegate.errors import TidegateError
 

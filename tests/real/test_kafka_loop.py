@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests import pipelines
-from tests.compiling import compile_text
-from tests.pipelines import House, Killed, expected
 from tests.real.kafka import Broker
+from tests.support import pipelines
+from tests.support.compiling import compile_text
+from tests.support.pipelines import House, Killed, expected
 from tidegate.catalog.objects import Stream
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.compiling import compile_text
 from tests.real.kafka import Broker
-from tests.sinks import committed
+from tests.support.compiling import compile_text
+from tests.support.sinks import committed
 from tidegate.catalog.objects import Sink
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.kafka.sink import KafkaSink

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.compiling import compile_text
 from tests.real.kafka import PASSWORD, USER, Broker
+from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
 from tidegate.columns import ARRIVAL_ROW, PARTITION

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.compiling import compile_text
 from tests.real.postgres import Postgres
+from tests.support.compiling import compile_text
 from tidegate.catalog.objects import LookupTable
 from tidegate.connectors.base import LookupContext
 from tidegate.connectors.postgres.lookup import Asking, PostgresLookup, PostgresReader

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.compiling import compile_text
-from tests.pipelines import House, Killed, Looped, expected
 from tests.real.postgres import Postgres
+from tests.support.compiling import compile_text
+from tests.support.pipelines import House, Killed, Looped, expected
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS

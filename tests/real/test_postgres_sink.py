@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiling import compile_text
 from tests.real.postgres import PASSWORD, Postgres
+from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import EpochRange
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows

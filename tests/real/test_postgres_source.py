@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.compiling import compile_text
 from tests.real.postgres import Postgres
+from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Source
 from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import InputRange, Read, SourceContext

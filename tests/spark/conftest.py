@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import java
+from tests.support import java
 from tidegate.runtime import pipeline
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tests.compiling import compile_text
-from tests.fuzz_statements import TOKEN, corpus, kin, wrap
+from tests.sql.fuzz_statements import TOKEN, corpus, kin, wrap
+from tests.support.compiling import compile_text
 from tidegate.catalog.objects import SideStream, Sink, Source, Stream
 from tidegate.compile.compiler import Compiled
 from tidegate.errors import TidegateError

@@ -26,10 +26,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests import java
 from tests.spark.helpers import bag, rows_of
 from tests.spark.kill_program import STREAMS
 from tests.storage.lossy_disk import lose_power
+from tests.support import java
 from tidegate.session.subscription import Subscription
 from tidegate.storage import open_store
 

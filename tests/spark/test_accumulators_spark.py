@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.test_accumulators import INF, NAN, PAIRS, rows_of, same
+from tests.operators.test_accumulators import INF, NAN, PAIRS, rows_of, same
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.functions import Call
 from tidegate.operators.aggregate.groups import Groups, GroupSpec

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.operators.test_accumulators import rows_of
 from tests.spark.test_accumulators_spark import (
     TYPES,
     Asked,
@@ -18,7 +19,6 @@ from tests.spark.test_accumulators_spark import (
     simple,
     table_of,
 )
-from tests.test_accumulators import rows_of
 from tidegate.operators.aggregate.functions import BagAccumulator, Call, PlainAccumulator, make
 from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Groups, GroupSpec
 

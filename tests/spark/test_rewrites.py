@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiling import as_stream, compile_text, plan_of
+from tests.support.compiling import as_stream, compile_text, plan_of
 from tidegate.columns import OP
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n

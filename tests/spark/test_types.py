@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
-from tests.compiling import SOURCES, compile_text
+from tests.support.compiling import SOURCES, compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.physical.typed import arrow_type
 from tidegate.plan import nodes as n

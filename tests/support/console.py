@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.compiling import compile_with_sources
+from tests.support.compiling import compile_with_sources
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Stream
 from tidegate.checkpoint.checkpoints import Checkpoint, RestoreRequest

@@ -1,148 +1,149 @@
-// The page: asks once for what is known, then follows what is new.
+// The page: loads the history once, then receives updates.
 
-import { byId, bytes, clock, count, el, rate, seconds, watermark } from "./dom.js";
+import { byId, bytes, clock, count, el, rate, seconds, timestamp } from "./dom.js";
 import { drawCharts, drawLegend, drawTimeline, keepLast, keepSamples } from "./charts.js";
 import { drawGraph } from "./graph.js";
 
-const known = { live: true, number: -1, streams: [], samples: [], epochs: [], events: [] };
-let updateGraph = () => {}, chosen = null, tab = null;
+const model = { live: true, number: -1, streams: [], samples: [], epochs: [], events: [] };
+let updateGraph = () => {}, selected = null, tab = null;
 
-// The token comes behind the # of the URL, and does not stay there: URLs are copied and shown.
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) {
-  sessionStorage.setItem("tidegate-token", given);
+// The token arrives in the fragment of the URL. Remove it there: URLs are copied and displayed.
+const tokenInUrl = new URLSearchParams(location.hash.slice(1)).get("token");
+if (tokenInUrl) {
+  sessionStorage.setItem("tidegate-token", tokenInUrl);
   history.replaceState(null, "", location.pathname);
 }
 const token = sessionStorage.getItem("tidegate-token") ?? "";
 
-async function ask(path, body) {
-  const change = { method: "POST", headers: { "X-Tidegate-Token": token, "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, body === undefined ? {} : change);
-  const content = await answer.json();
-  if (answer.ok) return content;
+// GET without a body, POST with the token and a body.
+async function request(path, body) {
+  const post = { method: "POST", headers: { "X-Tidegate-Token": token, "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const response = await fetch(path, body === undefined ? {} : post);
+  const content = await response.json();
+  if (response.ok) return content;
   const error = new Error([content.error, content.hint && `Hint: ${content.hint}`].filter(Boolean).join("\n"));
   error.code = content.code;
   throw error;
 }
 
-function take(news) {
-  known.number = news.number;
-  known.streams = news.streams;
-  known.samples = keepSamples(known.samples, news.samples);
-  known.epochs = keepLast(known.epochs, news.epochs, 512);
-  known.events = keepLast(known.events, news.events, 200);
-  // A page that nobody sees is not drawn.
+function applyUpdate(update) {
+  model.number = update.number;
+  model.streams = update.streams;
+  model.samples = keepSamples(model.samples, update.samples);
+  model.epochs = keepLast(model.epochs, update.epochs, 512);
+  model.events = keepLast(model.events, update.events, 200);
+  // A hidden page is drawn when it becomes visible.
   if (document.hidden) return;
   draw();
-  if (news.events.length) { drawEvents(); loadGraph(); }
-  if (news.epochs.length || news.events.length) loadCheckpoints();
+  if (update.events.length) { drawEvents(); loadGraph(); }
+  if (update.epochs.length || update.events.length) loadCheckpoints();
 }
 
 function draw() {
   drawState();
   drawTiles();
-  updateGraph(known.streams);
-  drawTimeline(byId("timeline"), known.epochs);
-  drawCharts(byId("charts"), known.samples, known.epochs);
-  if (chosen && tab === "Numbers") byId("detail-body").replaceChildren(numbersTable(runningOf(chosen)));
+  updateGraph(model.streams);
+  drawTimeline(byId("timeline"), model.epochs);
+  drawCharts(byId("charts"), model.samples, model.epochs);
+  if (selected && tab === "Counters") byId("detail-body").replaceChildren(countersTable(statusOf(selected)));
 }
 
 function drawState() {
-  const states = known.streams.map((stream) => stream.state);
-  const waiting = known.streams.some((stream) => stream.error);
-  let state = ["failed", "starting", "running", "stopped", "finished"].find((one) => states.includes(one)) ?? "nothing runs";
+  const states = model.streams.map((stream) => stream.state);
+  const waiting = model.streams.some((stream) => stream.error);
+  let state = ["failed", "starting", "running", "stopped", "finished"].find((name) => states.includes(name)) ?? "no streams";
   if (state === "running" && waiting) state = "waiting";
-  if (!known.live) state = "data directory";
+  if (!model.live) state = "data directory";
   byId("state").textContent = state;
   byId("state").className = `pill ${state}`;
 }
 
 function drawTiles() {
-  const sum = (read) => known.streams.reduce((total, stream) => total + (read(stream) ?? 0), 0);
-  const lags = known.streams.map((stream) => stream.watermark_lag_seconds).filter((lag) => lag !== null);
-  const last = known.epochs.at(-1);
+  const sum = (read) => model.streams.reduce((total, stream) => total + (read(stream) ?? 0), 0);
+  const lags = model.streams.map((stream) => stream.watermark_lag_seconds).filter((lag) => lag !== null);
+  const last = model.epochs.at(-1);
   const tiles = [
-    ["rows in", `${rate(sum((s) => s.rows_in_per_second))}`, `${count(sum((s) => s.rows_in))} in all`],
-    ["rows out", `${rate(sum((s) => s.rows_out_per_second))}`, `${count(sum((s) => s.rows_out))} in all`],
+    ["rows in", `${rate(sum((s) => s.rows_in_per_second))}`, `${count(sum((s) => s.rows_in))} in total`],
+    ["rows out", `${rate(sum((s) => s.rows_out_per_second))}`, `${count(sum((s) => s.rows_out))} in total`],
     ["last epoch", last ? (last.seconds === null ? String(last.epoch) : seconds(last.seconds)) : "–", last ? `number ${last.epoch}` : ""],
-    ["watermark lag", lags.length ? seconds(Math.max(...lags)) : "–", lags.length ? "the furthest" : ""],
+    ["watermark lag", lags.length ? seconds(Math.max(...lags)) : "–", lags.length ? "slowest stream" : ""],
     ["state", bytes(sum((s) => s.state_bytes)), `open windows: ${count(sum((s) => s.open_windows))}`],
     ["late rows", count(sum((s) => s.late_rows)), ""],
-    ["dead letters", count(sum((s) => s.dead_letters)), sum((s) => s.lost) ? `${count(sum((s) => s.lost))} lost` : ""],
+    ["dead letters", count(sum((s) => s.dead_letters)), sum((s) => s.lost) ? `${count(sum((s) => s.lost))} records lost` : ""],
   ];
-  byId("tiles").replaceChildren(...tiles.map(([name, value, more]) =>
-    el("div", { class: "tile" }, el("span", {}, name), el("b", {}, value), el("span", {}, more))));
+  byId("tiles").replaceChildren(...tiles.map(([name, value, note]) =>
+    el("div", { class: "tile" }, el("span", {}, name), el("b", {}, value), el("span", {}, note))));
 }
 
 function drawEvents() {
-  byId("events").replaceChildren(...[...known.events].reverse().map((event) =>
+  byId("events").replaceChildren(...[...model.events].reverse().map((event) =>
     el("li", { class: event.level }, el("time", {}, clock(event.time)), [event.stream, event.text].filter(Boolean).join(": "))));
 }
 
 async function loadGraph() {
   try {
-    updateGraph = drawGraph(byId("graph"), await ask("/api/graph"), choose);
-    updateGraph(known.streams);
-    mark();
+    updateGraph = drawGraph(byId("graph"), await request("/api/graph"), select);
+    updateGraph(model.streams);
+    markSelected();
   } catch (error) {
-    byId("graph").replaceChildren(problem(error));
+    byId("graph").replaceChildren(errorText(error));
   }
 }
 
-const problem = (error) => el("pre", { class: "error" }, error.message);
+const errorText = (error) => el("pre", { class: "error" }, error.message);
 
-// What stands below the graph: the plan, the SQL and rows of what was chosen.
+// Details of the selected node: plan, SQL, rows and counters
 
-function choose(node) {
-  chosen = node.kind === "operator" ? { ...node, kind: "stream", id: `stream:${node.stream.toLowerCase()}`, name: node.stream } : node;
-  mark();
+function select(node) {
+  selected = node.kind === "operator" ? { ...node, kind: "stream", id: `stream:${node.stream.toLowerCase()}`, name: node.stream } : node;
+  markSelected();
   byId("detail").hidden = false;
-  byId("detail-head").replaceChildren(`${chosen.kind} ${chosen.name}`);
-  const tabs = chosen.kind === "stream" ? ["Plan", "SQL", "Rows", "Numbers"] : ["SQL"];
-  show(tabs.includes(tab) ? tab : tabs[0], tabs);
+  byId("detail-head").replaceChildren(`${selected.kind} ${selected.name}`);
+  const tabs = selected.kind === "stream" ? ["Plan", "SQL", "Rows", "Counters"] : ["SQL"];
+  showTab(tabs.includes(tab) ? tab : tabs[0], tabs);
   byId("detail").scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
-function mark() {
-  for (const group of document.querySelectorAll(".node")) group.classList.toggle("chosen", group.dataset.id === chosen?.id);
+function markSelected() {
+  for (const group of document.querySelectorAll(".node")) group.classList.toggle("selected", group.dataset.id === selected?.id);
 }
 
-async function show(name, tabs) {
+async function showTab(name, tabs) {
   tab = name;
-  const body = byId("detail-body"), about = chosen;
-  byId("tabs").replaceChildren(...tabs.map((one) =>
-    el("button", { type: "button", role: "tab", "aria-selected": String(one === name), click: () => show(one, tabs) }, one)));
-  body.replaceChildren(el("p", { class: "soft" }, name === "Rows" ? "waiting for rows…" : "…"));
+  const body = byId("detail-body"), node = selected;
+  byId("tabs").replaceChildren(...tabs.map((other) =>
+    el("button", { type: "button", role: "tab", "aria-selected": String(other === name), click: () => showTab(other, tabs) }, other)));
+  body.replaceChildren(el("p", { class: "soft" }, name === "Rows" ? "Waiting for rows…" : "…"));
   let content;
   try {
-    content = await detailOf(name, about);
+    content = await tabContent(name, node);
   } catch (error) {
-    content = problem(error);
+    content = errorText(error);
   }
-  // Another one may have been chosen meanwhile.
-  if (tab === name && chosen === about) body.replaceChildren(content);
+  // The selection may have changed in the meantime.
+  if (tab === name && selected === node) body.replaceChildren(content);
 }
 
-async function detailOf(name, about) {
-  if (name === "Rows") return rowsTable(await ask("/api/peek", { stream: about.name, rows: 50 }));
-  if (name === "Numbers") return numbersTable(runningOf(about));
-  const found = await ask(`/api/objects/${encodeURIComponent(about.name)}`);
-  return el("pre", {}, name === "Plan" ? (found.plan ?? "it has no plan of its own") : found.sql);
+async function tabContent(name, node) {
+  if (name === "Rows") return rowsTable(await request("/api/peek", { stream: node.name, rows: 50 }));
+  if (name === "Counters") return countersTable(statusOf(node));
+  const description = await request(`/api/objects/${encodeURIComponent(node.name)}`);
+  return el("pre", {}, name === "Plan" ? (description.plan ?? "This object has no plan.") : description.sql);
 }
 
-const runningOf = (node) => known.streams.find((stream) => stream.name.toLowerCase() === node.name.toLowerCase());
+const statusOf = (node) => model.streams.find((stream) => stream.name.toLowerCase() === node.name.toLowerCase());
 
 function rowsTable({ columns, rows }) {
-  if (!rows.length) return el("p", { class: "soft" }, "no rows came in the last seconds");
+  if (!rows.length) return el("p", { class: "soft" }, model.live ? "No rows arrived in the last seconds." : "No rows are stored.");
   return table(columns, rows);
 }
 
-function numbersTable(stream) {
-  if (!stream) return el("p", { class: "soft" }, "it does not run");
-  const operators = stream.operators.map((one) => [one.name, watermark(one.watermark), count(one.rows), count(one.groups), bytes(one.bytes), count(one.late_rows), one.open_windows]);
-  const own = [["state", known.live ? stream.state : "as of its last epoch"], ["error", stream.error ?? "none"], ["epoch", stream.epoch ?? "none"], ["rows in", count(stream.rows_in)], ["rows out", count(stream.rows_out)],
-    ["watermark", watermark(stream.watermark)], ["late rows", count(stream.late_rows)], ["dead letters", count(stream.dead_letters)], ["behind", count(stream.behind)], ["lost", count(stream.lost)]];
-  return el("div", {}, table(["", "now"], own), el("p"), operators.length ? table(["operator", "watermark", "rows", "groups", "bytes", "late", "open windows"], operators) : null);
+function countersTable(stream) {
+  if (!stream) return el("p", { class: "soft" }, "This stream has no counters. It is not running, or it runs as a part of other streams.");
+  const operators = stream.operators.map((item) => [item.name, timestamp(item.watermark), count(item.rows), count(item.groups), bytes(item.bytes), count(item.late_rows), item.open_windows]);
+  const counters = [["state", model.live ? stream.state : "as of the last epoch"], ["error", stream.error ?? "none"], ["epoch", stream.epoch ?? "none"], ["rows in", count(stream.rows_in)], ["rows out", count(stream.rows_out)],
+    ["watermark", timestamp(stream.watermark)], ["late rows", count(stream.late_rows)], ["dead letters", count(stream.dead_letters)], ["backlog", count(stream.behind)], ["lost records", count(stream.lost)]];
+  return el("div", {}, table(["", "now"], counters), el("p"), operators.length ? table(["operator", "watermark", "rows", "groups", "bytes", "late rows", "open windows"], operators) : null);
 }
 
 function table(columns, rows) {
@@ -162,52 +163,53 @@ async function loadCheckpoints() {
   if (loading) return;
   loading = true;
   try {
-    const found = await ask("/api/checkpoints");
-    const rows = found.map((one) => [one.name ?? "", one.pipeline, one.epoch, watermark(one.time), count(one.rows_in), bytes(one.state_bytes),
-      el("button", { type: "button", disabled: token ? null : "", click: () => restore(one) }, "Restore")]);
-    byId("checkpoints").replaceChildren(found.length ? table(["name", "pipeline", "epoch", "time (UTC)", "rows in", "state", ""], rows)
-      : el("p", { class: "soft" }, "none yet: every epoch is one for a while"));
+    const checkpoints = await request("/api/checkpoints");
+    const rows = checkpoints.map((checkpoint) => [checkpoint.name ?? "", checkpoint.pipeline, checkpoint.epoch, timestamp(checkpoint.time), count(checkpoint.rows_in), bytes(checkpoint.state_bytes),
+      el("button", { type: "button", disabled: token ? null : "", click: () => restore(checkpoint) }, "Restore")]);
+    byId("checkpoints").replaceChildren(rows.length ? table(["name", "pipeline", "epoch", "time (UTC)", "rows in", "state", ""], rows)
+      : el("p", { class: "soft" }, "No checkpoints yet. The most recent epochs are listed here."));
   } catch (error) {
-    byId("checkpoints").replaceChildren(problem(error));
+    byId("checkpoints").replaceChildren(errorText(error));
   } finally {
-    // An epoch may come every tenth of a second; a list of them need not.
+    // Epochs may take a tenth of a second: do not reload the list for every one.
     setTimeout(() => { loading = false; }, 1500);
   }
 }
 
-async function restore(checkpoint, message, keepSinks = false) {
-  const dialog = byId("dialog"), what = checkpoint.name ? `checkpoint ${checkpoint.name}` : `epoch ${checkpoint.epoch} of ${checkpoint.pipeline}`;
-  byId("question").textContent = message ?? `Go back to ${what}? Streams stop, and go on from there.`;
-  byId("keep-sinks").checked = keepSinks;
+// Ask for confirmation. `message` is the reason why the first attempt was rejected: some sinks cannot be rolled back.
+async function restore(checkpoint, message) {
+  const dialog = byId("dialog"), name = checkpoint.name ? `checkpoint ${checkpoint.name}` : `epoch ${checkpoint.epoch} of ${checkpoint.pipeline}`;
+  byId("question").textContent = message ?? `Restore ${name}? The streams stop and resume from there.`;
+  byId("keep-sinks").checked = false;
   byId("keep-sinks-label").hidden = !message;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((done) => { dialog.addEventListener("close", done, { once: true }); });
   if (dialog.returnValue !== "yes") return;
   try {
-    const wanted = checkpoint.name ? { checkpoint: checkpoint.name } : { checkpoint: checkpoint.epoch };
-    await ask("/api/restore", { ...wanted, pipeline: checkpoint.pipeline, keep_sinks: byId("keep-sinks").checked });
+    const target = checkpoint.name ? { checkpoint: checkpoint.name } : { checkpoint: checkpoint.epoch };
+    await request("/api/restore", { ...target, pipeline: checkpoint.pipeline, keep_sinks: byId("keep-sinks").checked });
   } catch (error) {
     if (error.code === "TG-610") { restore(checkpoint, error.message); return; }
-    byId("checkpoints").prepend(problem(error));
+    byId("checkpoints").prepend(errorText(error));
   }
 }
 
-async function keep() {
-  byId("keep").disabled = true;
+async function createCheckpoint() {
+  byId("create-checkpoint").disabled = true;
   try {
-    await ask("/api/checkpoints", {});
+    await request("/api/checkpoints", {});
   } catch (error) {
-    byId("checkpoints").prepend(problem(error));
+    byId("checkpoints").prepend(errorText(error));
   }
-  byId("keep").disabled = !token;
+  byId("create-checkpoint").disabled = !token;
 }
 
-// Following
+// Updates
 
 function follow() {
-  const events = new EventSource(`/api/events?since=${known.number}`);
-  events.onmessage = (message) => take(JSON.parse(message.data));
+  const events = new EventSource(`/api/events?since=${model.number}`);
+  events.onmessage = (message) => applyUpdate(JSON.parse(message.data));
   events.onerror = () => {
     events.close();
     byId("state").textContent = "connection lost";
@@ -218,11 +220,11 @@ function follow() {
 
 async function start() {
   try {
-    const state = await ask("/api/state");
-    Object.assign(known, { live: state.live, samples: [], epochs: [], events: [] });
+    const state = await request("/api/state");
+    Object.assign(model, { live: state.live, samples: [], epochs: [], events: [] });
     byId("title").textContent = state.title;
     document.title = `${state.title} · Tidegate`;
-    take(state);
+    applyUpdate(state);
     drawEvents();
     await Promise.all([loadGraph(), loadCheckpoints()]);
     follow();
@@ -232,7 +234,7 @@ async function start() {
 }
 
 drawLegend(byId("legend"));
-byId("keep").addEventListener("click", keep);
-byId("keep").disabled = !token;
+byId("create-checkpoint").addEventListener("click", createCheckpoint);
+byId("create-checkpoint").disabled = !token;
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { draw(); drawEvents(); loadCheckpoints(); } });
 start();

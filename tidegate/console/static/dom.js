@@ -1,4 +1,4 @@
-// Elements and numbers. What comes from the server is always text, never markup.
+// Helpers for elements and numbers. Data from the server is inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -10,6 +10,7 @@ export function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
+// Functions become event listeners, all other values attributes.
 function fill(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(key, value);
@@ -46,7 +47,8 @@ export function seconds(value) {
   return `${Math.round(value / 86400)} d`;
 }
 
-export const clock = (unix) => new Date(unix * 1000).toLocaleTimeString("en-GB");
+// Local time.
+export const clock = (unixSeconds) => new Date(unixSeconds * 1000).toLocaleTimeString("en-GB");
 
-// Watermarks are UTC, as all times of Tidegate are.
-export const watermark = (iso) => (iso ? iso.slice(0, 19).replace("T", " ") : "–");
+// UTC, like all timestamps of Tidegate.
+export const timestamp = (iso) => (iso ? iso.slice(0, 19).replace("T", " ") : "–");

@@ -1,0 +1,77 @@
+"""How much an epoch reads while it catches up."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.pipelines import House
+from tidegate.connectors.base import EpochSizer
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"), [([], 0), ([500], 1), ([40, 60], 2), ([40, 61], 1), ([1] * 300, 100)]
+)
+def test_as_many_as_fit_and_one_at_least(sizes: list[int], taken: int) -> None:
+    pace = EpochSizer()
+    pace.bytes = 100
+    assert pace.fitting(sizes) == taken
+
+
+def test_epochs_come_to_take_the_time_they_should() -> None:
+    pace = EpochSizer(target_seconds=2.0)
+    for _ in range(20):
+        pace.learn(pace.bytes, seconds=0.5 + pace.bytes / 50e6)
+    assert 0.5 + pace.bytes / 50e6 == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth_it(
+    noise: float,
+) -> None:
+    """Smaller epochs would take as long, and get nowhere."""
+    pace, dice = EpochSizer(target_seconds=1.0), random.Random(1)
+    sizes = []
+    for _ in range(60):
+        sizes.append(pace.bytes)
+        seconds = 3.0 + pace.bytes / 50e6
+        pace.learn(pace.bytes, seconds * dice.uniform(1 - noise, 1 + noise))
+    if not noise:
+        assert sizes[-1] == pytest.approx(150e6, rel=0.1)
+    assert min(sizes[10:]) > 20e6
+
+
+def test_an_epoch_that_was_slow_by_chance_is_made_up_for() -> None:
+    pace = EpochSizer()
+    for number in range(40):
+        pace.learn(pace.bytes, seconds=5.0 if number == 20 else 0.2 + pace.bytes / 50e6)
+    assert pace.bytes == pytest.approx(40e6, rel=0.1)
+
+
+def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
+    pace = EpochSizer()
+    pace.learn(100 << 20, seconds=1_000)
+    assert pace.bytes == 25 << 20
+    for _ in range(50):
+        pace.learn(pace.bytes, seconds=pace.bytes / 1_000)
+    assert pace.bytes == 1 << 20
+
+
+def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
+    house = House(tmp_path, streams=1)
+    source = house.catalog.get("s")
+    assert source is not None
+    source.options._values["inserts_per_epoch"] = 1_000
+    values = [random.Random(place).getrandbits(60) for place in range(8_000)]
+    for _ in range(30):
+        house.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
+    pipeline = house.pipeline()
+    pipeline.pace.bytes = 200 << 10
+    pipeline.start(house.members, until_end=True)
+    assert pipeline._thread is not None
+    pipeline._thread.join(60)
+    assert max(house.epochs()) > 1
+    assert [a for a, _ in house.rows("one0")] == sorted(values * 30)

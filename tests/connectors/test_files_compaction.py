@@ -1,0 +1,483 @@
+"""Small files of a sink become larger ones: the same rows, at every moment and after every death."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.sinks import committed, files_sink, files_source, run, stage
+from tidegate.connectors.base import CommittedState, EpochId
+from tidegate.connectors.files import compaction as files_compaction
+from tidegate.connectors.files.listing import MergedFiles
+from tidegate.connectors.files.sink import FilesSink
+from tidegate.errors import RunError
+from tidegate.storage import StorageError, open_store
+from tidegate.storage import local as disk
+from tidegate.storage.local import LocalStore
+
+FRESH = CommittedState(None)
+
+
+def names(path: Path) -> list[str]:
+    """What a reader sees: hidden folders are none of its business."""
+    found = (str(item.relative_to(path)) for item in path.rglob("*.*") if item.is_file())
+    return sorted(n for n in found if not n.startswith(("_", ".")) and "/." not in n)
+
+
+def rows(path: Path, which: Callable[[str], bool] = lambda name: True) -> Counter[int]:
+    tables = [pq.read_table(path / name, partitioning=None) for name in names(path) if which(name)]
+    return Counter(value for table in tables for value in table.column("a").to_pylist())
+
+
+def believed(path: Path) -> Counter[int]:
+    """What a reader sees that knows what names mean."""
+    merged = MergedFiles(names(path))
+    return rows(path, lambda name: not merged.hold(name))
+
+
+def opened(path: Path, options: str = ", compact_after = 3", last: int | None = None) -> FilesSink:
+    sink = files_sink(path, options=options)
+    sink.recover(FRESH if last is None else committed(last))
+    return sink
+
+
+def aside(path: Path, folder: str) -> list[str]:
+    return sorted(item.name for item in (path / "_tidegate" / "1234-out-" / folder).glob("*"))
+
+
+def test_as_many_small_files_as_said_become_one(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    run(sink, 0, 1)
+    assert len(names(tmp_path)) == 2
+    run(sink, 2)
+    assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000002.parquet"]
+    run(sink, 3, 4)
+    # With the merged one these are three again.
+    assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000004.parquet"]
+    assert rows(tmp_path) == Counter(range(5))
+    assert aside(tmp_path, "merged") == [] and len(aside(tmp_path, "merges")) == 1
+
+
+def test_rows_keep_their_order(tmp_path: Path) -> None:
+    sink = opened(tmp_path, ", compact_after = 6")
+    for epoch in range(3):
+        place = EpochId(0, epoch)
+        sink.publish(place, stage(sink, place, [epoch * 10 + n for n in range(4)], tasks=2))
+    table = pq.read_table(tmp_path / names(tmp_path)[0])
+    assert table.column("a").to_pylist() == [0, 2, 1, 3, 10, 12, 11, 13, 20, 22, 21, 23]
+
+
+def test_nothing_is_merged_unless_it_is_said(tmp_path: Path) -> None:
+    run(opened(tmp_path, ""), *range(20))
+    assert len(names(tmp_path)) == 20
+
+
+def test_what_was_there_at_the_start_is_merged_too(tmp_path: Path) -> None:
+    run(opened(tmp_path, ""), *range(5))
+    run(opened(tmp_path, last=4), 5)
+    assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000005.parquet"]
+
+
+def test_every_folder_is_merged_for_itself(tmp_path: Path) -> None:
+    sink = opened(tmp_path, ", compact_after = 2, partition_by = 'a'")
+    factory = sink.writer_factory(pa.schema([("b", pa.int64()), ("a", pa.string())]))
+    for epoch, keys in enumerate(["xy", "x", "yz", "x"]):
+        writer_factory = factory.open(EpochId(0, epoch).stamp, 0)
+        writer_factory.add(pa.table({"b": [epoch] * len(keys), "a": list(keys)}))
+        sink.publish(EpochId(0, epoch), writer_factory.finish())
+    assert names(tmp_path) == [
+        "a=x/1234-out-000-000000000000-to-000000000003.parquet",
+        "a=y/1234-out-000-000000000000-to-000000000002.parquet",
+        "a=z/1234-out-000-000000000002-00000-001.parquet",
+    ]
+    held = {
+        name[:3]: pq.read_table(tmp_path / name, partitioning=None).column("b").to_pylist()
+        for name in names(tmp_path)
+    }
+    assert held == {"a=x": [0, 1, 3], "a=y": [0, 2], "a=z": [2]}
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "csv', header = 'false"])
+def test_lines_are_merged_and_a_header_stays_one(tmp_path: Path, kind: str) -> None:
+    sink = opened(tmp_path, f", compact_after = 2, max_file_rows = 100, format = '{kind}'")
+    factory = sink.writer_factory(pa.schema([("a", pa.int64())]))
+    texts = ['{"a":"\\"\\n"}', '{"a":2}'] if kind == "json" else ['"x ""\ny"', "2"]
+    for epoch, text in enumerate(texts):
+        writer_factory = factory.open(EpochId(0, epoch).stamp, 0)
+        writer_factory.add(pa.table({"line": [text]}))
+        sink.publish(EpochId(0, epoch), writer_factory.finish())
+    head = "a\n" if kind == "csv" else ""
+    assert (tmp_path / names(tmp_path)[0]).read_text() == head + "".join(f"{t}\n" for t in texts)
+    again = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
+    again.writer_factory(pa.schema([("a", pa.int64())]))
+    assert again.content.count(again.store, names(tmp_path)[0]) == 2
+
+
+def test_a_merged_file_has_as_many_rows_as_a_file_may_have(tmp_path: Path) -> None:
+    sink = opened(tmp_path, ", compact_after = 2, max_file_rows = 4")
+    run(sink, *range(7))
+    # After a restart rows have to be counted.
+    run(opened(tmp_path, ", compact_after = 2, max_file_rows = 4", last=6), *range(7, 11))
+    assert [file.num_rows for file in map(pq.read_table, sorted(tmp_path.glob("*.p*")))] == [
+        4,
+        4,
+        3,
+    ]
+    assert rows(tmp_path) == Counter(range(11))
+
+
+def test_a_large_file_waits_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would be written again for every few small ones."""
+    monkeypatch.setattr(files_compaction, "_TINY_BYTES", 1)
+    sink = opened(tmp_path, ", compact_after = 2")
+    written: list[int] = []
+    merge = files_compaction.Compaction._merge
+
+    def counted(self: Any, folder: str, chosen: Any, content: Any) -> None:
+        written.extend(file.size for file in chosen)
+        merge(self, folder, chosen, content)
+
+    monkeypatch.setattr(files_compaction.Compaction, "_merge", counted)
+    for number in range(64):
+        place = EpochId(0, number)
+        sink.publish(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
+    assert sum(rows(tmp_path).values()) == 64 * 2000
+    kept = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
+    assert len(kept) <= 8 and sum(written) <= 8 * sum(kept)
+
+
+def test_epochs_of_two_generations_stay_apart(tmp_path: Path) -> None:
+    sink = opened(tmp_path, ", compact_after = 3")
+    run(sink, 0, 1)
+    run(sink, 2, 3, generation=1)
+    assert len(names(tmp_path)) == 4
+    run(sink, 4, generation=1)
+    assert len(names(tmp_path)) == 3 and rows(tmp_path) == Counter(range(5))
+
+
+def test_a_merged_file_beyond_the_manifest_is_rejected(tmp_path: Path) -> None:
+    run(opened(tmp_path), 0, 1, 2)
+    with pytest.raises(RunError, match="ahead of the pipeline"):
+        opened(tmp_path, last=1)
+    assert rows(tmp_path) == Counter(range(3))
+
+
+def test_files_that_somebody_removed_stay_removed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    run(sink, 0, 1)
+    next(tmp_path.glob("*0000-*")).unlink()
+    run(sink, 2, 3)
+    assert sum(rows(tmp_path).values()) == 3 and len(names(tmp_path)) == 1
+
+
+def test_a_merged_file_that_somebody_removed_is_not_missed(tmp_path: Path) -> None:
+    run(opened(tmp_path), 0, 1, 2)
+    (tmp_path / names(tmp_path)[0]).unlink()
+    run(opened(tmp_path, last=2), 3)
+    assert rows(tmp_path) == Counter([3])
+
+
+def test_a_committed_file_that_was_damaged_is_an_error_and_stays(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    run(sink, 0, 1)
+    damaged = tmp_path / names(tmp_path)[0]
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(RunError, match="cannot be merged"):
+        run(sink, 2)
+    assert len(names(tmp_path)) == 3
+
+
+def test_a_marker_that_was_put_back_does_not_bring_rows_again(tmp_path: Path) -> None:
+    """A process that should be dead may write it once more."""
+    sink = opened(tmp_path)
+    marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
+    run(sink, 0, 1)
+    before = marker.read_bytes()
+    committables = run(sink, 2)
+    marker.write_bytes(before)
+    again = files_sink(tmp_path)
+    again.recover(committed(2, committables))
+    assert rows(tmp_path) == Counter(range(3)) and again.last == EpochId(0, 2)
+
+
+# Dying
+
+
+class Watched(disk.Disk):
+    """Looks at a directory after every step, as readers do that may come at any time."""
+
+    def __init__(self, path: Path, expected: Counter[int]) -> None:
+        super().__init__()
+        self.path, self.expected = path, expected
+        self.doubles: list[str] = []
+
+    def _look(self, step: str) -> None:
+        found = rows(self.path)
+        assert not self.expected - found, f"rows are missing after {step}"
+        assert believed(self.path) == self.expected, f"names lie after {step}"
+        if found != self.expected:
+            self.doubles.append(step)
+
+    def sync(self, handle: int) -> None:
+        self._look("sync")
+
+    def link(self, source: str, goal: str) -> None:
+        super().link(source, goal)
+        self._look("link")
+
+    def rename(self, source: str, goal: str) -> None:
+        super().rename(source, goal)
+        self._look("rename")
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._look("unlink")
+
+    def sync_folder(self, path: str) -> None:
+        self._look("sync_folder")
+
+
+def test_readers_see_every_row_and_twice_only_between_a_rename_and_the_deletes(
+    tmp_path: Path,
+) -> None:
+    """Nothing is waited for while they do, and the names tell which rows are twice."""
+    run(opened(tmp_path, ""), *range(4))
+    sink = opened(tmp_path, ", compact_after = 4", last=3)
+    watched = Watched(tmp_path, Counter(range(4)))
+    before = disk.use(watched)
+    try:
+        sink.publish(EpochId(0, 3), [])
+    finally:
+        disk.use(before)
+    assert len(names(tmp_path)) == 1
+    assert watched.doubles == ["rename", "unlink", "unlink", "unlink"]
+
+
+def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) -> bool:
+    """Commit with a merge, dying after some steps of the disk; whether it came so far."""
+    path, journal = tmp_path / "out", tmp_path / "journal"
+    sink = opened(path, ", compact_after = 4")
+    run(sink, *range(3))
+    committables = stage(sink, EpochId(0, 3), [3])
+    before = disk.use(LossyDisk(journal, steps))
+    try:
+        sink.publish(EpochId(0, 3), committables)
+        ended = False
+    except PowerLost:
+        ended = True
+    finally:
+        disk.use(before)
+    if loses:
+        lose_power(journal, dice)
+    if names(path) and len(names(path)) > 4:
+        assert believed(path) == Counter(range(4))
+    # Whoever comes next may not merge, and must finish it all the same.
+    for options in ("", ", compact_after = 4"):
+        again = files_sink(path, options=options)
+        again.recover(committed(3, committables))
+        assert rows(path) == Counter(range(4)), f"after {steps} steps"
+    again.publish(EpochId(0, 3), committables)
+    assert rows(path) == Counter(range(4)) and len(names(path)) == 1
+    assert aside(path, "merged") == [] and aside(path, "staging") == []
+    return ended
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_dead_after_any_step_each_row_is_there_once(tmp_path: Path, loses: bool) -> None:
+    """Killed; or all that was not synced is gone."""
+    steps = 0
+    while died(tmp_path / str(steps), steps, None, loses):
+        steps += 1
+    assert steps > 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_dead_after_any_step_and_any_part_of_what_was_not_synced_is_gone(
+    tmp_path: Path, seed: int
+) -> None:
+    steps = 0
+    while died(tmp_path / str(steps), steps, random.Random(seed * 1000 + steps), True):
+        steps += 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int) -> None:
+    """Also while what was left undone is being finished."""
+    dice = random.Random(seed)
+    path, journal = tmp_path / "out", tmp_path / "journal"
+    before = disk.current()
+    epoch, committables = -1, []
+    deaths = 0
+    for _ in range(60):
+        disk.use(LossyDisk(journal, dice.randint(0, 90)))
+        try:
+            sink = files_sink(path, options=f", compact_after = {dice.randint(2, 4)}")
+            sink.recover(committed(epoch, committables) if epoch >= 0 else FRESH)
+            for _ in range(3):
+                staged = stage(sink, EpochId(0, epoch + 1), [epoch + 1])
+                epoch, committables = epoch + 1, staged
+                sink.publish(EpochId(0, epoch), committables)
+        except PowerLost:
+            deaths += 1
+        finally:
+            disk.use(before)
+        lose_power(journal, dice)
+    files_sink(path).recover(committed(epoch, committables))
+    assert rows(path) == Counter(range(epoch + 1)) and deaths > 10 and epoch > 20
+
+
+@pytest.mark.parametrize("operation", ["move_new", "delete", "sync", "put_new", "list"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_store_that_fails_for_a_while_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, after: bool
+) -> None:
+    """Whether it did what it was asked to, or not: a commit is tried until it goes through."""
+    real = getattr(LocalStore, operation)
+    path, failures = tmp_path, 0
+    for skipped in range(12):
+        path = tmp_path / str(skipped)
+        sink = opened(path, ", compact_after = 4")
+        run(sink, *range(3))
+        committables = stage(sink, EpochId(0, 3), [3])
+        calls = [0]
+
+        def flaky(self: LocalStore, *args: Any, at: int = skipped, calls: Any = calls) -> Any:
+            calls[0] += 1
+            if calls[0] != at + 1:
+                return real(self, *args)
+            if after:
+                real(self, *args)
+            raise StorageError(self.uri, "is away", retryable=True)
+
+        monkeypatch.setattr(LocalStore, operation, flaky)
+        for _ in range(3):
+            try:
+                sink.publish(EpochId(0, 3), committables)
+                break
+            except StorageError:
+                failures += 1
+        monkeypatch.undo()
+        assert rows(path) == Counter(range(4)), (operation, skipped)
+        files_sink(path).recover(committed(3, committables))
+        assert rows(path) == Counter(range(4)) and len(names(path)) == 1
+    assert failures
+
+
+# Two processes
+
+
+def test_of_two_processes_that_merge_one_does_and_the_other_goes_on(tmp_path: Path) -> None:
+    one = opened(tmp_path, ", compact_after = 3")
+    run(one, 0, 1)
+    two = opened(tmp_path, ", compact_after = 4", last=1)
+    two.compaction._there()
+    run(one, 2)
+    # It knows nothing of that merge, and has files in mind that are gone.
+    run(two, 3, 4)
+    assert rows(tmp_path) == Counter(range(5))
+    run(two, 5, 6)
+    assert rows(tmp_path) == Counter(range(7)) and len(names(tmp_path)) <= 2
+
+
+@pytest.mark.parametrize("merges", [1, 2])
+def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: int
+) -> None:
+    """Its successor has merged the same files, once or more, meanwhile."""
+    zombie = opened(tmp_path, ", compact_after = 3")
+    run(zombie, 0, 1)
+    decide = files_compaction.Compaction._decide
+
+    def late(self: Any, merge: Any) -> bool:
+        monkeypatch.undo()
+        successor = files_sink(tmp_path, options=", compact_after = 2")
+        successor.recover(committed(2))
+        successor.publish(EpochId(0, 2), [])
+        if merges == 2:
+            run(successor, 3)
+        return decide(self, merge)
+
+    monkeypatch.setattr(files_compaction.Compaction, "_decide", late)
+    run(zombie, 2)
+    expected = Counter(range(3 if merges == 1 else 4))
+    assert rows(tmp_path) == expected and len(names(tmp_path)) == 1
+    opened(tmp_path, ", compact_after = 2", last=3)
+    assert rows(tmp_path) == expected
+
+
+def test_a_zombie_whose_file_was_swept_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = opened(tmp_path, ", compact_after = 3")
+    run(zombie, 0, 1)
+    decide = files_compaction.Compaction._decide
+
+    def late(self: Any, merge: Any) -> bool:
+        monkeypatch.undo()
+        files_sink(tmp_path).recover(committed(2))
+        return decide(self, merge)
+
+    monkeypatch.setattr(files_compaction.Compaction, "_decide", late)
+    run(zombie, 2)
+    assert rows(tmp_path) == Counter(range(3))
+    run(opened(tmp_path, last=2), 3)
+    assert rows(tmp_path) == Counter(range(4)) and len(names(tmp_path)) == 1
+
+
+def test_a_damaged_record_is_an_error_and_nothing_is_changed(tmp_path: Path) -> None:
+    run(opened(tmp_path), 0, 1, 2)
+    record = tmp_path / "_tidegate" / "1234-out-" / "merges" / aside(tmp_path, "merges")[0]
+    for text in ("", "[]", "{}", json.dumps({"files": 5})):
+        record.write_text(text)
+        with pytest.raises(RunError, match="is damaged"):
+            opened(tmp_path, last=2)
+    assert rows(tmp_path) == Counter(range(3))
+
+
+# Reading
+
+
+def test_a_source_reads_what_was_merged_once(tmp_path: Path) -> None:
+    """Files that lie beside the merged one are about to go."""
+    path = tmp_path / "out"
+    sink = opened(path, "")
+    run(sink, *range(3))
+    kept = {name: (path / name).read_bytes() for name in names(path)}
+    run(opened(path, last=2), 3)
+    for name, data in kept.items():
+        (path / name).write_bytes(data)
+    source = files_source(path, tmp_path / "offsets")
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
+    assert input_range.offset["files"] == ["1234-out-000-000000000000-to-000000000003.parquet"]
+    source.committed(input_range.offset)
+    assert source.plan_range(input_range.offset, 1) is None
+
+
+def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink = opened(path, ", compact_after = 3")
+    run(sink, 0, 1)
+    source = files_source(path, tmp_path / "offsets")
+    input_range = source.plan_range(None, 1)
+    assert input_range is not None
+    run(sink, 2)
+    with pytest.raises(RunError, match="merged into") as caught:
+        source.plan_range(input_range.offset, 1)
+    assert caught.value.code == "TG-504" and "compact_after" in str(caught.value.hint)
+
+
+def test_the_store_is_what_it_was(tmp_path: Path) -> None:
+    """A directory without a sink of ours has no merged files, whatever its names are."""
+    for name in ("from-to-here.json", "a-000-1-to-2.json"):
+        (tmp_path / name).write_text("{}\n")
+    assert not MergedFiles(item.name for item in open_store(str(tmp_path)).list())

@@ -1,0 +1,326 @@
+"""Records in Avro, against the encoder and decoder of fastavro: no Spark, no broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import math
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from tests.support.compiling import compile_text
+from tests.support.registry import PASSWORD, USER, FakeRegistry, running
+from tidegate.connectors.kafka.avro import (
+    GONE,
+    KEY,
+    AvroDecoder,
+    AvroEncoder,
+    Registry,
+    avro_schema,
+)
+from tidegate.connectors.kafka.spec import unwritable
+from tidegate.errors import RunError, SystemAway
+from tidegate.physical.typed import arrow_type
+
+BIDS = '{"type": "record", "name": "bid", "fields": [{"name": "id", "type": "long"}]}'
+AT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with running() as server:
+        yield server
+
+
+def record(**fields: Any) -> str:
+    given = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "r", "fields": given})
+
+
+def columns(**kinds: str) -> pa.Schema:
+    return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
+
+
+def encoded(schema: str, *rows: dict[str, Any]) -> list[bytes]:
+    parsed = fastavro.parse_schema(json.loads(schema))
+    found = []
+    for row in rows:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, row)
+        found.append(out.getvalue())
+    return found
+
+
+def decoded(schema: str, own: pa.Schema, *rows: dict[str, Any]) -> list[Any]:
+    texts, reasons = AvroDecoder(own, schema, None).texts(encoded(schema, *rows))
+    assert reasons == [None] * len(rows), reasons
+    return [json.loads(text) for text in texts]
+
+
+# Reading
+
+
+def test_values_become_what_json_has_for_the_type_of_their_column() -> None:
+    schema = record(
+        n="int", x="double", f="float", s=["null", "string"], b="boolean", raw="bytes",
+        at={"type": "long", "logicalType": "timestamp-micros"},
+        ms={"type": "long", "logicalType": "timestamp-millis"},
+        local={"type": "long", "logicalType": "local-timestamp-micros"},
+        day={"type": "int", "logicalType": "date"},
+        price={"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2},
+        who={"type": "record", "name": "who", "fields": [{"name": "age", "type": "int"}]},
+        xs={"type": "array", "items": ["null", "long"]},
+        tags={"type": "map", "values": "string"},
+        kind={"type": "enum", "name": "kind", "symbols": ["A", "B"]},
+        code={"type": "fixed", "name": "code", "size": 2},
+        number={"type": "string", "logicalType": "uuid"},
+    )  # fmt: skip
+    own = columns(
+        n="INT", x="DOUBLE", f="FLOAT", s="STRING", b="BOOLEAN", raw="BINARY", at="TIMESTAMP",
+        ms="TIMESTAMP", local="TIMESTAMP_NTZ", day="DATE", price="DECIMAL(38,2)",
+        who="STRUCT<age: INT>", xs="ARRAY<BIGINT>", tags="MAP<STRING, STRING>", kind="STRING",
+        code="BINARY", number="STRING",
+    )  # fmt: skip
+    number = uuid.UUID(int=7)
+    row = {
+        "n": -1, "x": 0.1, "f": 0.5, "s": 'ä "\n', "b": True, "raw": b"\0\xff", "at": AT,
+        "ms": AT.replace(microsecond=678000), "local": AT.replace(tzinfo=None),
+        "day": AT.date(), "price": Decimal("12345678901234567890123456789012345.10"),
+        "who": {"age": 3}, "xs": [1, None], "tags": {"a": "b"}, "kind": "B", "code": b"ab",
+        "number": number,
+    }  # fmt: skip
+    (found,) = decoded(schema, own, row)
+    assert found == {
+        "n": -1, "x": 0.1, "f": 0.5, "s": 'ä "\n', "b": True, "raw": "AP8=",
+        "at": "2026-01-02T03:04:05.678901+00:00", "ms": "2026-01-02T03:04:05.678000+00:00",
+        "local": "2026-01-02T03:04:05.678901", "day": "2026-01-02",
+        "price": "12345678901234567890123456789012345.10", "who": {"age": 3}, "xs": [1, None],
+        "tags": {"a": "b"}, "kind": "B", "code": "YWI=", "number": str(number),
+    }  # fmt: skip
+
+
+def test_numbers_that_are_none_stay_what_they_are() -> None:
+    schema, own = record(x="double"), columns(x="DOUBLE")
+    found = [row["x"] for row in decoded(schema, own, *({"x": x} for x in (math.nan, math.inf)))]
+    assert math.isnan(found[0]) and found[1] == math.inf
+
+
+def test_what_is_no_record_says_why_and_the_others_are_read() -> None:
+    good, other = encoded(BIDS, {"id": 1}, {"id": 300})
+    texts, reasons = AvroDecoder(columns(id="BIGINT"), BIDS, None).texts(
+        [good, b"", other[:-1], good + b"x", other]
+    )
+    assert [json.loads(texts[place]) for place in (0, 4)] == [{"id": 1}, {"id": 300}]
+    assert reasons == [
+        None,
+        "not a record of the Avro schema",
+        "not a record of the Avro schema",
+        "bytes after the record of the Avro schema",
+        None,
+    ]
+    assert texts[3] == b"avro 0278", "its bytes can be read in the dead letters, and are no JSON"
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "reason"),
+    [
+        ("long", "TIMESTAMP", "v is a timestamp, and in the Avro schema long"),
+        (["null", "long"], "TIMESTAMP", "v is a timestamp, and in the Avro schema long"),
+        (
+            {"type": "long", "logicalType": "timestamp-nanos"},
+            "TIMESTAMP",
+            "v is a timestamp, and in the Avro schema timestamp-nanos",
+        ),
+        ("int", "DATE", "v is a date, and in the Avro schema int"),
+        ("bytes", "STRING", "v is bytes in the Avro schema: declare it as BINARY"),
+        ("string", "BINARY", "v is BINARY, and in the Avro schema string"),
+        (
+            {"type": "array", "items": "string"},
+            "ARRAY<BINARY>",
+            "v is BINARY, and in the Avro schema string",
+        ),
+        (
+            {"type": "map", "values": {"type": "array", "items": "long"}},
+            "MAP<STRING, ARRAY<DATE>>",
+            "v is a date, and in the Avro schema long",
+        ),
+        (
+            {"type": "record", "name": "w", "fields": [{"name": "At", "type": "long"}]},
+            "STRUCT<at: TIMESTAMP>",
+            "v.At is a timestamp, and in the Avro schema long",
+        ),
+        ("string", "TIMESTAMP", None),
+        ({"type": "string"}, "STRING", None),
+    ],
+)
+def test_what_json_would_hide_is_told_by_the_schema(
+    field: Any, kind: str, reason: str | None
+) -> None:
+    """A number would be seconds, a text would be taken for base64."""
+    decoder = AvroDecoder(columns(v=kind), record(v=field), None)
+    _, (found,) = decoder.texts([b"\0"])
+    assert found == reason
+
+
+def test_a_type_that_is_used_twice_by_its_name_is_judged_twice() -> None:
+    raw = {"type": "fixed", "name": "raw", "size": 1}
+    decoder = AvroDecoder(columns(a="BINARY", b="STRING"), record(a=raw, b="raw"), None)
+    assert decoder.texts([b"xy"])[1] == ["b is fixed in the Avro schema: declare it as BINARY"]
+
+
+# A registry
+
+
+def test_each_record_is_read_by_the_schema_that_it_names(registry: FakeRegistry) -> None:
+    wide = record(id="long", name="string")
+    one, two = registry.add(BIDS), registry.add(wide)
+    values = [
+        b"\0" + one.to_bytes(4, "big") + encoded(BIDS, {"id": 1})[0],
+        b"\0" + two.to_bytes(4, "big") + encoded(wide, {"id": 2, "name": "b"})[0],
+        b"\0" + one.to_bytes(4, "big") + encoded(BIDS, {"id": 3})[0],
+        b"\0" + (9).to_bytes(4, "big") + b"x",
+        b"\1" + one.to_bytes(4, "big") + b"x",
+        b"\0\0",
+    ]
+    decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
+    texts, reasons = decoder.texts(values)
+    read = [json.loads(text) for text in texts[:3]]
+    assert read == [{"id": 1}, {"id": 2, "name": "b"}, {"id": 3}]
+    strange = "the record does not begin with the number of a schema"
+    assert reasons == [None] * 3 + ["the registry has no schema 9", strange, strange]
+    asked = len(registry.asked)
+    decoder.texts(values[:3])
+    assert len(registry.asked) == asked, "what a number stands for is asked once"
+
+
+def test_a_schema_of_another_kind_stops_the_source(registry: FakeRegistry) -> None:
+    numbers = [
+        registry.add("message m {}", schemaType="PROTOBUF"),
+        registry.add(BIDS, references=[{"name": "x"}]),
+    ]
+    decoder = AvroDecoder(columns(id="BIGINT"), None, Registry("s", registry.url))
+    for number, why in zip(numbers, ("is of the type PROTOBUF", "refers to others"), strict=True):
+        with pytest.raises(RunError, match=why):
+            decoder.texts([b"\0" + number.to_bytes(4, "big")])
+
+
+def test_a_registry_that_is_away_is_waited_for_and_nothing_shows_the_password(
+    registry: FakeRegistry,
+) -> None:
+    known = Registry("the source s", registry.url, USER, PASSWORD)
+    registry.needs_login = True
+    number = known.register("topic/1-value", BIDS)
+    assert known.schema(number) == BIDS and registry.subjects == {"topic/1-value": [number]}
+    assert PASSWORD not in repr(known)
+    with pytest.raises(RunError, match="not let in") as rejected:
+        replace(known, password="other").schema(number)
+    assert rejected.value.code == "TG-512"
+    for code, kind in ((503, SystemAway), (409, RunError)):
+        registry.code = code
+        with pytest.raises(kind) as failed:
+            known.register("t-value", BIDS)
+        assert str(code) in str(failed.value) and PASSWORD not in str(failed.value)
+    registry.shutdown()
+    registry.server_close()
+    with pytest.raises(SystemAway, match="cannot reach the registry http://127") as away:
+        known.schema(number)
+    assert PASSWORD not in str(away.value)
+
+
+def test_a_registry_that_is_none_is_told(registry: FakeRegistry) -> None:
+    with pytest.raises(RunError, match="does not know how to register"):
+        Registry("s", f"{registry.url}/somewhere").register("t-value", BIDS)
+
+
+# Writing
+
+
+def table(own: pa.Schema, rows: list[dict[str, Any]], gone: list[bool]) -> pa.Table:
+    whole = pa.Table.from_pylist(rows, own)
+    return whole.append_column(KEY, pa.array(["k"] * len(rows))).append_column(GONE, pa.array(gone))
+
+
+def test_rows_are_written_so_that_fastavro_and_the_source_read_them() -> None:
+    own = columns(
+        n="SMALLINT", i="BIGINT", x="DOUBLE", f="FLOAT", b="BOOLEAN", s="STRING", raw="BINARY",
+        at="TIMESTAMP", local="TIMESTAMP_NTZ", day="DATE", price="DECIMAL(10,2)",
+        who="STRUCT<age: INT, at: TIMESTAMP>", xs="ARRAY<STRUCT<a: INT>>",
+        tags="MAP<STRING, BIGINT>",
+    )  # fmt: skip
+    row = {
+        "n": 1, "i": -(2**63), "x": 0.1, "f": 0.5, "b": False, "s": "ä", "raw": b"\0", "at": AT,
+        "local": AT.replace(tzinfo=None), "day": dt.date(1969, 12, 31), "price": Decimal("-1.10"),
+        "who": {"age": 3, "at": AT}, "xs": [{"a": 1}, None], "tags": {"a": 1},
+    }  # fmt: skip
+    empty = dict.fromkeys(row)
+    text = json.dumps(avro_schema("my-topic", own))
+    first, second, gone = AvroEncoder(text, None).values(
+        table(own, [row, empty, row], [False, False, True])
+    )
+    assert gone is None
+    parsed = fastavro.parse_schema(json.loads(text))
+    for value, expected in ((first, row), (second, empty)):
+        assert value is not None
+        assert fastavro.schemaless_reader(io.BytesIO(value), parsed, None) == expected
+    texts, reasons = AvroDecoder(own, text, None).texts([first, second])
+    assert reasons == [None, None] and json.loads(texts[1]) == empty
+
+
+def test_a_record_of_a_registry_begins_with_the_number_of_its_schema() -> None:
+    own = columns(id="BIGINT")
+    text = json.dumps(avro_schema("t", own))
+    (value,) = AvroEncoder(text, 258).values(table(own, [{"id": 1}], [False]))
+    assert value is not None and value[:5] == b"\0\0\0\1\2"
+    assert value[5:] == AvroEncoder(text, None).values(table(own, [{"id": 1}], [False]))[0]
+
+
+def test_times_that_python_has_no_years_for_are_written() -> None:
+    own = columns(at="TIMESTAMP", day="DATE")
+    rows = pa.table(
+        {
+            "at": pa.array([2**62], pa.int64()).cast(own.field("at").type),
+            "day": pa.array([10_000_000], pa.int32()).cast(pa.date32()),
+            KEY: pa.array(["k"]),
+            GONE: pa.array([False]),
+        }
+    )
+    plain = json.dumps(
+        {"type": "record", "name": "t", "fields": [
+            {"name": "at", "type": ["null", "long"]}, {"name": "day", "type": ["null", "int"]}]}
+    )  # fmt: skip
+    (value,) = AvroEncoder(json.dumps(avro_schema("t", own)), None).values(rows)
+    assert value is not None
+    read = fastavro.schemaless_reader(io.BytesIO(value), json.loads(plain), None)
+    assert read == {"at": 2**62, "day": 10_000_000}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("v", "MAP<BIGINT, STRING>", "v is a MAP whose keys are not STRING"),
+        ("what now", "BIGINT", "'what now' is no name in Avro"),
+        ("v", "STRUCT<`a b`: INT>", "'a b' is no name in Avro"),
+        ("v", "VARIANT", "type VARIANT"),
+    ],
+)
+def test_what_avro_cannot_hold_is_rejected(name: str, kind: str, why: str) -> None:
+    wrong = unwritable({"format": "avro"}, (("id", "BIGINT"), (name, kind)))
+    assert wrong is not None and why in wrong
+    assert unwritable({"format": "json"}, ((name, kind),)) is None
+
+
+def test_a_login_in_the_address_of_a_registry_is_rejected_and_not_shown() -> None:
+    compiled = compile_text(
+        "CREATE SOURCE s (id BIGINT) WITH (connector = 'kafka', topic = 't', brokers = 'b:1', "
+        "format = 'avro', registry_url = 'http://alice:hunter2@host');"
+    )
+    (error,) = compiled.errors
+    assert "registry_username and registry_password" in str(error) and "hunter2" not in str(error)

@@ -1,0 +1,205 @@
+"""Which files of a directory are new: every one once, however they turn up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.sinks import files_source
+from tidegate.connectors.files import listing
+from tidegate.connectors.files.listing import SeenFiles, new_files
+from tidegate.connectors.files.source import FilesSource
+from tidegate.storage import Item, open_store
+
+
+def names(items: list[Item]) -> list[str]:
+    return [item.name for item in items]
+
+
+def test_new_files_come_by_time_then_path() -> None:
+    items = [Item("b", 1, 5), Item("a", 1, 9), Item("d/c", 1, 5), Item("a b", 1, 5)]
+    assert names(new_files(items, set(), None)) == ["a b", "b", "d/c", "a"]
+    assert names(new_files(items, {"b", "a"}, None)) == ["a b", "d/c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_data"),
+    [
+        ("x.json", True),
+        ("day=1/x.json", True),
+        ("_k=1/x.json", True),
+        ("_tidegate/x.json", False),
+        ("a/_SUCCESS", False),
+        ("a/.x.json", False),
+        (".hidden/x.json", False),
+        ("x.csv", False),
+        ("X.JSON", False),
+    ],
+)
+def test_hidden_files_are_no_data_and_a_glob_is_about_the_name(name: str, is_data: bool) -> None:
+    assert bool(new_files([Item(name, 1, 1)], set(), "*.json")) is is_data
+
+
+def put(folder: Path, name: str, second: int) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}\n")
+    os.utime(path, (second, second))
+
+
+def chosen(input_range: Any) -> list[str]:
+    return list(input_range.offset["files"])
+
+
+def cut_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
+    """Everything there is, epoch by epoch, and where that leads."""
+    found: list[str] = []
+    while (input_range := source.plan_range(since, 2)) is not None:
+        assert input_range.more == (
+            len(chosen(input_range)) > 0 and _more(source, input_range.offset)
+        )
+        found += chosen(input_range)
+        source.on_commit(input_range.offset)
+        since = input_range.offset
+    return found, since
+
+
+def _more(source: FilesSource, offset: Any) -> bool:
+    seen = source.seen_files.names(offset)
+    return bool(new_files(source.store.list(), seen, source.options["glob"]))
+
+
+def test_a_file_that_turns_up_late_with_an_old_time_is_read(tmp_path: Path) -> None:
+    given, offsets = tmp_path / "in", tmp_path / "offsets"
+    for number in range(4):
+        put(given, f"{number}.json", 100 + number)
+    source = files_source(given, offsets, ", files_per_epoch = 3")
+    found, since = cut_all(source, None)
+    assert found == [f"{number}.json" for number in range(4)]
+    put(given, "late.json", 50)
+    put(given, "0a.json", 100)
+    again = files_source(given, offsets, ", files_per_epoch = 3")
+    assert cut_all(again, since)[0] == ["late.json", "0a.json"]
+
+
+def test_thousands_of_files_each_once_and_offsets_stay_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names go from the offset into files of names, which are merged."""
+    monkeypatch.setattr(listing, "_RECENT", 10)
+    monkeypatch.setattr(listing, "_FANOUT", 3)
+    seen_files = SeenFiles(open_store(str(tmp_path)))
+    offset: Any = None
+    expected: set[str] = set()
+    for epoch in range(1_000):
+        files = [f"{epoch}-{n}" for n in range(epoch % 4)]
+        offset = seen_files.next(offset, files)
+        expected |= set(files)
+        assert len(offset["recent"]) <= 10 + 4
+        assert len(offset["older"]) <= 3 * 5, "as many as digits, not as files"
+        if epoch % 50 == 0:
+            assert SeenFiles(open_store(str(tmp_path))).names(offset) == expected
+    assert SeenFiles(open_store(str(tmp_path))).names(offset) == expected
+
+
+def test_names_of_any_bytes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_RECENT", 1)
+    odd = ["a\nb", "ä", "x y", "\udcff", '"', "\\"]
+    seen_files = SeenFiles(open_store(str(tmp_path)))
+    offset: Any = None
+    for name in (*odd, "last"):
+        offset = seen_files.next(offset, [name])
+    assert offset["older"]
+    assert SeenFiles(open_store(str(tmp_path))).names(offset) == {*odd, "last"}
+
+
+def test_an_epoch_that_was_cut_and_never_decided_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_RECENT", 2)
+    given, offsets = tmp_path / "in", tmp_path / "offsets"
+    for number in range(20):
+        put(given, f"{number:02d}.json", 100)
+    source = files_source(given, offsets, ", files_per_epoch = 1")
+    since, found = None, []
+    for number in range(20):
+        lost = [chosen(source.plan_range(since, 2)) for _ in range(2)]
+        put(given, f"{number:02d}a.json", 100 - number)
+        source = files_source(given, offsets, ", files_per_epoch = 1")
+        input_range = source.plan_range(since, 2)
+        assert input_range is not None and lost[0] == lost[1]
+        found += chosen(input_range)
+        since = input_range.offset
+        source.on_commit(since)
+    rest, _ = cut_all(source, since)
+    assert sorted(found + rest) == sorted(path.name for path in given.iterdir())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(data=st.data())
+def test_streams_that_are_not_equally_far_each_read_every_file_once(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, data: Any
+) -> None:
+    """They share the source: one is behind, files come late, with any times, some of them equal."""
+    monkeypatch.setattr(listing, "_RECENT", 2)
+    monkeypatch.setattr(listing, "_FANOUT", 2)
+    folder = tmp_path_factory.mktemp("files")
+    given, offsets = folder / "in", folder / "offsets"
+    given.mkdir()
+    source = files_source(given, offsets, ", files_per_epoch = 2")
+    since: dict[str, Any] = {"a": None, "b": None}
+    read: dict[str, list[str]] = {"a": [], "b": []}
+    count = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        for _ in range(data.draw(st.integers(0, 5))):
+            prefix = data.draw(st.sampled_from("xyz"))
+            put(given, f"{prefix}{count}.json", data.draw(st.integers(1, 3)))
+            count += 1
+        if data.draw(st.booleans()):
+            source = files_source(given, offsets, ", files_per_epoch = 2")
+        running = data.draw(st.sampled_from([["a"], ["b"], ["a", "b"]]))
+        ranges = {stream: source.plan_range(since[stream], 2) for stream in running}
+        for stream, input_range in ranges.items():
+            if input_range is not None:
+                read[stream] += chosen(input_range)
+                since[stream] = input_range.offset
+                source.on_commit(input_range.offset)
+    for stream in ("a", "b"):
+        read[stream] += cut_all(source, since[stream])[0]
+        assert sorted(read[stream]) == sorted(path.name for path in given.iterdir())
+
+
+def test_what_is_removed_or_replaced_after_it_was_read_is_not_read_again(tmp_path: Path) -> None:
+    given, offsets = tmp_path / "in", tmp_path / "offsets"
+    put(given, "a.json", 1)
+    put(given, "b.json", 2)
+    source = files_source(given, offsets)
+    _found, since = cut_all(source, None)
+    (given / "a.json").unlink()
+    put(given, "b.json", 99)
+    put(given, "c.json", 3)
+    assert cut_all(source, since)[0] == ["c.json"]
+
+
+def test_the_parts_of_large_files_are_spread_over_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.connectors.files import source as module
+
+    monkeypatch.setattr(module, "_PART_BYTES", 100)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "big.json").write_bytes(b"{}\n" * 1_000)
+    (tmp_path / "in" / "big.json.gz").write_bytes(b"x" * 1_000)
+    (tmp_path / "in" / "small.json").write_bytes(b"{}\n")
+    input_range = files_source(tmp_path / "in", tmp_path / "offsets").plan_range(None, 4)
+    assert input_range is not None and len(input_range.splits) == 4
+    parts = sorted(part for split in input_range.splits for part in split)
+    big = [(start, end) for name, _, start, end in parts if name == "big.json"]
+    assert big == [(0, 750), (750, 1_500), (1_500, 2_250), (2_250, None)]
+    whole = [(start, end) for name, _, start, end in parts if name != "big.json"]
+    assert whole == [(0, None)] * 2

@@ -1,0 +1,74 @@
+"""Rows of lookup tables that were inserted, and taken away again; no Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from tests.support.compiling import compile_text
+from tidegate.catalog.objects import LookupTable
+from tidegate.connectors.base import LookupContext
+from tidegate.connectors.memory.connector import inserts
+from tidegate.connectors.memory.table import InsertedRows
+from tidegate.errors import RunError
+from tidegate.spark import rows as rows_module
+
+COLUMNS = pa.schema([("id", pa.int64()), ("Name", pa.string()), ("_op", pa.string())])
+
+
+def declared(options: str, key: str = "") -> LookupTable:
+    text = (
+        f"CREATE LOOKUP TABLE t (id BIGINT, Name STRING{key}) WITH (connector = 'memory'{options});"
+    )
+    found = compile_text(text).catalog.get("t")
+    assert isinstance(found, LookupTable)
+    return found
+
+
+def after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, str]]) -> list[Any]:
+    """What stands in the table after each insert."""
+    uri = folder.as_uri()
+    content = InsertedRows(LookupContext(table, uri, uri))
+    found = []
+    for part in changes:
+        rows = [{"_op": op, "id": number, "Name": name} for op, number, name in part]
+        inserts(uri).append(pa.Table.from_pylist(rows, COLUMNS))
+        left = content.rows(cast(Any, None))
+        assert left.column_names == ["id", "Name"]
+        found.append([tuple(row.values()) for row in left.to_pylist()])
+    return found
+
+
+def test_a_key_is_replaced_and_taken_away(tmp_path: Path) -> None:
+    table = declared(", changelog = true", ", PRIMARY KEY (ID)")
+    assert after(
+        tmp_path,
+        table,
+        [("+I", 1, "a"), ("+I", 2, "b")],
+        [("-U", 1, "a"), ("+U", 1, "c")],
+        [("-D", 1, "whatever"), ("-D", 7, "x")],
+        [("+I", 1, "d")],
+    ) == [[(1, "a"), (2, "b")], [(2, "b"), (1, "c")], [(2, "b")], [(2, "b"), (1, "d")]]
+
+
+def test_without_a_key_one_equal_row_is_taken_away(tmp_path: Path) -> None:
+    table = declared(", changelog = true")
+    assert after(
+        tmp_path,
+        table,
+        [("+I", 1, "a"), ("+I", 1, "a"), ("+I", 1, "b")],
+        [("-D", 1, "a"), ("-D", 9, "z")],
+        [("-D", 1, "a"), ("-D", 1, "a")],
+        [("+I", 1, "a")],
+    ) == [[(1, "a"), (1, "a"), (1, "b")], [(1, "a"), (1, "b")], [(1, "b")], [(1, "b"), (1, "a")]]
+
+
+@pytest.mark.parametrize("op", ["-X", None])
+def test_ops_that_are_none(op: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Spark's parser of types needs Java.
+    monkeypatch.setattr(rows_module, "arrow_schema", lambda source: COLUMNS)
+    with pytest.raises(RunError, match=r"_op is one of \+I, -U, \+U, -D, not"):
+        rows_module.to_table(declared(", changelog = true"), [{"id": 1, "Name": "a", "_op": op}])

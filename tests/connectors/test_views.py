@@ -1,0 +1,208 @@
+"""What the sink of a materialised view keeps: all rows, in few files, through crashes and restores."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.storage.lossy_disk import LossyDisk, lose_power
+from tests.support.compiling import compile_text
+from tests.support.sinks import committed, run, stage
+from tidegate.catalog.objects import Sink, Stream
+from tidegate.catalog.options import Options
+from tidegate.checkpoint.manifest import Manifest, StreamState
+from tidegate.connectors.base import CommittedState, EpochId, SinkContext
+from tidegate.connectors.changelog import standing
+from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
+from tidegate.errors import RunError
+from tidegate.runtime.reconciliation import changed_view
+from tidegate.storage import local as disk
+from tidegate.types import ChangelogKind
+
+VIEW = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory'); CREATE MATERIALIZED VIEW v AS SELECT a FROM s;"
+
+
+def view_sink(
+    path: Path,
+    kept: tuple[int, ...] = (),
+    life: str = "1234",
+    kind: ChangelogKind = ChangelogKind.APPEND,
+) -> ViewSink:
+    stream = compile_text(VIEW).catalog.get("v")
+    assert isinstance(stream, Stream) and stream.materialized
+    key = ("a",) if kind is ChangelogKind.UPSERT else ()
+    options = Options({"shape": Shape(kind, key, (("a", "BIGINT"),)), "meaning": "m"}, {}, set())
+    sink = Sink("view of v", options, stream.statement, stream.origin, "view", "v", True)
+    manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in kept]
+    return ViewSink(SinkContext(sink, str(path), life, lambda *_: None, kept=lambda: manifests))
+
+
+def rows(sink: ViewSink) -> list[int]:
+    tables = [read_range(sink.store, item)[0] for item in ranges(sink.store)]
+    return [a for table in tables for a in table.column("a").to_pylist()]
+
+
+def given_out(sink: ViewSink) -> int:
+    return sum(read_range(sink.store, item)[1] for item in ranges(sink.store))
+
+
+def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
+    sink = view_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    run(sink, *range(200))
+    assert rows(sink) == list(range(200))
+    assert len(ranges(sink.store)) < 3 * MANY
+    assert given_out(sink) == 200
+
+
+def test_upserts_become_fewer_and_are_still_counted(tmp_path: Path) -> None:
+    sink = view_sink(tmp_path, kind=ChangelogKind.UPSERT)
+    sink.recover(CommittedState(None))
+    for number in range(100):
+        sink.publish(EpochId(0, number), stage(sink, EpochId(0, number), [number % 3]))
+    assert given_out(sink) == 100
+    assert len(rows(sink)) < 50
+    tables = [
+        read_range(sink.store, item)[0].replace_schema_metadata(None) for item in ranges(sink.store)
+    ]
+    found = standing(pa.concat_tables(tables), ChangelogKind.UPSERT, ("a",))
+    assert sorted(found.column("a").to_pylist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_an_epoch_is_there_once_however_often_it_is_committed(tmp_path: Path, tasks: int) -> None:
+    sink = view_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    committables = stage(sink, EpochId(0, 0), [1, 2, 3], tasks)
+    for _ in range(2):
+        sink.publish(EpochId(0, 0), committables)
+        view_sink(tmp_path).recover(committed(0, committables))
+        assert sorted(rows(sink)) == [1, 2, 3]
+    assert not list((tmp_path / "view" / "1234" / "staged").glob("*"))
+
+
+def test_a_crash_while_folding_leaves_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = view_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    run(sink, *range(MANY - 1))
+    monkeypatch.setattr(type(sink.store), "delete", lambda self, names: None)
+    committables = run(sink, MANY - 1)
+    monkeypatch.undo()
+    assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == MANY + 1
+    assert rows(sink) == list(range(MANY))
+    again = view_sink(tmp_path)
+    again.recover(committed(MANY - 1, committables))
+    assert rows(again) == list(range(MANY))
+    assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == 1
+
+
+def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
+    """Epochs after it never were; the numbers of those that follow are others."""
+    sink = view_sink(tmp_path, kept=(7, 38, 39))
+    sink.recover(CommittedState(None))
+    run(sink, *range(40))
+    assert len(ranges(sink.store)) < 30
+    back = view_sink(tmp_path, kept=(7,))
+    back.recover(replace(committed(7), line=Manifest(0, 7, 1, 0).line))
+    assert rows(back) == list(range(8))
+    run(back, 50, generation=1)
+    assert rows(back) == [*range(8), 50]
+
+
+def test_going_back_inside_of_a_file_is_rejected(tmp_path: Path) -> None:
+    sink = view_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    run(sink, *range(MANY))
+    with pytest.raises(RunError) as caught:
+        view_sink(tmp_path).recover(committed(5))
+    assert caught.value.code == "TG-605" and "epoch 5" in caught.value.message
+
+
+def test_another_life_begins_empty_and_the_old_one_goes_when_nothing_leads_back(
+    tmp_path: Path,
+) -> None:
+    sink = view_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    run(sink, 0, 1)
+    new = view_sink(tmp_path, life="5678")
+    old = Manifest(0, 1, 1, 0, {"v": StreamState("1234")})
+    new.context = replace(new.context, kept=lambda: [old])
+    new.recover(CommittedState(None))
+    assert rows(new) == [] and rows(sink) == [0, 1]
+    new.context = replace(new.context, kept=lambda: [])
+    new.recover(committed(2))
+    assert not (tmp_path / "view" / "1234").exists()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> None:
+    before = disk.use(LossyDisk(tmp_path / "journal"))
+    try:
+        sink = view_sink(tmp_path / "s")
+        sink.recover(CommittedState(None))
+        run(sink, *range(MANY + 3), tasks=2)
+    finally:
+        disk.use(before)
+    lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
+    again = view_sink(tmp_path / "s")
+    again.recover(committed(MANY + 2))
+    assert sorted(rows(again)) == sorted(list(range(MANY + 3)) * 2)
+
+
+@given(st.sets(st.integers(0, 120)), st.integers(0, 10**6))
+def test_no_kept_epoch_lies_inside_of_a_range(kept: set[int], seed: int) -> None:
+    """Whatever is kept while epochs come and fold."""
+    numbers = random.Random(seed).sample(range(121), 80)
+    found: list[Range] = []
+    for number in sorted(numbers):
+        found.append(Range(number, number))
+        chosen = to_fold(found, kept)
+        if chosen:
+            at = found.index(chosen[0])
+            whole = Range(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
+            found[at : at + len(chosen)] = [whole]
+    assert sum(item.epochs for item in found) == len(numbers)
+    assert not any(item.first <= e < item.last for item in found for e in kept)
+
+
+def test_files_grow_with_the_logarithm_of_epochs() -> None:
+    found: list[Range] = []
+    written = 0
+    for number in range(5_000):
+        found.append(Range(number, number))
+        chosen = to_fold(found, ())
+        if chosen:
+            whole = Range(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
+            found[found.index(chosen[0]) :] = [whole]
+            written += whole.epochs
+    assert len(found) < 2 * MANY + 10
+    assert written < 20 * 5_000
+
+
+STORED = StreamState("1", rows_out=7, view="old")
+
+
+@pytest.mark.parametrize(
+    ("now", "stored", "words"),
+    [
+        ("old", STORED, None),
+        (None, STORED, None),
+        ("new", replace(STORED, rows_out=0), None),
+        ("new", STORED, "the query of the materialized view v changed"),
+        ("new", replace(STORED, view=None), "7 rows that it gave out before are not kept"),
+    ],
+)
+def test_a_view_is_the_table_of_one_query(now: Any, stored: StreamState, words: Any) -> None:
+    error = changed_view("v", now, stored)
+    assert (error is None) == (words is None)
+    if error is not None:
+        assert words in error.message and "--on-change restart" in str(error.hint)

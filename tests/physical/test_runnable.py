@@ -1,0 +1,206 @@
+"""What is accepted and cannot run is rejected before it starts, at its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.compiling import SOURCES, accepted, compile_text, rejected
+from tidegate.catalog.connector import ConnectorSpec, SourceSpec
+from tidegate.catalog.objects import Stream
+from tidegate.compile.compiler import Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import RunError
+from tidegate.physical.rejections import require_end, unrunnable
+from tidegate.types import ChangelogKind
+
+MINUTE = "INTERVAL '1' MINUTE"
+TTL = "WITH (state_ttl = '1 day')"
+
+
+def stream_of(query: str, options: str = "") -> Stream:
+    compiled = compile_text(f"{SOURCES}CREATE STREAM s {options} AS {query};")
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    stream = compiled.catalog.get("s")
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def check_runnable(stream: Stream) -> None:
+    """Raise the first thing that cannot run."""
+    for error in unrunnable(stream, stream.plan):
+        raise error
+
+
+def ends(stream: Stream) -> None:
+    require_end(stream, stream.plan)
+
+
+def pointed_at(error: RunError) -> str:
+    assert error.place is not None
+    return error.place.text[error.place.start : error.place.end]
+
+
+def test_sessions_do_not_emit_every_interval() -> None:
+    sessions = f"SELECT window_start, window_end FROM bids GROUP BY SESSION(ts, {MINUTE}) "
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(f"{sessions} EMIT EVERY INTERVAL '10' SECOND"))
+    assert caught.value.code == "TG-501"
+    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    assert "EMIT ON UPDATE" in (caught.value.hint or "")
+    check_runnable(stream_of(f"{sessions} EMIT ON UPDATE"))
+
+
+@pytest.mark.parametrize(
+    ("silent", "place", "speaks"),
+    [
+        (
+            "SELECT k, count(*) AS n FROM history GROUP BY k",
+            "GROUP BY",
+            "SELECT k, count(*) AS n FROM history GROUP BY k EMIT CHANGES",
+        ),
+        (
+            "SELECT count(*) AS n FROM (SELECT k FROM history GROUP BY k) EMIT ON WINDOW CLOSE",
+            "count(*)",
+            "SELECT count(*) AS n FROM (SELECT k FROM history GROUP BY k) EMIT ON UPDATE",
+        ),
+        (
+            f"SELECT window_end, count(*) AS n FROM history GROUP BY TUMBLE(ts, {MINUTE})",
+            "GROUP BY",
+            f"SELECT window_end, count(*) AS n FROM bids GROUP BY TUMBLE(ts, {MINUTE})",
+        ),
+        (
+            f"SELECT k, window_end FROM TUMBLE(history, ts, {MINUTE}) EMIT ON WINDOW CLOSE",
+            "TUMBLE",
+            f"SELECT auction, window_end FROM TUMBLE(bids, ts, {MINUTE}) EMIT ON WINDOW CLOSE",
+        ),
+    ],
+)
+def test_what_waits_for_the_end_must_be_run_to_it(silent: str, place: str, speaks: str) -> None:
+    with pytest.raises(RunError) as caught:
+        ends(stream_of(silent))
+    assert caught.value.code == "TG-505"
+    assert place in pointed_at(caught.value)
+    assert "--until-end" in (caught.value.hint or "")
+    ends(stream_of(speaks))
+
+
+def test_the_place_of_what_another_script_declared_is_the_name_of_that_stream() -> None:
+    first = compile_text(
+        f"{SOURCES}CREATE STREAM totals AS SELECT k, count(*) AS n FROM history GROUP BY k;"
+    )
+    second = Compiler(CONNECTORS, first.catalog).compile(
+        "CREATE STREAM s AS SELECT k FROM totals WHERE n > 1;"
+    )
+    stream = second.catalog.get("s")
+    assert isinstance(stream, Stream)
+    with pytest.raises(RunError) as caught:
+        ends(stream)
+    assert pointed_at(caught.value) == "totals"
+
+
+@pytest.mark.parametrize(
+    ("rejected", "reason", "runs"),
+    [
+        (
+            "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
+            "ORDER BY ts) AS n FROM bids) WHERE n <= price + 1 EMIT CHANGES",
+            "neither a number nor a column",
+            "SELECT auction, price FROM (SELECT *, row_number() OVER (PARTITION BY auction "
+            "ORDER BY ts) AS n FROM bids) WHERE n <= 3 EMIT CHANGES",
+        ),
+        (
+            "SELECT l.w, r.n FROM (SELECT window_end AS w, count(*) AS n FROM bids GROUP BY "
+            f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
+            f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE "
+            "ALLOW LATENESS INTERVAL '5' SECOND",
+            "retracted",
+            "SELECT l.w, r.n FROM (SELECT window_end AS w, count(*) AS n FROM bids GROUP BY "
+            f"TUMBLE(ts, {MINUTE})) l JOIN (SELECT window_end AS w, count(*) AS n FROM asks GROUP "
+            f"BY TUMBLE(ts, {MINUTE})) r ON l.w = r.w EMIT ON WINDOW CLOSE",
+        ),
+        (
+            "SELECT sum(price) OVER (ORDER BY ts GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW) AS x "
+            "FROM bids",
+            "GROUPS",
+            "SELECT sum(price) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS x "
+            "FROM bids",
+        ),
+        (
+            "SELECT sum(price) OVER (ORDER BY ts ROWS BETWEEN 1 + 1 PRECEDING AND CURRENT ROW) AS "
+            "x FROM bids",
+            "not constants",
+            "SELECT sum(price) OVER (ORDER BY ts ROWS 2 PRECEDING) AS x FROM bids",
+        ),
+        (
+            "SELECT lag(price, price) OVER (ORDER BY ts) AS x FROM bids",
+            "differs from row to row",
+            "SELECT lag(price, 3, 0) OVER (ORDER BY ts) AS x FROM bids",
+        ),
+        (
+            "SELECT row_number() OVER (ORDER BY PROCTIME() DESC) AS x FROM bids EMIT CHANGES",
+            "all others would get new numbers",
+            "SELECT price FROM bids QUALIFY row_number() OVER (ORDER BY PROCTIME() DESC) <= 10 "
+            "EMIT CHANGES",
+        ),
+        (
+            "SELECT nth_value(price, 0) OVER (ORDER BY ts) AS x FROM bids",
+            "at least 1",
+            "SELECT nth_value(price, 1) OVER (ORDER BY ts) AS x FROM bids",
+        ),
+        (
+            "SELECT histogram_numeric(price, 3) OVER (ORDER BY ts) AS x FROM bids",
+            "histogram_numeric cannot run",
+            "SELECT count(DISTINCT price) FILTER (WHERE price > 1) OVER (ORDER BY ts) AS x FROM bids",
+        ),
+    ],
+)
+def test_what_joins_and_ranks_cannot_do_is_rejected(rejected: str, reason: str, runs: str) -> None:
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(rejected, TTL))
+    assert caught.value.code == "TG-501"
+    assert reason in caught.value.message
+    assert caught.value.place is not None and caught.value.hint
+    check_runnable(stream_of(runs, TTL))
+
+
+def test_only_aggregates_emit_every_interval() -> None:
+    last = (
+        "SELECT auction, price FROM bids "
+        "QUALIFY row_number() OVER (PARTITION BY auction ORDER BY ts DESC) = 1 "
+    )
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(f"{last} EMIT EVERY INTERVAL '10' SECOND", TTL))
+    assert caught.value.code == "TG-501"
+    assert pointed_at(caught.value) == "EMIT EVERY INTERVAL '10' SECOND"
+    check_runnable(stream_of(f"{last} EMIT ON UPDATE", TTL))
+    counts = "SELECT auction, count(*) AS n FROM bids GROUP BY auction"
+    check_runnable(stream_of(f"{counts} EMIT EVERY INTERVAL '10' SECOND", TTL))
+
+
+def test_distinct_over_changes_has_no_key() -> None:
+    """It deletes the old row and adds the new one, in no order: of a key, neither is the last."""
+    counts = "SELECT k, count(*) AS n FROM plain GROUP BY k"
+    options = "state_ttl = '1 day'"
+    (error,) = rejected(f"SELECT DISTINCT k, n FROM ({counts}) EMIT ON UPDATE", options)
+    assert error.code == "TG-416" and "EMIT CHANGES" in (error.hint or "")
+    plan = accepted(f"SELECT DISTINCT k, n FROM ({counts}) EMIT CHANGES", options)
+    assert plan.changelog is ChangelogKind.CHANGELOG
+    assert plan.key is None
+    assert accepted(f"SELECT k, n FROM ({counts}) EMIT ON UPDATE").key is not None
+
+
+def test_what_cannot_run_is_found_with_the_other_errors_of_a_script() -> None:
+    vault = ConnectorSpec("vault", "a vault", source=SourceSpec((), built=False))
+    compiled = Compiler({**CONNECTORS, "vault": vault}).compile(
+        "CREATE SOURCE bids (price BIGINT) WITH (connector = 'memory');"
+        + "CREATE STREAM a AS SELECT histogram_numeric(price, 3) AS x FROM bids EMIT CHANGES;"
+        + "CREATE SOURCE k (v BIGINT) WITH (connector = 'vault');"
+    )
+    assert not compiled.errors
+    assert [(e.code, e.place is not None, bool(e.hint)) for e in compiled.unrunnable] == [
+        ("TG-501", True, True)
+    ] * 2
+    assert [e.message for e in compiled.unrunnable] == [
+        "the connector vault cannot be used as a source yet",
+        "the aggregate histogram_numeric cannot run on streams yet",
+    ]

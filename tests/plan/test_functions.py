@@ -1,0 +1,413 @@
+"""Functions of the user's own: what calls stand for, and what tells one version from another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.support.compiling import SOURCES, compile_text, compile_with_sources, plan_of
+from tidegate.catalog.objects import Function, Sink, Source, Stream
+from tidegate.catalog.python_functions import load, version_of
+from tidegate.compile.compiler import Compiled, Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import TidegateError
+from tidegate.physical.explain import explain
+from tidegate.physical.fingerprint import canonical
+from tidegate.physical.operator_kind import reads_user_functions
+from tidegate.plan import nodes as n
+from tidegate.runtime.directory import DataDirectory
+from tidegate.session.functions import python_declaration
+from tidegate.session.results import listing
+from tidegate.session.saved_catalog import load_declarations, save_declarations
+from tidegate.spark.python_call import checked, of_rows_only
+from tidegate.sql import statements as st
+from tidegate.sql.dialect import to_sql
+from tidegate.sql.expressions import calls_for_rows_only
+
+RATE = 2
+FEE = "CREATE FUNCTION fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE RETURN x * rate;"
+
+
+def clean(compiled: Compiled) -> Compiled:
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    return compiled
+
+
+def projected(functions: str, expression: str) -> str:
+    """What an expression over bids is written out to."""
+    compiled = clean(
+        compile_with_sources(f"{functions} CREATE STREAM s AS SELECT {expression} AS c FROM bids;")
+    )
+    plan = plan_of(compiled, "s")
+    assert isinstance(plan.input, n.Project)
+    return to_sql(plan.input.expressions[0]).replace("`", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "expected"),
+    [
+        ("(x INT) AS x + 1", "f(price)", "(CAST(price AS INT) + 1)"),
+        ("(x INT) RETURNS INT RETURN x", "f(price)", "CAST(price AS INT)"),
+        ("(x INT) RETURN x", "f(f(price))", "(CAST((CAST(price AS INT)) AS INT))"),
+        ("(price INT, auction INT) AS price - auction", "f(auction, price)", None),
+        ("(x INT) AS CASE WHEN x > 0 THEN x END", "F(price) * 2", None),
+        ("(s STRUCT<a: INT>) AS s.a", "f(info)", "(CAST(info AS STRUCT<a: INT>).a)"),
+        ("(x INT) AS f.x", "f(price)", "(CAST(price AS INT))"),
+    ],
+)
+def test_a_call_is_its_expression(body: str, call: str, expected: str | None) -> None:
+    made = projected(f"CREATE FUNCTION f{body};", call)
+    if call == "f(auction, price)":
+        expected = "(CAST(auction AS INT) - CAST(price AS INT))"
+    if call == "F(price) * 2":
+        cast = "CAST(price AS INT)"
+        expected = f"(CASE WHEN {cast} > 0 THEN {cast} END) * 2"
+    assert made == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("plus(array(1), price)", "x -> x + CAST(price AS BIGINT)"),
+        ("transform(array(1), x -> plus(array(1), x)[0])", "x_ -> x_ + CAST(x AS BIGINT)"),
+        ("aggregate(array(1), 0, (x, x_) -> plus(array(x), x_)[0])", "x__ -> x__ + CAST(x_ AS"),
+    ],
+)
+def test_names_of_lambdas_do_not_catch_those_of_arguments(call: str, expected: str) -> None:
+    plus = "CREATE FUNCTION plus(xs ARRAY<BIGINT>, y BIGINT) AS transform(xs, x -> x + y);"
+    assert expected in projected(plus, call)
+
+
+def test_a_column_of_the_name_of_a_lambda_is_kept_apart() -> None:
+    compiled = clean(
+        compile_text(
+            "CREATE SOURCE t (x BIGINT) WITH (connector = 'memory');"
+            "CREATE FUNCTION plus(xs ARRAY<BIGINT>, y BIGINT) AS transform(xs, x -> x + y);"
+            "CREATE STREAM s AS SELECT plus(array(1), x) AS c FROM t;"
+        )
+    )
+    made = to_sql(plan_of(compiled, "s").input.expressions[0])  # type: ignore[attr-defined]
+    assert "`x_` -> `x_` + CAST(`x` AS BIGINT)" in made
+
+
+def canonical_form(
+    functions: str, query: str = "SELECT sum(fee(price, 2)) AS s FROM bids EMIT CHANGES"
+) -> str:
+    return canonical(
+        plan_of(clean(compile_with_sources(f"{functions} CREATE STREAM s AS {query};")), "s")
+    )
+
+
+def test_another_function_is_another_query_and_another_name_is_not() -> None:
+    same = canonical_form(FEE)
+    assert canonical_form(FEE.replace("rate", "share").replace("RETURN x", "AS  x")) == same
+    assert canonical_form(FEE.replace("x * rate", "x + rate")) != same
+    assert canonical_form(FEE.replace("x DOUBLE", "x FLOAT")) != same
+    renamed = FEE.replace("fee", "cost")
+    query = "SELECT sum(cost(price, 2)) AS s FROM bids EMIT CHANGES"
+    assert canonical_form(renamed, query) == same, "what it is called means nothing"
+
+
+def test_what_is_random_in_a_function_is_rejected_like_anything_random() -> None:
+    compiled = compile_with_sources(
+        "CREATE FUNCTION noise(x BIGINT) RETURNS DOUBLE RETURN x * rand();"
+        "CREATE STREAM s AS SELECT noise(price) AS k, count(*) AS n FROM bids GROUP BY 1 EMIT CHANGES;"
+        "CREATE STREAM fine AS SELECT noise(price) AS k FROM bids;"
+    )
+    assert [error.code for error in compiled.errors] == ["TG-414"]
+
+
+def test_functions_stand_in_sources_and_inserts() -> None:
+    compiled = clean(
+        compile_text(
+            "INSERT INTO t VALUES (twice(twice(1)));"
+            "CREATE SOURCE t (a BIGINT, b AS twice(a)) WITH (connector = 'memory');"
+            "CREATE FUNCTION twice(x BIGINT) RETURNS BIGINT RETURN x * 2;"
+        )
+    )
+    source = compiled.catalog.get("t")
+    assert isinstance(source, Source)
+    assert to_sql(source.columns[1].computed) == "CAST(CAST(`a` AS BIGINT) * 2 AS BIGINT)"  # type: ignore[arg-type]
+    (insert,) = [item for item in compiled.statements if isinstance(item, st.Insert)]
+    inner = "CAST(CAST(1 AS BIGINT) * 2 AS BIGINT)"
+    assert inner in to_sql(insert.tree)
+    assert "twice" not in to_sql(insert.tree).lower()
+    assert [item.name for item in compiled.catalog.dependents("twice")] == ["t"]
+
+
+# Replacing
+
+
+def test_what_reads_a_stream_reads_the_one_in_its_place() -> None:
+    before = clean(
+        compile_with_sources(
+            f"{FEE} CREATE STREAM a AS SELECT fee(price, 2) AS p, auction FROM bids;"
+            "CREATE STREAM b AS SELECT p FROM a; CREATE SINK c FROM b WITH (connector = 'console');"
+        )
+    )
+    compiler = Compiler(CONNECTORS, before.catalog)
+    for change in (
+        "CREATE OR REPLACE STREAM a AS SELECT price AS p FROM bids WHERE price > 1;",
+        "CREATE OR REPLACE FUNCTION fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE RETURN x + rate;",
+        "ALTER STREAM a SET (state_ttl = '1 day');",
+    ):
+        after = clean(compiler.compile(change))
+        assert after.replaced
+        for name in "ab":
+            assert after.catalog.get(name) is not before.catalog.get(name), (change, name)
+            assert (
+                canonical(plan_of(after, name)) != "" and after.catalog.get(name) in after.declared
+            )
+        assert [item.name for item in after.catalog.of(Sink)] == ["c"]
+        assert not clean(
+            compile_with_sources("CREATE OR REPLACE STREAM a AS SELECT price FROM bids;")
+        ).replaced
+    assert "price > 1" in explain(
+        plan_of(
+            clean(
+                compiler.compile(
+                    "CREATE OR REPLACE STREAM a AS SELECT price AS p FROM bids WHERE price > 1;"
+                )
+            ),
+            "b",
+        )
+    )
+    assert plan_of(before, "b").fields[0].name == "p", "a catalog that was compiled against stays"
+
+
+def test_a_sink_that_cannot_take_the_new_stream_keeps_the_old_one() -> None:
+    before = clean(
+        compile_with_sources(
+            "CREATE STREAM a AS SELECT auction FROM bids;"
+            "CREATE SINK c FROM a WITH (connector = 'files', path = 'out');"
+        )
+    )
+    change = "CREATE OR REPLACE STREAM a AS SELECT auction, count(*) AS n FROM bids GROUP BY auction EMIT CHANGES;"
+    after = Compiler(CONNECTORS, before.catalog).compile(change)
+    assert [error.code for error in after.errors] == ["TG-413"]
+    assert after.errors[0].place is not None
+    assert "CREATE SINK c" in after.errors[0].place.text, "it points to the sink, wherever that was"
+
+
+def test_options_of_a_stream_are_added_and_changed() -> None:
+    compiled = clean(
+        compile_with_sources(
+            "CREATE STREAM a WITH (state_ttl = '1 day') AS SELECT DISTINCT channel FROM bids -- it's\n;"
+            "ALTER STREAM a SET (state_ttl = '2 days', trigger_interval = '1 s');"
+            "CREATE MATERIALIZED VIEW v AS SELECT auction FROM bids; ALTER STREAM v SET (on_change = 'restart');"
+        )
+    )
+    stream, view = compiled.catalog.get("a"), compiled.catalog.get("v")
+    assert isinstance(stream, Stream) and isinstance(view, Stream)
+    assert stream.options["state_ttl"] == 2 * 86_400_000_000
+    assert stream.options["trigger_interval"] == 1_000_000
+    assert stream.create_sql() == (
+        "CREATE STREAM `a` WITH (state_ttl = '2 days', trigger_interval = '1 s') AS\n"
+        "SELECT DISTINCT channel FROM bids;"
+    )
+    assert view.materialized and view.options["on_change"] == "restart"
+
+
+def test_functions_are_shown_and_dropped() -> None:
+    compiled = clean(compile_text(FEE + "CREATE FUNCTION IF NOT EXISTS fee(x INT) RETURN x;"))
+    assert listing(compiled.catalog, "FUNCTIONS").rows == [
+        ("fee", "fee(x DOUBLE, rate DOUBLE) RETURNS DOUBLE")
+    ]
+    dropped = clean(Compiler(CONNECTORS, compiled.catalog).compile("DROP FUNCTION fee;"))
+    assert dropped.catalog.names() == []
+
+
+# Python
+
+
+def doubled(x: Any) -> Any:
+    return pc.multiply(x, RATE)
+
+
+def through(x: Any) -> Any:
+    return doubled(x)
+
+
+class Owner:
+    def registered(self, x: Any) -> Any:
+        return x
+
+
+def with_default(rate: int) -> Any:
+    def times(x: Any, by: int = rate) -> Any:
+        return x * by
+
+    return times
+
+
+def declared(name: str = "py", deterministic: bool = True, **more: Any) -> Function:
+    code = {"version": None, "deterministic": deterministic, "scalar": False}
+    return python_declaration(name, doubled, "BIGINT", ["BIGINT"], {**code, **more})
+
+
+def with_python(function: Function, sql: str) -> Compiled:
+    known = Compiler(CONNECTORS, clean(compile_text(SOURCES)).catalog).declare(function)
+    return Compiler(CONNECTORS, clean(known).catalog).compile(sql)
+
+
+def test_a_function_of_python_is_a_call_that_spark_makes() -> None:
+    compiled = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
+    project = plan_of(compiled, "s").input
+    assert isinstance(project, n.Project)
+    assert reads_user_functions(project), "only rows reach it"
+    assert "Project py(CAST(price AS BIGINT)) AS p" in explain(plan_of(compiled, "s"))
+    assert declared().registered in to_sql(project.expressions[0])
+
+
+def test_another_version_of_a_function_is_another_query() -> None:
+    sql = "CREATE STREAM s AS SELECT sum(py(price)) AS p FROM bids EMIT CHANGES;"
+
+    def text(function: Function) -> str:
+        return canonical(plan_of(clean(with_python(function, sql)), "s"))
+
+    assert text(declared()) == text(declared())
+    assert text(declared(version="2")) != text(declared())
+    assert text(declared(version="2")) == text(declared(version="2"))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT py(price) AS p, count(*) AS n FROM bids GROUP BY 1 EMIT CHANGES",
+        "SELECT sum(py(price)) AS n FROM bids EMIT CHANGES",
+        "SELECT auction, count(*) AS n FROM bids WHERE py(price) > 1 GROUP BY auction EMIT CHANGES",
+    ],
+)
+def test_state_does_not_depend_on_what_is_not_deterministic(sql: str) -> None:
+    sql = f"CREATE STREAM s AS {sql};"
+    unsure = with_python(declared(deterministic=False), sql)
+    assert "TG-414" in {error.code for error in unsure.errors}
+    assert "TG-414" not in {error.code for error in with_python(declared(), sql).errors}
+
+
+def test_a_changed_function_changes_the_streams_that_call_it() -> None:
+    known = clean(with_python(declared(), "CREATE STREAM s AS SELECT py(price) AS p FROM bids;"))
+    again = clean(Compiler(CONNECTORS, known.catalog).declare(declared(version="2")))
+    assert again.replaced
+    assert [item.name for item in again.declared] == ["py", "s"]
+    taken = Compiler(CONNECTORS, known.catalog).declare(declared("bids"))
+    assert [error.code for error in taken.errors] == ["TG-202"]
+
+
+def test_versions_are_told_by_the_text_of_a_function_and_of_what_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, other = version_of(doubled, None), version_of(through, None)
+    assert first != other
+    assert version_of(doubled, None) == first
+    monkeypatch.setattr("tests.plan.test_functions.RATE", 3)
+    assert version_of(doubled, None) != first, "a value that it reads"
+    assert version_of(through, None) != other, "one that a function reads that it calls"
+    with pytest.raises(TidegateError, match="the source text of len cannot be read"):
+        version_of(len, None)
+    assert version_of(len, "1") != version_of(len, "2")
+    with pytest.raises(TidegateError, match="registered is a method"):
+        version_of(Owner().registered, None)
+    made = [version_of(with_default(by), None) for by in (1, 2, 1)]
+    assert made[0] == made[2] != made[1], "a default that is computed"
+
+
+def test_modules_lie_beside_the_file(tmp_path: Path) -> None:
+    for folder, by in (("one", 1), ("two", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "json.py").write_text(f"def up(x):\n    return x + {by}\n")
+    found = [load("json:up", str(tmp_path / folder)) for folder in ("one", "two")]
+    assert [call(1) for call in found] == [2, 3], "each its own, and neither hides the library's"
+    assert version_of(found[0], None) != version_of(found[1], None)
+    import json
+
+    assert json.loads("1") == 1
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(TidegateError, match="broken cannot be loaded: ZeroDivisionError"):
+        load("broken:f", str(tmp_path))
+    sql = "CREATE FUNCTION up(x BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS 'json:up';"
+    compiled = clean(compile_text(sql, str(tmp_path / "one" / "streams.sql")))
+    function = compiled.catalog.get("up")
+    assert isinstance(function, Function) and function.python is not None
+    assert function.python.version == version_of(found[0], None)
+
+
+NUMBERS = pa.array([1, None, 3], pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("call", "scalar", "expected"),
+    [
+        (lambda x: pc.add(x, 1), False, [2, None, 4]),
+        (lambda x: pa.chunked_array([x]), False, [1, None, 3]),
+        (lambda x: pa.nulls(len(x)), False, [None, None, None]),
+        (lambda x: None if x is None else x * 10, True, [10, None, 30]),
+    ],
+)
+def test_what_a_function_gives_is_passed_on(call: Any, scalar: bool, expected: list[Any]) -> None:
+    assert checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS).to_pylist() == expected
+
+
+def test_a_function_sees_only_rows_that_are_there() -> None:
+    seen: list[list[Any]] = []
+
+    def noted(x: pa.Array) -> pa.Array:
+        seen.append(x.to_pylist())
+        return pc.add(x, 1)
+
+    called = of_rows_only(checked("f", noted, False, pa.int64(), "BIGINT"), pa.int64())
+    for live, expected in (
+        ([True, True, True], [2, None, 4]),
+        ([True, None, False], [2, None, None]),
+        ([False, False, True], [None, None, 4]),
+        ([False, None, False], [None, None, None]),
+    ):
+        assert called(pa.array(live), NUMBERS).to_pylist() == expected
+    assert seen == [[1, None, 3], [1], [3]], "without rows it is not called"
+    sql = f"SELECT {declared().registered}(a + {declared().registered}(b)) FROM t"
+    name = f"{declared().registered}_ROWS"
+    assert calls_for_rows_only(sql, "live") == f"SELECT {name}(live, a + {name}(live, b)) FROM t"
+
+
+def failing(x: Any) -> Any:
+    raise KeyError("no\nsuch key")
+
+
+@pytest.mark.parametrize(
+    ("call", "scalar", "said"),
+    [
+        (lambda x: x[:2], False, "f gave 2 values for 3 rows"),
+        (lambda x: [1, 2, 3], False, "f gave a list, not an Arrow array"),
+        (lambda x: pc.cast(x, pa.int32()), False, "f gave int32, and is declared to give BIGINT"),
+        (lambda x: "a", True, "f gave a value that is no BIGINT"),
+        (lambda x: x + 1, True, "f failed: TypeError: unsupported operand"),
+        (failing, False, r"f failed: KeyError: 'no\\nsuch key' \(test_functions.py, line \d+\)"),
+    ],
+)
+def test_what_a_function_does_wrong_is_told(call: Any, scalar: bool, said: str) -> None:
+    with pytest.raises(TidegateError, match=said) as told:
+        checked("f", call, scalar, pa.int64(), "BIGINT")(NUMBERS)
+    assert told.value.code == "TG-510"
+    assert told.value.hint
+
+
+def test_functions_are_remembered_unless_they_are_python(tmp_path: Path) -> None:
+    compiled = clean(
+        with_python(
+            declared(),
+            f"{FEE} CREATE STREAM s AS SELECT fee(price, 1) AS f FROM bids;"
+            "CREATE STREAM p AS SELECT py(price) AS f FROM bids; CREATE STREAM q AS SELECT f FROM p;",
+        )
+    )
+    directory = DataDirectory(tmp_path)
+    directory.open()
+    save_declarations(directory, compiled.catalog)
+    found = load_declarations(directory)
+    directory.close()
+    assert set(found.secret) == {"py", "p", "q"}
+    ((_, text),) = found.scripts
+    assert clean(compile_text(text)).catalog.get("s") is not None

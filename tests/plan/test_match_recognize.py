@@ -1,0 +1,212 @@
+"""MATCH_RECOGNIZE from its text to the plan: patterns, what follows from them, what is rejected."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from sqlglot import exp
+
+from tests.physical.test_fingerprint import meanings
+from tests.physical.test_runnable import check_runnable, pointed_at, stream_of
+from tests.support.compiling import TESTS, accepted, compile_text, rejected
+from tidegate.catalog.objects import Stream
+from tidegate.errors import RunError
+from tidegate.physical.match_conditions import kind_named, scalar_of
+from tidegate.physical.operator_kind import Unrunnable
+from tidegate.physical.rejections import unrunnable
+from tidegate.plan import nodes as n
+from tidegate.plan.bind.scope import Context, fresh_copy, referenced
+from tidegate.sql import match_recognize as pt
+from tidegate.sql.dialect import DIALECT
+from tidegate.types import Span
+
+QUERY = (
+    "SELECT * FROM bids MATCH_RECOGNIZE (PARTITION BY auction ORDER BY ts "
+    "MEASURES LAST(B.price) AS p, MATCH_ROWTIME() AS at AFTER MATCH SKIP TO NEXT ROW "
+    "PATTERN (A B+) WITHIN INTERVAL '1' HOUR DEFINE B AS B.price > PREV(B.price, 2)) AS m"
+)
+
+
+def parsed(pattern: str) -> pt.Pattern:
+    tree = DIALECT.parse(f"SELECT 1 FROM t MATCH_RECOGNIZE (ORDER BY ts PATTERN ({pattern}))")[0]
+    assert isinstance(tree, exp.Select)
+    found: pt.Pattern = tree.args["from_"].this.args["match"].args["pattern"]
+    return found
+
+
+def matches(query: str, options: str = "") -> n.Match:
+    return next(node for node in n.walk(accepted(query, options)) if isinstance(node, n.Match))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A",
+        "A B+ C? D*",
+        "A+? B*? C??",
+        "A{2} B{2,} C{2,3}?",
+        "(A B)+ C",
+        "A | B C | D",
+        "(A | B) C",
+    ],
+)
+def test_a_pattern_is_printed_as_it_is_written(text: str) -> None:
+    assert pt.text_of(parsed(text)) == text
+
+
+def words(pattern: pt.Pattern, most: int = 3) -> set[str]:
+    """What a pattern matches, as texts of variables; quantifiers without end go up to `most`."""
+    if isinstance(pattern, pt.Variable):
+        return {pattern.name}
+    if isinstance(pattern, pt.Alternation):
+        return set().union(*(words(part) for part in pattern.parts))
+    if isinstance(pattern, pt.Concatenation):
+        parts = [words(part) for part in pattern.parts]
+        return {"".join(chosen) for chosen in itertools.product(*parts)}
+    assert isinstance(pattern, pt.Repetition)
+    limit = most if pattern.most is None else pattern.most
+    found: set[str] = set()
+    for times in range(pattern.least, limit + 1):
+        found |= {"".join(c) for c in itertools.product(words(pattern.part), repeat=times)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A B C",
+        "A? B",
+        "A B? A",
+        "(A | B C) A{2,3}",
+        "A* B A+",
+        "(B | A) (A B)*",
+        "A{2}",
+        "(A B?){2} C",
+    ],
+)
+def test_facts_about_patterns_are_those_of_their_words(text: str) -> None:
+    pattern, known = parsed(text), words(parsed(text))
+    assert pt.shortest(pattern) == min(map(len, known))
+    assert pt.longest(pattern) in (None, max(map(len, known)))
+    for names in ("A", "B", "AB"):
+        own = frozenset(names)
+        places = [[i for i, v in enumerate(word) if v in own] for word in known]
+        assert pt.occurs(pattern, own) == all(places)
+        firsts = [found[0] for found in places if found]
+        assert pt.first_place(pattern, own) == min(firsts, default=None)
+        if all(places):
+            assert pt.last_place(pattern, own) <= min(found[-1] for found in places)
+
+
+def test_what_a_node_knows_about_itself() -> None:
+    node = matches(QUERY)
+    # B is never the first row, so one row before the match is seen by PREV(B.price, 2).
+    assert (node.rows_back, node.most_rows, node.within_us) == (1, None, 3_600_000_000)
+    assert node.drops_late_rows and node.needs_watermark and not node.needs_processing_time
+    assert matches(QUERY, "state_ttl = '1 day'").needs_processing_time
+    assert [item.role for item in node.fields] == [n.Role.PLAIN, n.Role.PLAIN, n.Role.TIME]
+
+
+def test_matches_have_an_event_time_where_it_is_known_when_they_come() -> None:
+    windows = "SELECT count(*) AS n FROM ({}) GROUP BY TUMBLE(at, INTERVAL '1' MINUTE)"
+    accepted(windows.format(QUERY))
+    fixed = QUERY.replace("WITHIN INTERVAL '1' HOUR", "").replace("B+", "B")
+    accepted(windows.format(fixed))
+    for late in (fixed.replace("(A B)", "(A B{1,2})"), QUERY.replace("MATCH_ROWTIME()", "B.ts")):
+        assert [error.code for error in rejected(windows.format(late))] == ["TG-406"]
+
+
+def test_a_copy_has_columns_of_its_own() -> None:
+    """Outer joins with further conditions read a side twice."""
+    node = matches(QUERY)
+    context = Context(compile_text("").catalog, "", None, Span(0, 0))
+    context.ids = {item.id.lower(): 1 for part in n.walk(node) for item in part.fields}
+    copied, names = fresh_copy(context, node)
+    assert isinstance(copied, n.Match)
+    used = {name for tree in copied.kept_expressions or () for name in referenced(tree)}
+    assert (
+        used | {copied.time_id} <= {item.id for item in copied.input.fields} <= set(names.values())
+    )
+    assert [item.tree for item in copied.conditions] == [item.tree for item in node.conditions]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        QUERY.replace("A B+", "A B+?"),
+        QUERY.replace("'1' HOUR", "'2' HOUR"),
+        QUERY.replace("TO NEXT ROW", "PAST LAST ROW"),
+        QUERY.replace("PREV(B.price, 2)", "PREV(B.price)"),
+        QUERY.replace("B.price >", "B.price >="),
+        QUERY.replace("LAST(B.price)", "FIRST(B.price)"),
+        QUERY.replace("LAST(B.price)", "LAST(A.price)"),
+        QUERY.replace("LAST(B.price)", "max(B.price)"),
+        QUERY.replace("ORDER BY ts", "ORDER BY ts, price"),
+        QUERY.replace("BY auction", "BY bidder"),
+    ],
+)
+def test_another_pattern_or_condition_is_another_state(changed: str) -> None:
+    assert changed != QUERY
+    assert meanings(changed) != meanings(QUERY)
+
+
+def test_names_and_what_is_computed_of_measures_do_not_matter() -> None:
+    other = QUERY.replace("AS p,", "+ 1 AS q,").replace("AS m", "AS other")
+    assert meanings(other) == meanings(QUERY)
+
+
+@pytest.mark.parametrize(
+    ("condition", "place"),
+    [
+        ("concat(A.channel, B.channel) = 'x'", "concat(A.channel, B.channel)"),
+        ("A.price % B.price = 1", "A.price % B.price"),
+        ("count(DISTINCT A.price) > B.price", "count(DISTINCT A.price)"),
+        ("stddev(A.price) > B.price", "stddev(A.price)"),
+        ("CASE WHEN A.price > 1 THEN B.price > 2 ELSE A.price > B.price END", "CASE WHEN"),
+        ("A.price + B.price", "A.price + B.price"),
+        ("A.channel > B.ts", "A.channel > B.ts"),
+    ],
+)
+def test_what_only_spark_could_compute_is_rejected(condition: str, place: str) -> None:
+    query = QUERY.replace("B.price > PREV(B.price, 2)", condition)
+    with pytest.raises(RunError) as caught:
+        check_runnable(stream_of(query))
+    assert caught.value.code == "TG-501" and caught.value.hint
+    assert pointed_at(caught.value).startswith(place)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        (("FLOAT", "INT"), "p0 > p1"),
+        (("FLOAT", "FLOAT"), "p0 + p1 > p0"),
+        (("DECIMAL(38,2)", "DECIMAL(10,9)"), "p0 = p1"),
+        (("DECIMAL(20,2)", "DECIMAL(20,2)"), "p0 * p1 > p0"),
+        (("DECIMAL(10,2)", "DECIMAL(10,2)"), "p0 / p1 > 1"),
+        (("DATE", "TIMESTAMP"), "p0 < p1"),
+        (("STRING", "INT"), "p0 = p1"),
+        (("DATE", "DATE"), "p0 - p1 > p0 - p1"),
+        (("BIGINT", "BIGINT"), "p0"),
+    ],
+)
+def test_types_for_which_it_would_be_another_value_are_rejected(
+    kinds: tuple[str, ...], text: str
+) -> None:
+    tree = DIALECT.parse(f"SELECT {text}")[0]
+    assert isinstance(tree, exp.Select)
+    with pytest.raises(Unrunnable):
+        scalar_of("A", tree.expressions[0], [kind_named(kind) for kind in kinds])
+
+
+def test_the_examples_of_the_language_page_run() -> None:
+    page = (TESTS.parent / "docs" / "LANGUAGE.md").read_text("utf-8")
+    section = page.split("## Patterns: MATCH_RECOGNIZE")[1].split("\n## ")[0]
+    block = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    compiled = compile_text(block.group(1))
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    streams = list(compiled.catalog.of(Stream))
+    assert len(streams) == 2
+    assert [error.render() for stream in streams for error in unrunnable(stream, stream.plan)] == []

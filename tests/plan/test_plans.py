@@ -1,0 +1,53 @@
+"""Golden plans: tests/plan/plans/*.sql, and the NEXMark queries as they run (optimised)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import nexmark
+from tests.conftest import Golden
+from tests.support.compiling import TESTS, compile_text, explained
+from tidegate.plan import nodes as n
+
+PLANS = TESTS / "plan" / "plans"
+SCRIPTS = sorted(PLANS.glob("*.sql"))
+NEVER_RUN = (n.Node, n.Unary, n.NoRows)
+
+
+def rendered(text: str, name: str, optimised: bool = False) -> str:
+    compiled = compile_text(text, name)
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    assert not compiled.warnings
+    return explained(compiled, optimised)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_plan(script: Path, golden: Golden) -> None:
+    text = rendered(script.read_text("utf-8"), script.name)
+    golden(script.with_suffix(".plan"), text)
+
+
+@pytest.mark.parametrize("name", nexmark.names())
+def test_nexmark_plan(name: str, golden: Golden) -> None:
+    golden(PLANS / f"nexmark_{name}.plan", rendered(nexmark.query(name), f"{name}.sql", True))
+
+
+def test_every_plan_has_its_script() -> None:
+    scripts = {path.stem for path in SCRIPTS} | {f"nexmark_{name}" for name in nexmark.names()}
+    assert {path.stem for path in PLANS.glob("*.plan")} == scripts
+
+
+def test_the_plans_cover_every_node() -> None:
+    seen: set[type[n.Node]] = set()
+    for script in SCRIPTS:
+        for declared in compile_text(script.read_text("utf-8")).declared:
+            plan = getattr(declared, "plan", None)
+            seen |= {type(node) for node in n.walk(plan)} if plan is not None else set()
+    kinds = {
+        kind
+        for kind in vars(n).values()
+        if isinstance(kind, type) and issubclass(kind, n.Node) and kind not in NEVER_RUN
+    }
+    assert kinds - seen == set()

@@ -1,0 +1,352 @@
+"""Queries over what streams have given out: as of one epoch, with errors that point into them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.compiling import compile_text
+from tests.support.pipelines import House, Looped
+from tidegate.catalog.objects import Sink, Stream
+from tidegate.checkpoint.checkpoints import restore
+from tidegate.checkpoint.manifests import Manifests
+from tidegate.cli.main import app
+from tidegate.connectors import view
+from tidegate.connectors.base import SinkContext
+from tidegate.connectors.memory import connector as memory
+from tidegate.connectors.registry import SINKS
+from tidegate.connectors.view import MANY, Shape
+from tidegate.errors import RunError
+from tidegate.queries.engine import QueryResult, answer, ask, last_rows, not_kept, tables_of
+from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
+from tidegate.runtime.directory import DataDirectory
+from tidegate.runtime.reconciliation import view_sink
+from tidegate.types import ChangelogKind
+
+TABLE = pa.table({"a": [1, 2, 3], "name": ["x", "y", None]})
+SHAPE = Shape(ChangelogKind.APPEND, (), (("a", "BIGINT"), ("id", "STRING")))
+
+
+class Viewed(House):
+    """Two streams, each a view and with a memory sink, in a data directory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.directory = DataDirectory(folder / "data")
+        self.directory.open()
+        self.store = self.directory.pipeline("main")
+        for member in self.members:
+            stream = self.catalog.get(member.name)
+            assert isinstance(stream, Stream)
+            kept = tuple(s for s in member.sinks if s.connector == "memory")
+            implied = view_sink(stream)
+            implied = Sink(
+                view.sink_name(stream.name),
+                implied.options,
+                stream.statement,
+                stream.origin,
+                view.CONNECTOR,
+                stream.name,
+                True,
+            )
+            implied.options._values["shape"] = SHAPE
+            object.__setattr__(member, "sinks", (implied, *kept))
+
+    def pipeline(self, **config: Any) -> Looped:
+        made = super().pipeline(**config)
+        opened = lambda sink, stream, member: SINKS[sink.connector](  # noqa: E731
+            SinkContext(
+                sink,
+                self.directory.stream(sink.source).uri,
+                stream,
+                lambda *_: None,
+                member.columns(sink),
+                kept=self.kept,
+            )
+        )
+        object.__setattr__(made.context, "open_sink", opened)
+        return made
+
+    def of(self, name: str, connector: str = "view") -> Readable:
+        sink = view.sink_name(name) if connector == "view" else f"kept{name[1:]}"
+        return Readable(name, "main", name, sink, connector, SHAPE)
+
+    def values(self, *items: Readable) -> dict[str, list[int]]:
+        found = snapshot(self.directory, items)
+        return {name: sorted(t.column("a").to_pylist()) for name, t in found.tables.items()}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Viewed:
+    return Viewed(tmp_path)
+
+
+@pytest.mark.parametrize("connector", ["view", "memory"])
+def test_all_rows_that_were_given_out_are_there(house: Viewed, connector: str) -> None:
+    item = house.of("t0", connector)
+    assert house.values(item) == {"t0": []}
+    house.insert(*range(2 * MANY))
+    house.run()
+    wanted = sorted(v for n in range(2 * MANY) for v in (n, -n))
+    assert house.values(item) == {"t0": wanted}
+    assert snapshot(house.directory, [item]).epochs == {"main": 2 * MANY - 1}
+
+
+def test_streams_agree_with_each_other_while_they_run(house: Viewed) -> None:
+    """Both read the same source in the same epochs, so whatever is seen must be equal."""
+    seen: list[dict[str, list[int]]] = []
+    house.insert(*range(3 * MANY))
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.append(house.values(house.of("t0"), house.of("t1")))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        house.run()
+    finally:
+        over.set()
+        thread.join()
+    assert all(found["t0"] == found["t1"] for found in seen)
+    assert len({len(found["t0"]) for found in seen}) > 1, "it was seen at several epochs"
+
+
+def test_an_epoch_that_is_not_shown_yet_is_not_read_in_part(
+    house: Viewed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.insert(1)
+    house.run(until_end=False).stop()
+    house.insert(2)
+    monkeypatch.setattr(view.ViewSink, "commit", lambda *_: None)
+    pipeline = house.run(until_end=False)
+    pipeline.wait(20)
+    pipeline.stop()
+    monkeypatch.undo()
+    both = house.values(house.of("t0"), house.of("t1", "memory"))
+    assert both["t0"] == both["t1"]
+    # The next start finishes what was decided.
+    house.run(until_end=False).stop()
+    assert house.values(house.of("t0")) == {"t0": [-2, -1, 1, 2]}
+
+
+def test_rows_of_epochs_that_never_were_are_gone_at_once(house: Viewed) -> None:
+    house.insert(1)
+    pipeline = house.run(until_end=False)
+    pipeline.wait(20)
+    pipeline.stop()
+    manifests = Manifests(house.store)
+    early = manifests.newest().manifest
+    assert early is not None
+    house.insert(2)
+    pipeline = house.run(until_end=False)
+    pipeline.wait(20)
+    pipeline.stop()
+    newest = manifests.newest().manifest
+    assert newest is not None and newest.epoch > early.epoch
+    restore(manifests, early, keep=False)
+    found = house.values(house.of("t0"), house.of("t1", "memory"))
+    assert (
+        found["t0"] == found["t1"] == sorted(v for n in range(1, early.epoch + 2) for v in (n, -n))
+    )
+
+
+def test_rows_that_are_missing_are_never_left_out_silently(house: Viewed) -> None:
+    house.insert(1, 2)
+    house.run()
+    store = house.directory.stream("t0")
+    store.delete([memory.epoch_file(0)])
+    with pytest.raises(RunError) as caught:
+        house.values(house.of("t0", "memory"))
+    assert caught.value.code == "TG-802" and "2 of the 4 rows" in caught.value.message
+    life = store.child("view").list()
+    store.child("view").delete([item.name for item in life if item.name.endswith("-1.arrow")][:1])
+    with pytest.raises(RunError) as caught:
+        house.values(house.of("t0"))
+    assert caught.value.code in ("TG-605", "TG-801")
+
+
+def test_what_expired_is_said(house: Viewed) -> None:
+    house.insert(1)
+    house.run()
+    house.directory.stream("t0").put("out/expired", b"0")
+    with pytest.raises(RunError) as caught:
+        house.values(house.of("t0", "memory"))
+    assert caught.value.code == "TG-802" and "expired" in caught.value.message
+
+
+def test_another_process_asks_while_the_directory_is_in_use(house: Viewed) -> None:
+    house.insert(1, 2, 3)
+    house.run()
+    store_readable(house.directory, {"t0": house.of("t0"), "kept1": house.of("t1", "memory")})
+    folder = str(house.directory.path)
+    sql = "SELECT count(*) AS n, sum(a) AS s FROM t0 JOIN kept1 USING (a) WHERE a > 0"
+    done = CliRunner().invoke(app, ["query", folder, sql, "--format", "json"])
+    assert (done.exit_code, done.stdout) == (0, '{"n": 3, "s": 6}\n'), done.stderr
+    done = CliRunner().invoke(app, ["query", folder, "SELECT * FROM t9"])
+    assert done.exit_code == 2 and "TG-201" in done.stderr and "kept: kept1, t0" in done.stderr
+
+
+def test_what_can_be_queried_is_remembered(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    assert stored_readable(directory) == {}
+    found = {"v": Readable("V", "main", "v", "view of V", "view", SHAPE)}
+    store_readable(directory, found)
+    assert stored_readable(directory) == found
+
+
+SCRIPT = """
+CREATE SOURCE s (k BIGINT, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts)
+    WITH (connector = 'memory', dead_letters = 'bad');
+CREATE STREAM plain AS SELECT k FROM s;
+CREATE MATERIALIZED VIEW totals AS SELECT k, sum(v) AS total FROM s GROUP BY k EMIT ON UPDATE;
+CREATE STREAM counted AS SELECT k, count(*) AS n FROM s GROUP BY k EMIT CHANGES;
+CREATE SINK mem FROM counted WITH (connector = 'memory');
+CREATE SINK b FROM bad WITH (connector = 'memory');
+CREATE SINK shown FROM plain WITH (connector = 'console');
+"""
+
+
+def test_views_and_memory_sinks_are_known_by_their_names() -> None:
+    catalog = compile_text(SCRIPT).catalog
+    views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
+    found = readable(catalog, [*catalog.of(Sink), *views])
+    assert sorted(found) == ["b", "bad", "counted", "mem", "totals"]
+    assert found["totals"].shape.kind is ChangelogKind.UPSERT and found["totals"].shape.key == (
+        "k",
+    )
+    assert found["mem"] == found["counted"]
+    assert found["mem"].shape.kind is ChangelogKind.CHANGELOG
+    assert found["bad"].stream == "bad"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        (
+            "plain",
+            "the rows of the stream plain are not kept",
+            "CREATE MATERIALIZED VIEW plain_now AS SELECT * FROM plain;",
+        ),
+        (
+            "s",
+            "the rows of the source s are not kept",
+            "CREATE MATERIALIZED VIEW s_now AS SELECT * FROM s;",
+        ),
+        (
+            "shown",
+            "shown is a sink with the connector console",
+            "CREATE MATERIALIZED VIEW plain_now AS SELECT * FROM plain;",
+        ),
+    ],
+)
+def test_what_is_not_kept_is_rejected_with_the_fix(
+    tmp_path: Path, name: str, words: str, hint: str
+) -> None:
+    catalog = compile_text(SCRIPT).catalog
+    declared = catalog.get(name)
+    assert declared is not None
+    with pytest.raises(RunError) as caught:
+        ask(
+            DataDirectory(tmp_path),
+            {},
+            f"SELECT *\nFROM {name};",
+            None,
+            lambda _: not_kept(declared),
+        )
+    error = caught.value
+    assert error.code == "TG-802" and words in error.message and str(error.hint).startswith(hint)
+    assert error.place is not None and (error.place.line, error.place.column) == (2, 6)
+    fixed = compile_text(SCRIPT + hint)
+    assert not fixed.errors
+
+
+def pointed_at(sql: str) -> tuple[str, str, str | None]:
+    with pytest.raises(RunError) as caught:
+        answer(sql, {"v": TABLE})
+    error = caught.value
+    assert error.code == "TG-801"
+    at = error.place
+    return error.message, at.text[at.start : at.end] if at else "", error.hint
+
+
+def test_errors_point_into_the_query() -> None:
+    assert pointed_at("SELECT b\nFROM v") == (
+        'referenced column "b" not found in FROM clause',
+        "b",
+        "did you mean a?",
+    )
+    message, at, hint = pointed_at("SELECT a\nFROM v WHERE floot(a) > 1")
+    assert (at, hint) == ("floot(a)", "did you mean floor?") and "floot" in message
+    assert pointed_at("SELECT a +\nFROM v")[1] == "FROM"
+    assert "in double quotes" in str(pointed_at("SELECT at FROM v")[2])
+    assert pointed_at("SELECT CAST(name AS INT) FROM v")[1] in ("CAST(name AS INT)", "")
+    long = "SELECT " + ", ".join(f"a AS a{n}" for n in range(80)) + ", wrong FROM v"
+    assert pointed_at(long)[1] == "wrong"
+
+
+def test_nothing_but_one_query_is_answered(tmp_path: Path) -> None:
+    for sql in ("DROP TABLE v", "SELECT 1; SELECT 2", "COPY v TO 'x'", "SET threads = 1", ""):
+        with pytest.raises(RunError) as caught:
+            tables_of(sql)
+        assert caught.value.code == "TG-801"
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    for sql in (
+        f"SELECT * FROM read_csv('{tmp_path}/secret.csv')",
+        f"SELECT * FROM '{tmp_path}/secret.csv'",
+        f"SELECT * FROM glob('{tmp_path}/*')",
+    ):
+        with pytest.raises(RunError):
+            answer(sql, {})
+
+
+def test_variables_of_the_program_are_no_tables() -> None:
+    mine = TABLE
+    with pytest.raises(RunError):
+        answer("SELECT * FROM mine", {"v": mine})
+
+
+def test_names_are_case_insensitive_and_ctes_are_no_streams() -> None:
+    assert tables_of("WITH x AS (SELECT * FROM V) SELECT * FROM x JOIN w USING (a)") == {"V", "w"}
+    assert answer(
+        "select A from V where a > 1 order by a desc limit 1", {"v": TABLE}
+    ).to_pylist() == [{"a": 3}]
+
+
+def test_sums_of_integers_are_integers() -> None:
+    huge = pa.table({"a": [2**62, 2**62], "b": [1, 2]})
+    found = answer("SELECT sum(a) AS a, sum(b) AS b FROM v", {"v": huge})
+    assert (
+        found.to_pylist() == [{"a": 2**63, "b": 3}] and found.schema.field("b").type == pa.int64()
+    )
+
+
+def test_a_result_is_whatever_people_want() -> None:
+    result = QueryResult(TABLE, {"main": 4})
+    assert result.to_arrow() is TABLE and len(result) == 3 and result.columns == ["a", "name"]
+    assert list(result) == result.to_pylist() == TABLE.to_pylist()
+    assert result.to_pandas().shape == (3, 2)
+    assert result.to_polars().to_dicts() == TABLE.to_pylist()
+    assert pa.table(result).equals(TABLE)
+    assert repr(result) == "a\tname\n1\tx\n2\ty\n3\tNone\n(3 rows; main at epoch 4)"
+    wild = QueryResult(pa.table({"<b>": ["<script>"] * 30}))._repr_html_()
+    assert (
+        "<script>" not in wild
+        and "&lt;script&gt;" in wild
+        and "30 rows, the first 20 are shown" in wild
+    )
+
+
+def test_the_last_rows_of_a_stream_that_keeps_them(house: Viewed) -> None:
+    house.insert(1, 2, 3)
+    house.run()
+    assert last_rows(house.directory, house.of("t0"), 2).to_arrow().column("a").to_pylist() == [
+        3,
+        -3,
+    ]

@@ -1,0 +1,23 @@
+"""A pipeline without Spark, on a disk that does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipelines import Hasty, House
+from tidegate.storage import local as disk
+
+
+@pytest.fixture(autouse=True)
+def in_haste() -> Iterator[None]:
+    before = disk.use(Hasty())
+    yield
+    disk.use(before)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)

@@ -1,0 +1,239 @@
+"""Sinks and sources that are away, jobs that fail, and stopping."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines import House, Killed, Looped, check
+from tidegate.connectors.files.sink import FilesSink
+from tidegate.connectors.memory import connector as memory
+from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.observe.status import State
+from tidegate.runtime import pipeline as module
+from tidegate.spark.errors import JobFailed
+from tidegate.storage import StorageError
+
+
+def test_a_sink_that_is_away_is_tried_again_and_the_pipeline_waits(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    commit, left = FilesSink.commit, [6]
+
+    def away(self: FilesSink, *args: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise StorageError("s3://b/x", "is away", retryable=True)
+        commit(self, *args)
+
+    house.insert(1)
+    running = house.pipeline()
+    running.start(house.members, False)
+    running.wait(30)
+    monkeypatch.setattr(FilesSink, "commit", away)
+    house.insert(2)
+    running.wait(30)
+    running.stop()
+    assert left == [0]
+    check(house, 1, 2)
+
+
+def test_a_sink_that_cannot_commit_stops_the_pipeline_and_says_why(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+
+    def full(self: FilesSink, *args: Any) -> None:
+        raise StorageError("file:///x", os.strerror(errno.ENOSPC), hint="make room.")
+
+    house.insert(1)
+    running = house.pipeline()
+    running.start(house.members, False)
+    running.wait(30)
+    monkeypatch.setattr(FilesSink, "commit", full)
+    house.insert(2)
+    with pytest.raises(TidegateError, match="No space left") as caught:
+        running.wait(30)
+    assert caught.value.hint == "make room."
+    assert {item.state for item in running.status()} == {State.FAILED}
+    assert all("No space left" in (item.error or "") for item in running.status())
+    running.stop()
+    monkeypatch.undo()
+    assert house.run().failure is None
+    check(house, 1, 2)
+
+
+def test_a_job_that_fails_by_chance_is_run_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    left = [3]
+
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise JobFailed(RuntimeError("Python worker exited unexpectedly (crashed)"))
+
+    running = house.pipeline()
+    running.job = fails
+    house.insert(1)
+    running.start(house.members, False)
+    running.wait(30)
+    running.stop()
+    assert left == [0]
+    check(house, 1)
+
+
+def test_the_stream_that_fails_is_named(house: House) -> None:
+    """All streams are one job, so each is run alone to find it."""
+
+    class Second(Looped):
+        def _job(self, frame: Any, epoch_spec: Any) -> list[bytes]:
+            if any(member.key == "t1" for member in frame):
+                raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
+            return super()._job(frame, epoch_spec)
+
+    running = Second(house.pipeline().context, "main")
+    house.insert(1)
+    running.start(house.members, False)
+    with pytest.raises(RunError, match="the stream t1 stopped") as caught:
+        running.wait(30)
+    assert "nothing is lost" in (caught.value.hint or "").lower()
+    assert house.epochs() == []
+    told = {status.name: (status.state, status.error) for status in running.status()}
+    assert told.pop("t1") == (State.FAILED, caught.value.message)
+    assert set(told.values()) == {(State.STOPPED, "stopped, because the stream t1 did")}
+
+
+@pytest.mark.parametrize("error", [RunError("TG-503", "boom"), ValueError("boom"), Killed("boom")])
+def test_whoever_looks_at_a_pipeline_that_failed_gets_its_error(
+    house: House, error: BaseException
+) -> None:
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
+        raise error
+
+    running = house.pipeline()
+    running.job = fails
+    house.insert(1)
+    running.start(house.members, False)
+    for look in (lambda: running.wait(30), running.is_alive, lambda: running.wait(None)):
+        with pytest.raises(TidegateError, match="boom"):
+            look()
+    assert {item.state for item in running.status()} == {State.FAILED}
+    running.stop()
+    assert {item.state for item in running.status()} == {State.FAILED}
+
+
+def test_a_pipeline_that_fails_wakes_up_whoever_waits(house: House) -> None:
+    go = threading.Event()
+
+    def fails(pipeline: Looped, epoch_spec: Any) -> None:
+        assert go.wait(30)
+        raise RunError("TG-503", "boom")
+
+    running = house.pipeline()
+    running.job = fails
+    house.insert(1)
+    running.start(house.members, False)
+    threading.Timer(0.05, go.set).start()
+    with pytest.raises(RunError, match="boom"):
+        running.wait(None)
+
+
+def test_waiting_has_an_end_and_stopping_leaves_nothing_half_done(house: House) -> None:
+    ran, go = threading.Event(), threading.Event()
+
+    def sleeps(pipeline: Looped, epoch_spec: Any) -> None:
+        ran.set()
+        assert go.wait(30)
+
+    running = house.pipeline()
+    running.job = sleeps
+    house.insert(1)
+    running.start(house.members, False)
+    assert ran.wait(30)
+    assert running.wait(0.01) is False
+    threading.Timer(0.05, go.set).start()
+    running.stop()
+    assert not running.is_alive()
+    assert {item.state for item in running.status()} == {State.STOPPED}
+    assert house.run().failure is None
+    check(house, 1)
+
+
+def test_a_clock_that_goes_back_does_not_take_the_pipeline_with_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.insert(1)
+    house.run(until_end=False).stop()
+    first = house.pipeline().manifests.newest().manifest
+    assert first is not None
+    monkeypatch.setattr(module, "_now_us", lambda: 1_000)
+    house.insert(2)
+    assert house.run().failure is None
+    second = house.pipeline().manifests.newest().manifest
+    assert second is not None and second.now_us == first.now_us
+    check(house, 1, 2)
+
+
+@pytest.mark.parametrize("where", ["cut", "job"])
+def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
+    house: House, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    told: list[str | None] = []
+    times = iter(range(3))
+
+    def away() -> None:
+        if next(times, None) is not None:
+            raise SystemAway("the broker is away")
+
+    def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+        told.extend(item.error for item in pipeline.status())
+        if where == "cut":
+            away()
+        return real(self, since, tasks)
+
+    def job(pipeline: Looped, epoch_spec: Any) -> None:
+        if where == "job":
+            try:
+                away()
+            except SystemAway as error:
+                raise JobFailed(RuntimeError(f"in a task: {error.render()}")) from None
+
+    real = memory.MemorySource.plan_range
+    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
+    monkeypatch.setattr(Looped, "job", staticmethod(job))
+    house.insert(1, 2)
+    pipeline = house.pipeline()
+    pipeline.start(house.members, until_end=True)
+    assert pipeline._thread is not None
+    pipeline._thread.join(60)
+    check(house, 1, 2)
+    assert "the broker is away" in told
+    assert [item.error for item in pipeline.status()] == [None, None]
+
+
+def test_available_now_ends_though_more_and_more_comes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = memory.MemorySource.plan_range
+
+    def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
+        found = real(self, since, tasks)
+        house.insert(len(house.epochs()) + 2)
+        return found
+
+    house.insert(1)
+    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
+    pipeline = house.pipeline()
+    pipeline.start(house.members, until_end=False, available_now=True)
+    assert pipeline._thread is not None
+    pipeline._thread.join(60)
+    check(house, 1)
+    assert pipeline.counters["t0"].state is State.FINISHED

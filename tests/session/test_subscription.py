@@ -1,0 +1,156 @@
+"""What a subscriber is told, what a memory sink keeps, and what looking costs."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.lossy_disk import LossyDisk, lose_power
+from tests.support.sinks import committed, memory_sink, run, stage
+from tidegate.checkpoint.manifest import EpochRange
+from tidegate.connectors.base import CommittedState, EpochId
+from tidegate.connectors.memory import connector as memory
+from tidegate.errors import RunError
+from tidegate.session.subscription import Subscription
+from tidegate.storage import local as disk
+from tidegate.storage import open_store
+
+
+def subscribed(path: Path, from_epoch: int | None = None) -> Subscription:
+    return Subscription(open_store(str(path)), from_epoch)
+
+
+def epochs(subscription: Subscription) -> dict[int, list[int]]:
+    return {b.epoch: b.table.column("a").to_pylist() for b in subscription.take_all()}
+
+
+def test_nothing_is_listed_while_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = memory_sink(tmp_path)
+    run(sink, 0, 1)
+    old = time.time() - 60
+    os.utime(tmp_path / "out", (old, old))
+    subscription = subscribed(tmp_path)
+    assert epochs(subscription) == {0: [0], 1: [1]}
+    listed: list[Any] = []
+    stored = memory.stored_epochs
+    monkeypatch.setattr(
+        memory, "stored_epochs", lambda store: listed.append(store) or stored(store)
+    )
+    assert subscription.take_all() == [] and not listed
+    run(sink, 2, 5)
+    assert epochs(subscription) == {2: [2], 5: [5]}
+    assert len(listed) == 1
+
+
+def test_a_slow_subscriber_is_told_what_it_missed(tmp_path: Path) -> None:
+    sink = memory_sink(tmp_path, retain=3)
+    run(sink, 0, 1)
+    slow = subscribed(tmp_path)
+    assert list(epochs(slow)) == [0, 1]
+    run(sink, 2, 3, 4)
+    assert list(epochs(slow)) == [2, 3, 4]
+    run(sink, 5, 6, 7, 8)
+    with pytest.raises(RunError) as caught:
+        slow.take_all()
+    assert caught.value.code == "TG-604" and "epoch 5" in caught.value.message
+    assert list(epochs(subscribed(tmp_path))) == [6, 7, 8]
+
+
+def test_epochs_without_rows_are_not_missed(tmp_path: Path) -> None:
+    sink = memory_sink(tmp_path, retain=3)
+    run(sink, 0)
+    subscription = subscribed(tmp_path)
+    assert list(epochs(subscription)) == [0]
+    run(sink, 7)
+    assert list(epochs(subscription)) == [7]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_an_epoch_is_seen_whole_and_once_however_often_it_is_committed(
+    tmp_path: Path, tasks: int
+) -> None:
+    sink = memory_sink(tmp_path)
+    sink.recover(CommittedState(None))
+    committables = stage(sink, EpochId(0, 0), list(range(6)), tasks)
+    assert epochs(subscribed(tmp_path)) == {}
+    for _ in range(2):
+        sink.publish(EpochId(0, 0), committables)
+        assert sorted(epochs(subscribed(tmp_path))[0]) == list(range(6))
+    for _ in range(2):
+        memory_sink(tmp_path).recover(committed(0, committables))
+        assert sorted(epochs(subscribed(tmp_path))[0]) == list(range(6))
+    assert not list((tmp_path / "staged").glob("*"))
+
+
+def test_what_was_decided_but_not_committed_is_finished_and_what_was_not_is_removed(
+    tmp_path: Path,
+) -> None:
+    sink = memory_sink(tmp_path)
+    run(sink, 0)
+    stage(sink, EpochId(0, 1), [666])
+    committables = stage(sink, EpochId(0, 1), [1, 2], tasks=2)
+    memory_sink(tmp_path).recover(committed(1, committables))
+    assert {e: sorted(rows) for e, rows in epochs(subscribed(tmp_path)).items()} == {
+        0: [0],
+        1: [1, 2],
+    }
+    assert not list((tmp_path / "staged").glob("*"))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
+    tmp_path: Path, epoch: int
+) -> None:
+    """It may still decide that epoch, and then its rows must be there."""
+    zombie = memory_sink(tmp_path)
+    zombie.recover(CommittedState(None))
+    run(zombie, *range(epoch))
+    committables = stage(zombie, EpochId(0, epoch), [77])
+    memory_sink(tmp_path).recover(committed(0) if epoch else CommittedState(None))
+    zombie.publish(EpochId(0, epoch), committables)
+    assert epochs(subscribed(tmp_path)) == {**{n: [n] for n in range(epoch)}, epoch: [77]}
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, seed: int) -> None:
+    """Also those after which no rows came: only the manifest of the last epoch has its tokens."""
+    before = disk.use(LossyDisk(tmp_path / "journal"))
+    try:
+        sink = memory_sink(tmp_path / "s")
+        sink.recover(CommittedState(None))
+        run(sink, 0, 1, tasks=tasks)
+        run(sink, 2, tasks=0)
+    finally:
+        disk.use(before)
+    lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
+    memory_sink(tmp_path / "s").recover(committed(2))
+    assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}
+
+
+def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> None:
+    """They were given out; whoever put back old manifests has to say what becomes of them."""
+    run(memory_sink(tmp_path), 0, 1, 2)
+    for _ in range(2):
+        with pytest.raises(RunError, match="holds epoch 2") as caught:
+            memory_sink(tmp_path).recover(committed(1))
+        assert caught.value.code == "TG-504" and caught.value.hint
+        assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
+    memory_sink(tmp_path).recover(committed(2))
+
+
+def test_a_stream_that_starts_over_keeps_what_was_given_out(tmp_path: Path) -> None:
+    """Epochs go on in its pipeline; in another one they begin again, and cannot stay."""
+    run(memory_sink(tmp_path), 0, 1, 2)
+    over = CommittedState(None, line=(EpochRange(0, -1, 2),))
+    memory_sink(tmp_path).recover(over)
+    assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
+    memory_sink(tmp_path).recover(CommittedState(None, line=(EpochRange(0, -1, 1),)))
+    assert epochs(subscribed(tmp_path)) == {}

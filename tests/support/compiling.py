@@ -1,0 +1,92 @@
+"""Short ways to compile SQL in tests; no Spark anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.catalog.objects import Stream
+from tidegate.compile.compiler import Compiled, Compiler
+from tidegate.connectors.registry import CONNECTORS
+from tidegate.errors import TidegateError
+from tidegate.physical.explain import explain
+from tidegate.physical.typed import TypedPlan, Types, with_types
+from tidegate.plan import nodes as n
+from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.sql.quoting import quoted
+
+TESTS = Path(__file__).parents[1]
+
+SOURCES = """
+CREATE SOURCE bids (auction BIGINT NOT NULL, bidder BIGINT, price BIGINT, channel STRING,
+    ts TIMESTAMP, other TIMESTAMP, info STRUCT<a: INT, b: STRING>, tags ARRAY<STRING>,
+    WATERMARK FOR ts AS ts - INTERVAL '5' SECOND) WITH (connector = 'memory');
+CREATE SOURCE asks (auction BIGINT, seller BIGINT, price BIGINT, ts TIMESTAMP,
+    WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+CREATE SOURCE rates (currency STRING, rate DOUBLE, ts TIMESTAMP, PRIMARY KEY (currency),
+    WATERMARK FOR ts AS ts) WITH (connector = 'memory');
+CREATE SOURCE orders (id BIGINT, state STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
+    WITH (connector = 'memory', changelog = true);
+CREATE SOURCE plain (k BIGINT, v BIGINT, ts TIMESTAMP) WITH (connector = 'memory');
+CREATE SOURCE history (k BIGINT, v BIGINT, ts TIMESTAMP)
+    WITH (connector = 'files', path = 'x', bounded = true);
+CREATE LOOKUP TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id))
+    WITH (connector = 'memory');
+"""
+
+
+def compile_text(text: str, file: str | None = None) -> Compiled:
+    return Compiler(CONNECTORS).compile(text, file)
+
+
+def compile_with_sources(text: str) -> Compiled:
+    """A script over the sources above."""
+    return compile_text(SOURCES + text)
+
+
+def as_stream(query: str, options: str = "") -> str:
+    return f"CREATE STREAM s {f'WITH ({options}) ' if options else ''}AS {query};"
+
+
+def accepted(query: str, options: str = "") -> n.Emit:
+    """The plan of a query over the sources above, which must be accepted."""
+    compiled = compile_with_sources(as_stream(query, options))
+    assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
+    return plan_of(compiled, "s")
+
+
+def rejected(query: str, options: str = "") -> list[TidegateError]:
+    """The errors of a query over the sources above, which must be rejected."""
+    compiled = compile_with_sources(as_stream(query, options))
+    assert compiled.errors, f"accepted: {query}"
+    return list(compiled.errors)
+
+
+def typed(plan: n.Node) -> TypedPlan:
+    """A plan with the declared types, or BIGINT."""
+    known = {
+        quoted(item.id): item.type or "BIGINT" for node in n.walk(plan) for item in node.fields
+    }
+    types = Types(known)
+    made = with_types(plan, types)
+    assert isinstance(made, n.Emit)
+    return TypedPlan(made, types)
+
+
+def plan_of(compiled: Compiled, name: str) -> n.Emit:
+    stream = compiled.catalog.get(name)
+    assert isinstance(stream, Stream)
+    assert isinstance(stream.plan, n.Emit)
+    return stream.plan
+
+
+def explained(compiled: Compiled, optimised: bool = False) -> str:
+    """The plans of all streams of a script."""
+    streams = [item for item in compiled.declared if isinstance(item, Stream)]
+    plans = [(optimise(s.plan) if optimised else s.plan, s.name) for s in streams]
+    return "\n\n".join(explain(plan, name) for plan, name in plans) + "\n"
+
+
+def find(plan: n.Node, kind: type[n.Node]) -> n.Node:
+    """The only node of a kind in a plan."""
+    (found,) = [node for node in n.walk(plan) if type(node) is kind]
+    return found

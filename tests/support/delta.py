@@ -1,0 +1,110 @@
+"""Sinks and sources of Delta Lake as a pipeline opens them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.support.compiling import compile_text
+from tidegate.catalog.objects import Sink, Source
+from tidegate.catalog.settings import Settings
+from tidegate.columns import OP
+from tidegate.connectors.base import (
+    CommittedState,
+    EpochId,
+    InputRange,
+    Read,
+    SinkContext,
+    SourceContext,
+    StreamRows,
+)
+from tidegate.connectors.delta.table_sink import DeltaSink
+from tidegate.connectors.delta.table_source import DeltaSource
+from tidegate.physical.typed import arrow_type
+from tidegate.types import ChangelogKind
+
+SCRIPT = (
+    "CREATE SOURCE s (id BIGINT, name STRING, day DATE) WITH (connector = 'memory');"
+    "CREATE STREAM t AS SELECT * FROM s;"
+)
+ROWS = StreamRows((("id", "BIGINT"), ("name", "STRING")))
+KEYED = StreamRows(ROWS.columns, ChangelogKind.CHANGELOG, ("id",), has_op=True)
+E0, E1, E2 = (EpochId(0, number) for number in range(3))
+
+
+def sink_of(
+    path: Path | str,
+    rows: StreamRows = ROWS,
+    stream: str = "1234",
+    create_table: str = "true",
+    **options: str,
+) -> DeltaSink:
+    given = {"create_table": create_table, **options}
+    more = "".join(f", {name} = '{value}'" for name, value in given.items())
+    script = f"{SCRIPT}CREATE SINK out FROM t WITH (connector = 'delta', path = '{path}'{more});"
+    compiled = compile_text(script)
+    assert not compiled.errors and not compiled.unrunnable
+    sink = compiled.catalog.get("out")
+    assert isinstance(sink, Sink)
+    return DeltaSink(SinkContext(sink, str(path), stream, lambda *_: None, rows=rows))
+
+
+def opened(path: Path | str, rows: StreamRows = ROWS, **options: str) -> DeltaSink:
+    sink = sink_of(path, rows, **options)
+    sink.recover(CommittedState(None))
+    return sink
+
+
+def schema_of(rows: StreamRows) -> pa.Schema:
+    fields = [(name, arrow_type(kind)) for name, kind in rows.columns]
+    return pa.schema([*fields, *([(OP, pa.string())] if rows.has_op else [])])
+
+
+def staged(sink: DeltaSink, epoch: EpochId, *tasks: Sequence[dict[str, Any]]) -> list[Any]:
+    """What the tasks of an epoch stage."""
+    schema = schema_of(sink.rows)
+    committables: list[Any] = []
+    for number, rows in enumerate(tasks):
+        writer_factory = sink.writer_factory(schema).open(epoch.stamp, number)
+        if rows:
+            writer_factory.add(pa.Table.from_pylist(list(rows), schema))
+        committables += writer_factory.finish()
+    return committables
+
+
+def row(number: int | None, name: str | None = None, op: str | None = None) -> dict[str, Any]:
+    return {"id": number, "name": name, **({OP: op} if op else {})}
+
+
+def there(path: Path | str) -> list[tuple[Any, ...]]:
+    """The rows of a table."""
+    rows = pa.table(DeltaTable(str(path)).to_pyarrow_table()).to_pylist()
+    return sorted((tuple(r.values()) for r in rows), key=str)
+
+
+def source_of(
+    path: Path | str, columns: str = "id BIGINT, name STRING", **options: str
+) -> DeltaSource:
+    more = "".join(f", {name} = '{value}'" for name, value in options.items())
+    compiled = compile_text(
+        f"CREATE SOURCE s ({columns}) WITH (connector = 'delta', path = '{path}'{more});"
+    )
+    assert not compiled.errors and not compiled.unrunnable
+    source = compiled.catalog.get("s")
+    assert isinstance(source, Source)
+    return DeltaSource(SourceContext(source, "", "", Settings()))
+
+
+def rows_of(
+    source: DeltaSource, input_range: InputRange | None, arrival: bool = False
+) -> list[dict[str, Any]]:
+    """What all tasks read."""
+    assert input_range is not None
+    columns = tuple((c.name, str(c.type)) for c in source.source.stored_columns)
+    reader = source.direct(Read(columns, arrival))
+    parts = [part for split in input_range.splits for part in split]
+    return [r for part in parts for batch, _ in reader.read(part) for r in batch.to_pylist()]
