@@ -1,4 +1,4 @@
-"""The console in a real browser: Debian's Chromium, driven by Playwright."""
+"""The console in a real browser: Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.consoles import Shop
+from tests.support.console import StubProvider, add_epoch, provider_with_streams
 from tidegate.checkpoint.checkpoints import RestoreRequest
 from tidegate.errors import RunError
 from tidegate.observe.server import Address
@@ -31,54 +31,57 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def shop() -> Shop:
-    return Shop()
+def provider() -> StubProvider:
+    return provider_with_streams()
 
 
 @pytest.fixture
-def server(shop: Shop) -> Iterator[Any]:
+def server(provider: StubProvider) -> Iterator[Any]:
     from tidegate.console.app import ConsoleServer
 
-    served = ConsoleServer(shop, Address("127.0.0.1", 0))
+    served = ConsoleServer(provider, Address("127.0.0.1", 0))
     yield served
     served.close()
 
 
 @pytest.fixture
 def page(browser: Any, server: Any) -> Iterator[Any]:
-    """The page, opened by the URL that is printed; anything wrong in it fails the test."""
+    """Open the printed URL. Script errors and messages on the browser console fail the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    opened.on(
+        "console",
+        lambda message: problems.append(message.text) if message.type == "error" else None,
+    )
     opened.goto(server.url)
     opened.wait_for_selector(".node")
     yield opened
     opened.close()
-    # A request that is rejected is said by the browser itself.
+    # The browser logs requests that are rejected with 409.
     assert [text for text in problems if "409 (Conflict)" not in text] == []
 
 
-def test_the_graph_lives(page: Any, shop: Shop) -> None:
-    assert page.locator(".node").count() == len(shop.graph().nodes)
-    assert page.locator(".edge").count() == len(shop.graph().edges)
+def test_graph_timeline_and_charts_are_updated(page: Any, provider: StubProvider) -> None:
+    assert page.locator(".node").count() == len(provider.graph().nodes)
+    assert page.locator(".edge").count() == len(provider.graph().edges)
     assert page.locator("#state").inner_text() == "running"
     labels = page.locator(".edge-label").all_text_contents()
     assert any("/s" in text for text in labels), "rates"
     assert any("12:00:" in text for text in labels), "watermarks"
     for _ in range(9):
-        shop.go_on()
+        add_epoch(provider)
     page.locator("#timeline g").nth(9).wait_for(state="attached")
     assert "epochs 0 to 9" in page.locator("#timeline p").inner_text()
     assert page.locator(".chart").count() == 6
 
 
-def test_the_token_does_not_stay_in_the_url(page: Any, server: Any) -> None:
+def test_the_token_is_removed_from_the_url(page: Any, server: Any) -> None:
     assert server.token not in page.url
     assert page.evaluate("sessionStorage.getItem('tidegate-token')") == server.token
 
 
-def test_a_stream_is_looked_at(page: Any, shop: Shop) -> None:
+def test_details_of_a_stream(page: Any, provider: StubProvider) -> None:
     page.click('[data-id="stream:per_minute"]')
     body = page.locator("#detail-body")
     page.wait_for_selector("#detail-body pre")
@@ -87,45 +90,47 @@ def test_a_stream_is_looked_at(page: Any, shop: Shop) -> None:
     body.locator("pre", has_text="CREATE STREAM per_minute").wait_for()
     page.get_by_role("tab", name="Rows").click()
     page.wait_for_selector("#detail-body td.null")
-    assert ("peek", "per_minute", 50) in shop.said
-    page.get_by_role("tab", name="Numbers").click()
+    assert ("peek", "per_minute", 50) in provider.calls
+    page.get_by_role("tab", name="Counters").click()
     body.locator("td", has_text="window_aggregate").wait_for()
 
 
-def test_a_checkpoint_is_made_and_restored(page: Any, shop: Shop) -> None:
-    page.click("#keep")
-    page.wait_for_selector("text=checkpoint 'checkpoint-1' was made")
+def test_create_and_restore_a_checkpoint(page: Any, provider: StubProvider) -> None:
+    page.click("#create-checkpoint")
+    page.wait_for_selector("text=created checkpoint 'checkpoint-1'")
     page.locator("#checkpoints button").nth(1).click()
     assert "checkpoint before-change" in page.locator("#question").inner_text()
     page.click("text=Cancel")
-    assert not any(said[0] == "restore" for said in shop.said)
+    assert not any(call[0] == "restore" for call in provider.calls)
     page.locator("#checkpoints button").nth(1).click()
     page.click("dialog .main")
-    page.wait_for_selector("text=went back to 'before-change'")
-    assert ("restore", RestoreRequest("before-change", pipeline="main")) in shop.said
+    page.wait_for_selector("text=restored checkpoint 'before-change'")
+    assert ("restore", RestoreRequest("before-change", pipeline="main")) in provider.calls
 
 
-def test_a_restore_that_leaves_rows_asks_first(
-    page: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
+def test_a_restore_that_duplicates_rows_asks_for_confirmation(
+    page: Any, provider: StubProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def restore(wanted: RestoreRequest) -> list[str]:
-        shop.said.append(("restore", wanted))
-        if not wanted.keep:
+    def restore(request: RestoreRequest) -> list[str]:
+        provider.calls.append(("restore", request))
+        if not request.keep:
             raise RunError("TG-610", "sinks have rows from after it")
         return []
 
-    monkeypatch.setattr(shop, "restore", restore)
+    monkeypatch.setattr(provider, "restore", restore)
     page.locator("#checkpoints button").first.click()
     page.click("dialog .main")
     page.wait_for_selector("text=sinks have rows from after it")
     page.check("#keep-sinks")
     page.click("dialog .main")
-    page.wait_for_selector("text=went back to")
-    assert [said[1].keep for said in shop.said if said[0] == "restore"] == [False, True]
+    page.wait_for_selector("text=restored epoch 5")
+    assert [call[1].keep for call in provider.calls if call[0] == "restore"] == [False, True]
 
 
-def test_what_is_wrong_is_seen_and_is_text(page: Any, shop: Shop) -> None:
-    shop.now = (StreamStatus("spread", State.FAILED, 1, error="<img src=x onerror=alert(1)>"),)
+def test_errors_are_shown_as_text(page: Any, provider: StubProvider) -> None:
+    provider.current_statuses = (
+        StreamStatus("spread", State.FAILED, 1, error="<img src=x onerror=alert(1)>"),
+    )
     page.wait_for_selector("#events .error")
     assert "<img src=x" in page.locator("#events .error").inner_text()
     assert page.locator("#events img").count() == 0
@@ -133,7 +138,7 @@ def test_what_is_wrong_is_seen_and_is_text(page: Any, shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_on_a_phone(browser: Any, server: Any, scheme: Any) -> None:
+def test_the_page_fits_a_phone(browser: Any, server: Any, scheme: Any) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page.goto(server.url)
     page.wait_for_selector(".node")
@@ -143,10 +148,10 @@ def test_it_fits_on_a_phone(browser: Any, server: Any, scheme: Any) -> None:
     page.close()
 
 
-def test_without_a_token_one_can_only_look(browser: Any, server: Any) -> None:
+def test_actions_are_disabled_without_a_token(browser: Any, server: Any) -> None:
     page = browser.new_context().new_page()
     page.goto(f"http://{server.address}/")
     page.wait_for_selector("#checkpoints button")
-    assert page.locator("#keep").is_disabled()
+    assert page.locator("#create-checkpoint").is_disabled()
     assert page.locator("#checkpoints button").first.is_disabled()
     page.close()

@@ -79,8 +79,8 @@ class StubProvider:
         self._record("create_checkpoint", name)
         return name or "checkpoint-1"
 
-    def restore(self, wanted: RestoreRequest) -> list[str]:
-        self._record("restore", wanted)
+    def restore(self, request: RestoreRequest) -> list[str]:
+        self._record("restore", request)
         return ["rows appear twice"]
 
 

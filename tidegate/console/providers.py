@@ -87,7 +87,7 @@ class ConsoleProvider(Protocol):
     def create_checkpoint(self, name: str | None) -> str:
         """Create a named checkpoint and return its name; None generates one."""
 
-    def restore(self, wanted: RestoreRequest) -> list[str]:
+    def restore(self, request: RestoreRequest) -> list[str]:
         """Restore a checkpoint and return warnings."""
 
 
@@ -139,10 +139,10 @@ class RunningSession:
         with self._lock:
             return self._session.checkpoint(name)
 
-    def restore(self, wanted: RestoreRequest) -> list[str]:
+    def restore(self, request: RestoreRequest) -> list[str]:
         with self._lock:
-            sinks = "keep" if wanted.keep else None
-            self._session.restore(wanted.checkpoint, sinks=sinks, pipeline=wanted.pipeline)
+            sinks = "keep" if request.keep else None
+            self._session.restore(request.checkpoint, sinks=sinks, pipeline=request.pipeline)
             return [warning.message for warning in self._session.warnings]
 
 
@@ -299,7 +299,7 @@ class StoredDirectory:
         with self._locked() as checkpoints:
             return next(iter(checkpoints.keep(name).values())).name
 
-    def restore(self, wanted: RestoreRequest) -> list[str]:
+    def restore(self, request: RestoreRequest) -> list[str]:
         with self._locked() as checkpoints:
-            results = checkpoints.restore(wanted)
+            results = checkpoints.restore(request)
         return [warning.message for result in results for warning in result.warnings]
