@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tests.support.compiling import compile_text
 from tidegate.checkpoint.manifest import (
     Manifest,
@@ -190,14 +190,14 @@ def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool)
         fill(directory.pipeline("main"), 4, "live", "old")
         directory.stream("old").put(memory.epoch_file(0), b"rows")
         live = last(path, "main")
-        before = disk.use(LossyDisk(journal, steps))
+        before = disk.use_disk(LossyDisk(journal, steps))
         try:
             Pruning(directory, {"main": {"old"}}, {"old"}).carry_out()
             died = False
         except PowerLost:
             pass
         finally:
-            disk.use(before)
+            disk.use_disk(before)
         if loses:
             lose_power(journal)
         for _ in range(2):

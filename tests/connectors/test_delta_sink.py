@@ -158,11 +158,11 @@ def test_what_deltalake_wrote_is_synced_before_the_staged_copy_goes(
     sink = opened(path, rows)
     committables = staged(sink, E0, [row(1, "a", op)])
     noting = Noting()
-    before = disk.use(noting)
+    before = disk.use_disk(noting)
     try:
         sink.publish(E0, committables)
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     log = f"{version(path):020d}.json"
     assert ("sync", log) in noting.done
     if op is not None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tests.support.sinks import committed, files_sink, files_source, run, stage
 from tidegate.connectors.base import CommittedState, EpochId
 from tidegate.connectors.files import compaction as files_compaction
@@ -253,11 +253,11 @@ def test_readers_see_every_row_and_twice_only_between_a_rename_and_the_deletes(
     run(opened(tmp_path, ""), *range(4))
     sink = opened(tmp_path, ", compact_after = 4", last=3)
     watched = Watched(tmp_path, Counter(range(4)))
-    before = disk.use(watched)
+    before = disk.use_disk(watched)
     try:
         sink.publish(EpochId(0, 3), [])
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     assert len(names(tmp_path)) == 1
     assert watched.doubles == ["rename", "unlink", "unlink", "unlink"]
 
@@ -268,14 +268,14 @@ def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) ->
     sink = opened(path, ", compact_after = 4")
     run(sink, *range(3))
     committables = stage(sink, EpochId(0, 3), [3])
-    before = disk.use(LossyDisk(journal, steps))
+    before = disk.use_disk(LossyDisk(journal, steps))
     try:
         sink.publish(EpochId(0, 3), committables)
         ended = False
     except PowerLost:
         ended = True
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     if loses:
         lose_power(journal, dice)
     if names(path) and len(names(path)) > 4:
@@ -314,11 +314,11 @@ def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int)
     """Also while what was left undone is being finished."""
     dice = random.Random(seed)
     path, journal = tmp_path / "out", tmp_path / "journal"
-    before = disk.current()
+    before = disk.current_disk()
     epoch, committables = -1, []
     deaths = 0
     for _ in range(60):
-        disk.use(LossyDisk(journal, dice.randint(0, 90)))
+        disk.use_disk(LossyDisk(journal, dice.randint(0, 90)))
         try:
             sink = files_sink(path, options=f", compact_after = {dice.randint(2, 4)}")
             sink.recover(committed(epoch, committables) if epoch >= 0 else FRESH)
@@ -329,7 +329,7 @@ def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int)
         except PowerLost:
             deaths += 1
         finally:
-            disk.use(before)
+            disk.use_disk(before)
         lose_power(journal, dice)
     files_sink(path).recover(committed(epoch, committables))
     assert rows(path) == Counter(range(epoch + 1)) and deaths > 10 and epoch > 20

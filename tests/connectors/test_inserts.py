@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.catalog.declare import script_identity
 from tidegate.connectors.memory.connector import Inserts
 from tidegate.connectors.memory.rows import InsertReader
@@ -81,14 +81,14 @@ def test_dead_after_any_step_it_is_made_once(tmp_path: Path, loses: bool, others
     while died:
         path, journal = tmp_path / str(steps), tmp_path / "journal"
         Inserts(str(path)).append(ROWS, "other-0")
-        before = disk.use(LossyDisk(journal, steps))
+        before = disk.use_disk(LossyDisk(journal, steps))
         try:
             Inserts(str(path)).append(ROWS, "x-0")
             died = False
         except PowerLost:
             pass
         finally:
-            disk.use(before)
+            disk.use_disk(before)
         if loses:
             lose_power(journal)
         for _ in range(2):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage.lossy_disk import LossyDisk, lose_power
+from tests.support.lossy_disk import LossyDisk, lose_power
 from tests.support.compiling import compile_text
 from tests.support.sinks import committed, run, stage
 from tidegate.catalog.objects import Sink, Stream
@@ -145,13 +145,13 @@ def test_another_life_begins_empty_and_the_old_one_goes_when_nothing_leads_back(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> None:
-    before = disk.use(LossyDisk(tmp_path / "journal"))
+    before = disk.use_disk(LossyDisk(tmp_path / "journal"))
     try:
         sink = view_sink(tmp_path / "s")
         sink.recover(CommittedState(None))
         run(sink, *range(MANY + 3), tasks=2)
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
     again = view_sink(tmp_path / "s")
     again.recover(committed(MANY + 2))

@@ -88,5 +88,5 @@ def test_a_store_that_is_away_is_one_error_without_secrets(s3: S3, place: str) -
             DataDirectory(place).open()
     finally:
         s3.back()
-    assert caught.value.code == "TG-613" and "does not answer" in caught.value.message
+    assert caught.value.code == "TG-613" and "does not respond" in caught.value.message
     assert not any(secret in caught.value.render() for secret in SECRETS)

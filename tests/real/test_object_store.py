@@ -63,7 +63,7 @@ def test_a_store_that_is_away_and_a_driver_that_is_killed(
         campaign.add_file()
     s3.away()
     rejected = campaign.run_to_end()
-    assert "TG-613" in rejected and "the server does not answer" in rejected
+    assert "TG-613" in rejected and "the server does not respond" in rejected
     s3.back()
     process = campaign._start()
     try:
@@ -72,7 +72,7 @@ def test_a_store_that_is_away_and_a_driver_that_is_killed(
         s3.away()
         waiting = process.stdout.readline()
         s3.back()
-        assert "waiting: " in waiting and "the server does not answer" in waiting
+        assert "waiting: " in waiting and "the server does not respond" in waiting
         goal = campaign._epochs() + 1
         eventually(lambda: campaign._epochs() >= goal, 120)
     finally:

@@ -13,9 +13,9 @@ from tidegate.storage import local as disk
 
 @pytest.fixture(autouse=True)
 def in_haste() -> Iterator[None]:
-    before = disk.use(Hasty())
+    before = disk.use_disk(Hasty())
     yield
-    disk.use(before)
+    disk.use_disk(before)
 
 
 @pytest.fixture

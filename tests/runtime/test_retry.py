@@ -48,9 +48,9 @@ class Faults:
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    before = disk.use(Hasty())
+    before = disk.use_disk(Hasty())
     yield Faults(monkeypatch)
-    disk.use(before)
+    disk.use_disk(before)
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tests.support.pipelines import House, Looped, check, kill_at
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import DataDirectoryError, RunError
@@ -81,12 +81,12 @@ def test_power_lost_again_and_again_each_row_is_there_once(house: House, seed: i
     dice = random.Random(seed)
     journal = house.folder / "journal"
     values: list[int] = []
-    before = disk.current()
+    before = disk.current_disk()
     lost = 0
     try:
         for _ in range(6):
             lossy = LossyDisk(journal)
-            disk.use(lossy)
+            disk.use_disk(lossy)
             values += [len(values) + 1 + n for n in range(1 + dice.randrange(3))]
             house.insert(*values[house.inserts.count() :])
             lossy.steps = dice.randrange(1, 250)
@@ -96,13 +96,13 @@ def test_power_lost_again_and_again_each_row_is_there_once(house: House, seed: i
                 assert failure is None or lossy.steps == 0, failure
             except PowerLost:
                 lost += 1
-            disk.use(before)
+            disk.use_disk(before)
             lose_power(journal, dice if dice.random() < 0.8 else None)
             memory.forget_inserts(str(house.folder))
         assert house.inserts.count() == len(values)
         assert house.run().failure is None
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     assert lost > 0
     check(house, *values)
 
@@ -188,7 +188,7 @@ def test_a_damaged_manifest_and_a_sink_that_is_ahead_is_rejected_with_what_to_do
     for _ in range(2):
         with pytest.raises(RunError) as caught:
             house.run()
-        assert caught.value.code == "TG-504" and "is ahead of the pipeline" in caught.value.message
+        assert caught.value.code == "TG-525" and "is ahead of the pipeline" in caught.value.message
         assert "put back the data directory" in (caught.value.hint or "")
         assert {s: house.rows(s) for s in house.sinks() if "kept" not in s} == {
             s: rows for s, rows in before.items() if "kept" not in s

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.lossy_disk import LossyDisk, lose_power
+from tests.support.lossy_disk import LossyDisk, lose_power
 from tests.support.sinks import committed, memory_sink, run, stage
 from tidegate.checkpoint.manifest import EpochRange
 from tidegate.connectors.base import CommittedState, EpochId
@@ -122,14 +122,14 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
 @pytest.mark.parametrize("seed", range(5))
 def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, tasks: int, seed: int) -> None:
     """Also those after which no rows came: only the manifest of the last epoch has its tokens."""
-    before = disk.use(LossyDisk(tmp_path / "journal"))
+    before = disk.use_disk(LossyDisk(tmp_path / "journal"))
     try:
         sink = memory_sink(tmp_path / "s")
         sink.recover(CommittedState(None))
         run(sink, 0, 1, tasks=tasks)
         run(sink, 2, tasks=0)
     finally:
-        disk.use(before)
+        disk.use_disk(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
     memory_sink(tmp_path / "s").recover(committed(2))
     assert epochs(subscribed(tmp_path / "s")) == {n: [n] * tasks for n in range(2)}

@@ -1,4 +1,4 @@
-"""A store of each kind: a folder, and a bucket on an S3 server in this process."""
+"""Fixtures: a store of each kind, in a folder and in a bucket of an S3 server in this process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tidegate.storage import Store, open_store
-from tidegate.storage import cache as fetched
+from tidegate.storage import Store, cache, open_store
 
 BUCKET = "tidegate"
-# Names that nobody would find by chance in a message.
+# Values that cannot occur in a message by chance.
 SECRETS = {"access_key": "AKIAQQZZTIDEGATE", "secret_key": "zz-very-secret-zz"}
 
 
@@ -32,8 +31,8 @@ class Server:
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def uploads(self) -> list[Any]:
-        found: list[Any] = self.boto.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
-        return found
+        uploads: list[Any] = self.boto.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+        return uploads
 
 
 @pytest.fixture(scope="session")
@@ -62,20 +61,20 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest) -> Store:
-    """A store of either kind, with nothing in it."""
-    found: Store = request.getfixturevalue(request.param)
-    return found
+    """Return an empty store, once of each kind."""
+    store: Store = request.getfixturevalue(request.param)
+    return store
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "place"))
+    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
 def s3(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A prefix of its own in the bucket, and a cache of its own."""
-    cache = tmp_path / "cache"
-    cache.mkdir(mode=0o700)
-    monkeypatch.setattr(fetched, "_folder", lambda: os.fspath(cache))
+    """Return a store with an unused prefix and an empty cache."""
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(cache, "_folder", lambda: os.fspath(folder))
     return open_store(f"s3://{BUCKET}/some %41 where/{uuid.uuid4().hex}", server.options)

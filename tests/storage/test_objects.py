@@ -1,4 +1,4 @@
-"""What only object stores do: options, servers that are away, the cache beside the reader."""
+"""Object stores: options, errors of the server, and the cache of downloaded objects."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 
 from tests.storage.conftest import BUCKET, SECRETS, Server
 from tidegate.errors import RunError
-from tidegate.storage import AlreadyThere, NotThere, StorageError, Store, open_store
-from tidegate.storage import cache as fetched
-from tidegate.storage.objects import of_store_error
+from tidegate.storage import AlreadyExists, NotFound, StorageError, Store, cache, open_store
+from tidegate.storage.objects import storage_error
 
 CREATE = """
 import json, sys
-from tidegate.storage import AlreadyThere, open_store
+from tidegate.storage import AlreadyExists, open_store
 uri, options, me = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 store = open_store(uri, options)
 print("ready", flush=True)
@@ -28,7 +27,7 @@ sys.stdin.readline()
 for number in range(20):
     try:
         store.put_new(f"m/{number}", me.encode())
-    except AlreadyThere:
+    except AlreadyExists:
         continue
     print(number, flush=True)
 """
@@ -57,7 +56,7 @@ def prefix(store: Store) -> str:
     return store.uri.removeprefix(f"s3://{BUCKET}/")
 
 
-def test_keys_are_the_names(s3: Store, server: Server) -> None:
+def test_keys_are_file_names(s3: Store, server: Server) -> None:
     s3.put_new("a b/%20/ü[1]", b"1")
     assert f"{prefix(s3)}/a b/%20/ü[1]" in server.names()
     assert s3.spark_uri("a b") == f"s3a://{BUCKET}/{prefix(s3)}/a b"
@@ -65,184 +64,184 @@ def test_keys_are_the_names(s3: Store, server: Server) -> None:
         s3.local_path("a")
 
 
-def test_a_store_is_opened_once(server: Server) -> None:
+def test_same_uri_and_options_return_same_store(server: Server) -> None:
     first = open_store("s3://bucket/x", server.options)
     assert first is open_store("s3a://bucket/x/", dict(server.options))
     assert first is not open_store("s3://bucket/x", {**server.options, "region": "eu-west-1"})
 
 
-def test_the_whole_bucket_can_be_a_store(server: Server, s3: Store) -> None:
+def test_bucket_without_prefix_is_a_store(server: Server, s3: Store) -> None:
     s3.put_new("a", b"1")
-    whole = open_store(f"s3://{BUCKET}", server.options)
-    assert whole.get(f"{prefix(s3)}/a") == b"1"
-    assert [item.name for item in whole.list(prefix(s3))] == [f"{prefix(s3)}/a"]
-    assert f"{prefix(s3)}/a" in [item.name for item in whole.list()]
-    assert whole.child(prefix(s3)).get("a") == b"1"
+    bucket = open_store(f"s3://{BUCKET}", server.options)
+    assert bucket.get(f"{prefix(s3)}/a") == b"1"
+    assert [item.name for item in bucket.list(prefix(s3))] == [f"{prefix(s3)}/a"]
+    assert f"{prefix(s3)}/a" in [item.name for item in bucket.list()]
+    assert bucket.child(prefix(s3)).get("a") == b"1"
 
 
-def test_one_of_many_processes_creates(s3: Store, server: Server) -> None:
+def test_exactly_one_process_creates_a_name(s3: Store, server: Server) -> None:
     command = [sys.executable, "-c", CREATE, s3.uri, json.dumps(dict(server.options))]
     processes = [
         subprocess.Popen(
-            [*command, str(me)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, str(process)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        for me in range(3)
+        for process in range(3)
     ]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    won = [process.communicate("go\n")[0].split() for process in processes]
-    assert sorted(int(number) for mine in won for number in mine) == list(range(20))
-    for me, mine in enumerate(won):
-        for number in mine:
-            assert s3.get(f"m/{number}") == b"%d" % me
+    created_by = [process.communicate("go\n")[0].split() for process in processes]
+    assert sorted(int(number) for numbers in created_by for number in numbers) == list(range(20))
+    for process, numbers in enumerate(created_by):
+        for number in numbers:
+            assert s3.get(f"m/{number}") == b"%d" % process
 
 
-def test_a_fork_does_not_wait_for_ever(s3: Store, server: Server) -> None:
+def test_forked_process_raises_error_instead_of_hanging(s3: Store, server: Server) -> None:
     command = [sys.executable, "-c", FORK, s3.uri, json.dumps(dict(server.options))]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second = ran.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = process.stdout.splitlines()
     assert first == "True"
     assert "was forked from one that used object stores" in second
 
 
-def test_markers_of_folders_are_no_files(s3: Store, server: Server) -> None:
+def test_listing_ignores_folder_markers(s3: Store, server: Server) -> None:
     s3.put_new("a/b", b"1")
     server.boto.put_object(Bucket=BUCKET, Key=f"{prefix(s3)}/a/", Body=b"")
     assert [item.name for item in s3.list("a")] == ["a/b"]
 
 
-def test_aborted_uploads_leave_no_parts(s3: Store, server: Server) -> None:
+def test_aborted_upload_leaves_no_parts(s3: Store, server: Server) -> None:
     writer = s3.writer("a")
     for _ in range(20):
         writer.write(bytes(1 << 20))
     assert len(server.uploads()) == 1
     writer.abort()
     assert server.uploads() == []
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         s3.get("a")
 
 
-def test_a_big_object_of_the_same_name_stops_the_upload(s3: Store, server: Server) -> None:
+def test_large_upload_rejects_existing_name(s3: Store, server: Server) -> None:
     s3.put_new("a", b"old")
-    with pytest.raises(AlreadyThere), s3.writer("a") as writer:
+    with pytest.raises(AlreadyExists), s3.writer("a") as writer:
         for _ in range(20):
             writer.write(bytes(1 << 20))
     assert s3.get("a") == b"old"
     assert server.uploads() == []
 
 
-def test_objects_are_fetched_once(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_each_version_once(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put_new("a", b"x" * 1000)
     first = s3.map("a")
-    monkeypatch.setattr(fetched, "_fetch", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(cache, "_fetch", lambda *_: pytest.fail("fetched again"))
     assert s3.map("a").to_pybytes() == first.to_pybytes()
 
 
-def test_another_version_is_another_file(s3: Store) -> None:
+def test_downloads_new_version(s3: Store) -> None:
     s3.put("a", b"x" * 1000)
     assert s3.map("a").to_pybytes() == b"x" * 1000
     s3.put("a", b"y" * 1000)
     assert s3.map("a").to_pybytes() == b"y" * 1000
 
 
-def cached() -> list[Path]:
-    return sorted(Path(fetched._folder()).iterdir())
+def cache_files() -> list[Path]:
+    return sorted(Path(cache._folder()).iterdir())
 
 
-def test_the_cache_has_a_bound(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "KEPT_BYTES", 2500)
+def test_cache_evicts_least_recently_used_files(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
     for number in range(6):
         s3.put_new(str(number), b"%d" % number * 1000)
         s3.map("0")
         assert s3.map(str(number)).to_pybytes() == b"%d" % number * 1000
-    assert sum(path.stat().st_size for path in cached()) <= 2500
-    assert sorted(path.read_bytes()[:1] for path in cached()) == [b"0", b"5"]
+    assert sum(path.stat().st_size for path in cache_files()) <= 2500
+    assert sorted(path.read_bytes()[:1] for path in cache_files()) == [b"0", b"5"]
 
 
-def test_a_damaged_cache_is_fetched_again(s3: Store) -> None:
+def test_downloads_damaged_cache_file_again(s3: Store) -> None:
     s3.put_new("a", b"x" * 1000)
     s3.map("a")
-    (path,) = cached()
+    (path,) = cache_files()
     path.write_bytes(b"short")
     assert s3.map("a").to_pybytes() == b"x" * 1000
 
 
-def test_a_fetch_that_fails_leaves_nothing(s3: Store) -> None:
+def test_failed_download_leaves_no_file(s3: Store) -> None:
     def download(write: Callable[[memoryview], object]) -> None:
         write(memoryview(b"half"))
         raise StorageError("s3://x", "gone", retryable=True)
 
     with pytest.raises(StorageError, match="gone"):
-        fetched.cached("s3://x", "1", 1000, download)
-    with pytest.raises(StorageError, match="has 1000 bytes, but 4 came"):
-        fetched.cached("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
-    assert cached() == []
+        cache.mapped_object("s3://x", "1", 1000, download)
+    with pytest.raises(StorageError, match="has 1000 bytes, but 4 were received"):
+        cache.mapped_object("s3://x", "1", 1000, lambda write: write(memoryview(b"half")))  # type: ignore[arg-type,return-value]
+    assert cache_files() == []
 
 
-def test_the_cache_is_for_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = Path(fetched._folder())
+    folder = Path(cache._folder())
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
-    with pytest.raises(StorageError, match="not a folder of this user alone"):
-        fetched._folder()
+    with pytest.raises(StorageError, match="not a private folder of this user"):
+        cache._folder()
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(StorageError, match="not a folder of this user alone"):
-        fetched._folder()
+    with pytest.raises(StorageError, match="not a private folder of this user"):
+        cache._folder()
 
 
-def shown(error: BaseException) -> str:
+def full_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
-def test_a_server_that_is_away(server: Server) -> None:
+def test_unreachable_server_is_retryable_and_shows_no_secrets(server: Server) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = {**server.options, "endpoint": f"http://127.0.0.1:{port}"}
     store = open_store("s3://bucket/x", options)
-    uses = (
+    operations = (
         lambda: store.put_new("a", b"1"),
         lambda: store.list(),
         lambda: store.exists("a"),
         lambda: store.map("a"),
         lambda: store.delete(["a"]),
     )
-    for use in uses:
-        with pytest.raises(StorageError, match="the server does not answer") as caught:
-            use()
+    for operation in operations:
+        with pytest.raises(StorageError, match="the server does not respond") as caught:
+            operation()
         assert caught.value.retryable
-        assert not isinstance(caught.value, (NotThere, AlreadyThere))
+        assert not isinstance(caught.value, (NotFound, AlreadyExists))
         for secret in SECRETS.values():
-            assert secret not in shown(caught.value)
+            assert secret not in full_text(caught.value)
 
 
-def test_a_bucket_that_is_not_there(server: Server) -> None:
+def test_missing_bucket_is_not_retryable(server: Server) -> None:
     store = open_store("s3://no-such-bucket/x", server.options)
-    for use in (store.put_new, store.put):
-        with pytest.raises(StorageError, match="there is no such bucket") as caught:
-            use("a", b"1")
+    for operation in (store.put_new, store.put):
+        with pytest.raises(StorageError, match="the bucket does not exist") as caught:
+            operation("a", b"1")
         assert not caught.value.retryable
     for read in (lambda: store.list(), lambda: store.get("a")):
-        with pytest.raises(StorageError, match="there is no such bucket") as caught:
+        with pytest.raises(StorageError, match="the bucket does not exist") as caught:
             read()
-        assert not isinstance(caught.value, NotThere)
+        assert not isinstance(caught.value, NotFound)
 
 
-def test_names_that_a_bucket_cannot_have(s3: Store) -> None:
-    for use in (s3.get, s3.exists, lambda name: s3.put_new(name, b"1")):
+def test_rejects_keys_that_the_server_rejects(s3: Store) -> None:
+    for operation in (s3.get, s3.exists, lambda name: s3.put_new(name, b"1")):
         with pytest.raises(StorageError) as caught:
-            use("tab\there")
+            operation("tab\there")
         assert not caught.value.retryable
 
 
-def answer(kind: type[Exception], status: str, body: str = "") -> StorageError:
+def server_error(kind: type[Exception], status: str, body: str = "") -> StorageError:
     text = f"Error performing GET http://x - Server returned non-2xx status code: {status}: {body}"
     error = kind(f"{text}\n\nDebug source: {SECRETS['secret_key']}")
-    return of_store_error(error, "s3://b/x", "cannot be read", SECRETS.values())
+    return storage_error(error, "s3://b/x", "cannot be read", SECRETS.values())
 
 
 @pytest.mark.parametrize(
@@ -256,31 +255,31 @@ def answer(kind: type[Exception], status: str, body: str = "") -> StorageError:
         (PermissionError, "403 Forbidden", False),
     ],
 )
-def test_what_may_pass(kind: type[Exception], status: str, retryable: bool) -> None:
-    error = answer(kind, status)
+def test_retryable_status_codes(kind: type[Exception], status: str, retryable: bool) -> None:
+    error = server_error(kind, status)
     assert error.retryable == retryable
     assert status in error.reason
     assert (error.hint is not None) == (kind is PermissionError)
 
 
-def test_what_the_server_says_is_shown_without_secrets() -> None:
+def test_error_shows_server_message_without_secrets() -> None:
     key = SECRETS["access_key"]
     body = (
         f"<Error><Code>InvalidAccessKeyId</Code><Message>no {key}</Message><Id>{key}</Id></Error>"
     )
-    error = answer(PermissionError, "403 Forbidden", body)
+    error = server_error(PermissionError, "403 Forbidden", body)
     assert error.reason == "cannot be read: InvalidAccessKeyId: no ***"
     assert SECRETS["secret_key"] not in str(error)
 
 
-def test_a_store_does_not_show_its_secrets(s3: Store) -> None:
+def test_repr_shows_no_secrets(s3: Store) -> None:
     assert repr(s3) == f"ObjectStore(uri={s3.uri!r})"
     for text in (repr(s3._client), str(vars(s3))):  # type: ignore[attr-defined]
         for secret in SECRETS.values():
             assert secret not in text
 
 
-def test_options_come_from_the_environment(
+def test_reads_options_from_environment(
     server: Server, s3: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.put_new("a", b"1")
@@ -292,7 +291,7 @@ def test_options_come_from_the_environment(
     assert open_store(s3.uri).get("a") == b"1"
 
 
-def test_options_are_checked(server: Server) -> None:
+def test_rejects_invalid_options(server: Server) -> None:
     with pytest.raises(RunError, match="s3 has no option acces_key") as caught:
         open_store("s3://bucket/x", {"acces_key": "1"})
     assert caught.value.hint == "did you mean access_key?"
@@ -311,7 +310,9 @@ def test_options_are_checked(server: Server) -> None:
         ("abfss://box@account.dfs.core.windows.net/some where/%41", "AzureStore"),
     ],
 )
-def test_other_stores_are_opened(uri: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opens_google_and_azure_stores(
+    uri: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
     store = open_store(uri)

@@ -1,4 +1,4 @@
-"""A loss of power at any step leaves nothing or the whole."""
+"""A power failure at any step leaves a complete file or none."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.lossy_disk import LossyDisk, PowerLost, lose_power
+from tests.support.lossy_disk import LossyDisk, PowerLost, lose_power
 from tidegate.storage import Store, open_store
-from tidegate.storage import local as disk
+from tidegate.storage.local import Disk, current_disk, use_disk
 
 Action = Callable[[Store], None]
 OLD = b"old" * 1000
@@ -18,10 +18,10 @@ NEW = b"new!" * 1000
 
 
 @pytest.fixture(autouse=True)
-def the_disk_as_before() -> Iterator[None]:
-    before = disk.current()
+def restore_disk() -> Iterator[None]:
+    previous = current_disk()
     yield
-    disk.use(before)
+    use_disk(previous)
 
 
 def write(store: Store) -> None:
@@ -45,73 +45,73 @@ CREATING = [lambda store: store.put_new("a/b/x", NEW), write, stage_and_move]
 SEEDS = [None, *range(6)]
 
 
-def powers_out(
-    folder: Path, before: Action | None, action: Action, steps: int, seed: int | None
+def run_until_power_loss(
+    folder: Path, setup: Action | None, action: Action, steps: int, seed: int | None
 ) -> tuple[Store, bool]:
-    """Do something until power is lost; what is there afterwards, and whether it was done."""
+    """Run an action until the power fails; return the store and whether the action completed."""
     journal = folder / f"journal-{steps}-{seed}"
     store = open_store(str(folder / f"store-{steps}-{seed}" / "data"))
-    if before is not None:
-        disk.use(LossyDisk(journal))
-        before(store)
-    disk.use(LossyDisk(journal, steps))
-    done = True
+    if setup is not None:
+        use_disk(LossyDisk(journal))
+        setup(store)
+    use_disk(LossyDisk(journal, steps))
+    completed = True
     try:
         action(store)
     except PowerLost:
-        done = False
-    disk.use(disk.Disk())
+        completed = False
+    use_disk(Disk())
     lose_power(journal, None if seed is None else random.Random(seed))
-    return store, done
+    return store, completed
 
 
-def every_outcome(
-    folder: Path, action: Action, before: Action | None = None
+def outcomes(
+    folder: Path, action: Action, setup: Action | None = None
 ) -> Iterator[tuple[Store, bool]]:
     for seed in SEEDS:
-        done, steps = False, 0
-        while not done:
-            store, done = powers_out(folder, before, action, steps, seed)
-            yield store, done
+        completed, steps = False, 0
+        while not completed:
+            store, completed = run_until_power_loss(folder, setup, action, steps, seed)
+            yield store, completed
             steps += 1
         assert steps > 5
 
 
 @pytest.mark.parametrize("action", CREATING, ids=["put_new", "writer", "move_new"])
-def test_created_whole_or_not_at_all(tmp_path: Path, action: Action) -> None:
+def test_creates_complete_file_or_none(tmp_path: Path, action: Action) -> None:
     seen = set()
-    for store, done in every_outcome(tmp_path, action):
-        found = store.get("a/b/x") if store.exists("a/b/x") else None
-        assert found in (None, NEW)
-        assert found == NEW or not done
+    for store, completed in outcomes(tmp_path, action):
+        content = store.get("a/b/x") if store.exists("a/b/x") else None
+        assert content in (None, NEW)
+        assert content == NEW or not completed
         assert {item.name for item in store.list()} <= {"a/b/x", "staged/x"}
-        seen.add((found is not None, done))
+        seen.add((content is not None, completed))
     assert {(False, False), (True, True)} <= seen
 
 
-def test_a_moved_file_is_never_lost(tmp_path: Path) -> None:
+def test_never_loses_a_moved_file(tmp_path: Path) -> None:
     def stage(store: Store) -> None:
         store.put_new("staged/x", NEW)
 
-    for store, done in every_outcome(tmp_path, move, stage):
-        assert store.exists("a/b/x") or not done
+    for store, completed in outcomes(tmp_path, move, stage):
+        assert store.exists("a/b/x") or not completed
         move(store)
         assert store.get("a/b/x") == NEW
         assert [item.name for item in store.list()] == ["a/b/x"]
 
 
-def test_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_replaces_complete_file_or_keeps_old_one(tmp_path: Path) -> None:
     seen = set()
     replace, create = (lambda store, data=data: store.put("a/b/x", data) for data in (NEW, OLD))
-    for store, done in every_outcome(tmp_path, replace, create):
-        found = store.get("a/b/x")
-        assert found == NEW if done else found in (OLD, NEW)
-        seen.add(found)
+    for store, completed in outcomes(tmp_path, replace, create):
+        content = store.get("a/b/x")
+        assert content == NEW if completed else content in (OLD, NEW)
+        seen.add(content)
     assert seen == {OLD, NEW}
 
 
-class Careless(LossyDisk):
-    """A disk whose syncs do nothing: the tests above must notice."""
+class UnsyncedDisk(LossyDisk):
+    """A disk whose syncs do nothing, to prove that the tests above detect it."""
 
     def sync(self, handle: int) -> None:
         self._step()
@@ -121,11 +121,11 @@ class Careless(LossyDisk):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_lossy_disk_loses_what_is_not_synced(tmp_path: Path, seed: int) -> None:
-    disk.use(Careless(tmp_path / "journal"))
+def test_lossy_disk_loses_unsynced_data(tmp_path: Path, seed: int) -> None:
+    use_disk(UnsyncedDisk(tmp_path / "journal"))
     store = open_store(str(tmp_path / "data"))
     store.put_new("x", NEW)
     assert store.get("x") == NEW
     lose_power(tmp_path / "journal", None if seed == 0 else random.Random(seed))
-    disk.use(disk.Disk())
+    use_disk(Disk())
     assert not store.exists("x") or store.get("x") != NEW

@@ -1,4 +1,4 @@
-"""What every store does, on a disk and on an object store."""
+"""The contract of `Store`, on a disk and on an object store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidegate.storage import (
-    AlreadyThere,
-    NotThere,
+    AlreadyExists,
+    NotFound,
     RangedFile,
     StorageError,
     Store,
     open_store,
-    probe,
+    require_conditional_writes,
 )
 
-ODD = [
+ODD_NAMES = [
     "with blanks ",
     "ünï/çødé 水",
     "100%",
@@ -39,7 +39,7 @@ def names(store: Store, folder: str = "") -> list[str]:
     return [item.name for item in store.list(folder)]
 
 
-def test_what_is_put_is_there(store: Store) -> None:
+def test_returns_content_that_was_put(store: Store) -> None:
     store.put_new("a/b/c", b"123")
     assert store.get("a/b/c") == b"123"
     assert store.exists("a/b/c")
@@ -47,24 +47,24 @@ def test_what_is_put_is_there(store: Store) -> None:
     assert store.get_range("a/b/c", 1, 1) == b"2"
 
 
-def test_nothing_is_there_before(store: Store) -> None:
+def test_missing_files_raise_not_found(store: Store) -> None:
     assert store.list() == []
     assert not store.exists("a")
     for read in (store.get, store.size, store.map, lambda name: store.get_range(name, 0, 1)):
-        with pytest.raises(NotThere) as caught:
+        with pytest.raises(NotFound) as caught:
             read("a/b")
         assert caught.value.uri == store.uri + "/a/b"
 
 
-def test_a_folder_is_nothing_to_get(store: Store) -> None:
+def test_folders_are_not_files(store: Store) -> None:
     store.put_new("a/b", b"1")
     assert not store.exists("a")
     for read in (store.get, store.size, store.map, lambda name: store.get_range(name, 0, 1)):
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             read("a")
 
 
-def test_ranges_end_where_the_file_ends(store: Store) -> None:
+def test_range_ends_at_end_of_file(store: Store) -> None:
     store.put_new("a", b"0123456789")
     assert store.get_range("a", 8, 5) == b"89"
     assert store.get_range("a", 10, 5) == b""
@@ -72,31 +72,31 @@ def test_ranges_end_where_the_file_ends(store: Store) -> None:
     assert store.get_range("a", 3, 0) == b""
 
 
-def test_a_name_is_created_once(store: Store) -> None:
+def test_put_new_rejects_existing_name(store: Store) -> None:
     store.put_new("m/1", b"first")
-    with pytest.raises(AlreadyThere) as caught:
+    with pytest.raises(AlreadyExists) as caught:
         store.put_new("m/1", b"second")
     assert store.get("m/1") == b"first"
     assert caught.value.code == "TG-608"
     assert not caught.value.retryable
-    assert store.asides() == []
+    assert store.list_unfinished() == []
 
 
-def test_put_replaces(store: Store) -> None:
+def test_put_replaces_content(store: Store) -> None:
     store.put("a", b"one")
     store.put("a", b"other")
     assert store.get("a") == b"other"
     assert names(store) == ["a"]
 
 
-def test_empty_files(store: Store) -> None:
+def test_stores_empty_files(store: Store) -> None:
     store.put_new("a", b"")
     assert store.get("a") == b""
     assert store.size("a") == 0
     assert store.map("a").to_pybytes() == b""
 
 
-def test_listing_goes_by_folders_not_by_beginnings(store: Store) -> None:
+def test_lists_folders_not_name_prefixes(store: Store) -> None:
     for name in ("a/1", "a/b/2", "ab/3", "a.txt", "z"):
         store.put_new(name, name.encode())
     assert names(store) == ["a.txt", "a/1", "a/b/2", "ab/3", "z"]
@@ -108,13 +108,13 @@ def test_listing_goes_by_folders_not_by_beginnings(store: Store) -> None:
     assert all(item.modified_us > 1_600_000_000_000_000 for item in store.list())
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_names(store: Store, name: str) -> None:
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_accepts_special_characters_in_names(store: Store, name: str) -> None:
     store.put_new(name, b"odd")
     assert names(store) == [name]
     assert store.get(name) == b"odd"
     assert store.map(name).to_pybytes() == b"odd"
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         store.put_new(name, b"again")
     store.move_new(name, f"moved/{name}")
     assert names(store) == [f"moved/{name}"]
@@ -126,13 +126,13 @@ def test_odd_names(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "./a", "a/../b", "..", "a\0b"])
-def test_names_that_lead_elsewhere_are_rejected(store: Store, name: str) -> None:
+def test_rejects_names_outside_the_store(store: Store, name: str) -> None:
     for use in (store.get, store.exists, store.writer, store.child, lambda n: store.delete([n])):
-        with pytest.raises(ValueError, match="not a name in a store"):
+        with pytest.raises(ValueError, match="not a valid file name"):
             use(name)
 
 
-def test_children_are_stores_below(store: Store) -> None:
+def test_child_is_a_store_of_a_folder(store: Store) -> None:
     child = store.child("a").child("b")
     child.put_new("c", b"1")
     assert store.get("a/b/c") == b"1"
@@ -141,7 +141,7 @@ def test_children_are_stores_below(store: Store) -> None:
     assert names(store.child("a")) == ["b/c"]
 
 
-def test_delete(store: Store) -> None:
+def test_delete_ignores_missing_files(store: Store) -> None:
     for name in ("a/1", "a/2", "b/1"):
         store.put_new(name, b"1")
     store.delete(["a/1", "gone", "no/where", "a/2/3"])
@@ -152,7 +152,7 @@ def test_delete(store: Store) -> None:
     assert store.get("a/2") == b"2"
 
 
-def test_delete_all(store: Store) -> None:
+def test_delete_all_removes_one_folder(store: Store) -> None:
     for name in ("a/1", "a/b/2", "ab/1", "c"):
         store.put_new(name, b"1")
     store.delete_all("a")
@@ -166,7 +166,7 @@ def test_delete_all(store: Store) -> None:
     assert names(store) == ["a/1"]
 
 
-def test_more_is_deleted_than_fits_one_request(store: Store) -> None:
+def test_deletes_more_files_than_fit_in_one_request(store: Store) -> None:
     count = 1100
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda index: store.put(f"d/{index}", b""), range(count)))
@@ -175,7 +175,7 @@ def test_more_is_deleted_than_fits_one_request(store: Store) -> None:
     assert store.list() == []
 
 
-def test_a_move_can_be_repeated(store: Store) -> None:
+def test_move_is_idempotent(store: Store) -> None:
     store.put_new("staged/x", b"rows")
     for _ in range(3):
         store.move_new("staged/x", "final/part/x")
@@ -184,30 +184,30 @@ def test_a_move_can_be_repeated(store: Store) -> None:
     assert store.get("final/part/x") == b"rows"
 
 
-def test_a_move_that_died_half_way_is_finished(store: Store) -> None:
+def test_move_finishes_interrupted_move(store: Store) -> None:
     store.put_new("staged/x", b"rows")
     store.put_new("final/x", b"rows")
     store.move_new("staged/x", "final/x")
     assert names(store) == ["final/x"]
 
 
-def test_a_move_never_replaces_something_else(store: Store) -> None:
+def test_move_never_replaces_other_content(store: Store) -> None:
     store.put_new("staged/x", b"rows")
     store.put_new("final/x", b"other rows")
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         store.move_new("staged/x", "final/x")
     assert store.get("final/x") == b"other rows"
     assert store.get("staged/x") == b"rows"
 
 
-def test_a_move_of_nothing_is_an_error(store: Store) -> None:
-    with pytest.raises(NotThere) as caught:
+def test_move_of_missing_file_raises_not_found(store: Store) -> None:
+    with pytest.raises(NotFound) as caught:
         store.move_new("staged/x", "final/x")
     assert caught.value.uri == store.uri + "/staged/x"
     assert names(store) == []
 
 
-def test_many_movers_do_the_same(store: Store) -> None:
+def test_concurrent_moves_have_one_result(store: Store) -> None:
     for index in range(20):
         store.put_new(f"staged/{index}", b"%d" % index)
 
@@ -221,7 +221,7 @@ def test_many_movers_do_the_same(store: Store) -> None:
     assert store.get("final/7") == b"7"
 
 
-def test_a_writer_gives_the_name_when_it_is_closed(store: Store) -> None:
+def test_file_appears_when_writer_is_closed(store: Store) -> None:
     with store.writer("a/b") as writer:
         assert writer.write(b"one") == 3
         assert writer.write(memoryview(b"two")) == 3
@@ -229,7 +229,7 @@ def test_a_writer_gives_the_name_when_it_is_closed(store: Store) -> None:
         assert names(store) == []
     assert writer.closed
     assert store.get("a/b") == b"onetwo"
-    assert store.asides() == []
+    assert store.list_unfinished() == []
     writer.close()
     writer.abort()
     assert store.get("a/b") == b"onetwo"
@@ -238,17 +238,17 @@ def test_a_writer_gives_the_name_when_it_is_closed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 25])
-def test_a_writer_that_fails_leaves_nothing(store: Store, parts: int) -> None:
+def test_failed_writer_leaves_no_file(store: Store, parts: int) -> None:
     with pytest.raises(KeyError), store.writer("a") as writer:
         for _ in range(parts):
             writer.write(bytes(1 << 20))
         raise KeyError
     assert writer.closed
-    assert store.list() == store.asides() == []
+    assert store.list() == store.list_unfinished() == []
     store.put_new("a", b"1")
 
 
-def test_a_writer_of_much(store: Store) -> None:
+def test_writer_accepts_large_files(store: Store) -> None:
     parts = [bytes([index]) * (3 << 20) for index in range(10)]
     with store.writer("big") as writer:
         for part in parts:
@@ -256,20 +256,20 @@ def test_a_writer_of_much(store: Store) -> None:
     assert store.get("big") == b"".join(parts)
     assert store.size("big") == 30 << 20
     assert store.map("big").to_pybytes() == b"".join(parts)
-    with pytest.raises(AlreadyThere), store.writer("big") as writer:
+    with pytest.raises(AlreadyExists), store.writer("big") as writer:
         for part in parts:
             writer.write(part)
 
 
-def test_a_writer_replaces_nothing(store: Store) -> None:
+def test_writer_rejects_existing_name(store: Store) -> None:
     store.put_new("a", b"old")
-    with pytest.raises(AlreadyThere), store.writer("a") as writer:
+    with pytest.raises(AlreadyExists), store.writer("a") as writer:
         writer.write(b"new")
     assert store.get("a") == b"old"
-    assert store.asides() == []
+    assert store.list_unfinished() == []
 
 
-def test_arrow_writes_through_a_writer(store: Store) -> None:
+def test_arrow_writes_to_writer(store: Store) -> None:
     table = pa.table({"n": list(range(1000)), "s": [str(n) for n in range(1000)]})
     with store.writer("t.parquet") as writer:
         pq.write_table(table, writer)
@@ -279,65 +279,67 @@ def test_arrow_writes_through_a_writer(store: Store) -> None:
     assert pa.ipc.open_file(store.map("t.arrow")).read_all() == table
 
 
-def test_a_map_outlives_its_file(store: Store) -> None:
+def test_map_stays_valid_after_delete(store: Store) -> None:
     store.put_new("a", b"x" * 10_000)
     buffer = store.map("a")
     store.delete(["a"])
     assert buffer.to_pybytes() == b"x" * 10_000
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.map("a")
     store.put_new("a", b"y" * 10_000)
     assert store.map("a").to_pybytes() == b"y" * 10_000
 
 
-def test_a_map_is_made_once(store: Store) -> None:
+def test_map_is_cached(store: Store) -> None:
     store.put_new("a", b"x" * 10_000)
     assert store.map("a").address == store.map("a").address
 
 
-def test_one_of_many_threads_creates(store: Store) -> None:
+def test_exactly_one_thread_creates_a_name(store: Store) -> None:
     def create(number: int) -> bool:
         try:
             store.put_new("manifest", b"%d" % number)
-        except AlreadyThere:
+        except AlreadyExists:
             return False
         return True
 
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
-            won = [number for number, mine in enumerate(pool.map(create, range(8))) if mine]
-        assert len(won) == 1
-        assert store.get("manifest") == b"%d" % won[0]
+            creators = [
+                number for number, created in enumerate(pool.map(create, range(8))) if created
+            ]
+        assert len(creators) == 1
+        assert store.get("manifest") == b"%d" % creators[0]
         store.delete(["manifest"])
-    assert store.asides() == []
+    assert store.list_unfinished() == []
 
 
-def test_a_store_can_be_trusted(store: Store) -> None:
-    probe(store)
-    assert store.list() == store.asides() == []
+def test_accepts_store_with_conditional_writes(store: Store) -> None:
+    require_conditional_writes(store)
+    assert store.list() == store.list_unfinished() == []
 
 
-def test_a_place_that_replaces_cannot_be_trusted(store: Store) -> None:
-    class Replacing:
+def test_rejects_store_without_conditional_writes(store: Store) -> None:
+    class UnconditionalStore:
         uri = store.uri
         put_new = staticmethod(store.put)
         delete = staticmethod(store.delete)
 
-    with pytest.raises(StorageError, match="replaces what is already there"):
-        probe(Replacing())  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="replaces existing objects"):
+        require_conditional_writes(UnconditionalStore())  # type: ignore[arg-type]
 
 
-def test_the_same_place_is_opened_once(local: Store) -> None:
+def test_same_uri_returns_same_store(local: Store) -> None:
     assert open_store(local.uri) is open_store(str(local.local_path("a").parent) + "/")
 
 
-def test_the_end_of_a_file_is_read_without_the_rest(store: Store) -> None:
+def test_ranged_file_reads_parquet(store: Store) -> None:
     rows = pa.table({"a": range(50_000)})
     with store.writer("a.parquet") as out:
         pq.write_table(rows, out, row_group_size=10_000)
     file = RangedFile(store, "a.parquet", store.size("a.parquet"))
-    found = pq.ParquetFile(pa.PythonFile(file, "r"))
-    assert (found.metadata.num_rows, found.metadata.num_row_groups) == (50_000, 5)
-    assert found.read_row_group(4).column("a").to_pylist() == list(range(40_000, 50_000))
+    parquet = pq.ParquetFile(pa.PythonFile(file, "r"))
+    assert (parquet.metadata.num_rows, parquet.metadata.num_row_groups) == (50_000, 5)
+    assert parquet.read_row_group(4).column("a").to_pylist() == list(range(40_000, 50_000))
     assert file.seek(-4, os.SEEK_END) == file.tell() == store.size("a.parquet") - 4
     assert (file.read(), file.read(1)) == (b"PAR1", b"")

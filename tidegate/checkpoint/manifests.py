@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.errors import DataDirectoryError
-from tidegate.storage import AlreadyThere, NotThere
+from tidegate.storage import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from tidegate.storage import Store
@@ -122,7 +122,7 @@ class Manifests:
                 return NewestManifest(manifest, tuple(skipped))
             except DamagedManifest as error:
                 skipped.append(Skipped(name, str(error)))
-            except NotThere:
+            except NotFound:
                 continue
         if skipped:
             raise self._unusable(skipped)
@@ -145,7 +145,7 @@ class Manifests:
         for name in reversed(self.names()):
             try:
                 found.append(self.load(name))
-            except (DamagedManifest, NotThere):
+            except (DamagedManifest, NotFound):
                 continue
         return found
 
@@ -154,7 +154,7 @@ class Manifests:
         for name in reversed(self.names()):
             try:
                 return self.load(name)
-            except (DamagedManifest, NotThere):
+            except (DamagedManifest, NotFound):
                 continue
         return None
 
@@ -190,7 +190,7 @@ class Manifests:
         data = manifest.to_bytes()
         try:
             self.store.put_new(name, data)
-        except AlreadyThere:
+        except AlreadyExists:
             if again and self.store.get(name) == data:
                 return
             raise DataDirectoryError(

@@ -17,7 +17,7 @@ from tidegate.cli import data, report
 from tidegate.cli.screen import open_screen
 from tidegate.errors import RunError, TidegateError, did_you_mean
 from tidegate.runtime.directory import DataDirectory
-from tidegate.storage import NotThere
+from tidegate.storage import NotFound
 
 
 def checkpoints(path: str, as_json: bool) -> int:
@@ -105,7 +105,7 @@ def _damaged(found: dict[str, Manifests]) -> list[TidegateError]:
             except DamagedManifest as error:
                 message = f"{name} of the pipeline {pipeline} cannot be used: {error}"
                 problems.append(RunError("TG-605", message))
-            except NotThere:
+            except NotFound:
                 # It has expired meanwhile.
                 continue
     return problems

@@ -370,4 +370,4 @@ def sweep_staged(store: Store, folder: str, committed: CommittedState) -> None:
         last = committed.last.stamp
         names = [item.name for item in store.list(folder)]
         over = [name for name in names if name.rpartition("/")[2][: len(last)] <= last]
-    store.delete([*over, *(item.name for item in store.asides(folder))])
+    store.delete([*over, *(item.name for item in store.list_unfinished(folder))])

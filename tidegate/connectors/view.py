@@ -18,7 +18,7 @@ from tidegate.connectors.base import (
 )
 from tidegate.connectors.changelog import folded
 from tidegate.errors import RunError
-from tidegate.storage import NotThere, Store, open_store
+from tidegate.storage import NotFound, Store, open_store
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def store_shape(store: Store, shape: Shape) -> None:
 def stored_shape(store: Store) -> Shape | None:
     try:
         return Shape.of_json(json.loads(store.get(_ABOUT)))
-    except NotThere:
+    except NotFound:
         return None
 
 

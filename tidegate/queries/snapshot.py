@@ -25,7 +25,7 @@ from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
 from tidegate.runtime.reconciliation import shape_of
-from tidegate.storage import NotThere, Store
+from tidegate.storage import NotFound, Store
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def store_readable(directory: DataDirectory, found: Mapping[str, Readable]) -> N
     data = json.dumps(content, indent=1).encode()
     try:
         known = directory.store.get(_FILE)
-    except NotThere:
+    except NotFound:
         known = b""
     if known != data:
         directory.store.put(_FILE, data, durable=False)
@@ -111,7 +111,7 @@ def stored_readable(directory: DataDirectory) -> dict[str, Readable]:
     """What can be queried in a data directory that another process may be using."""
     try:
         content: list[dict[str, Any]] = json.loads(directory.store.get(_FILE))
-    except NotThere:
+    except NotFound:
         return {}
     return {
         item.pop("as"): Readable(**{**item, "shape": Shape.of_json(item["shape"])})
@@ -169,7 +169,7 @@ def _of_pipeline(
             epoch = _as_of(directory, manifest, wanted, patient=attempt < _PATIENCE)
             tables = {item.name: _table(directory, manifest, epoch, item) for item in wanted}
             return tables, epoch
-        except (_Moved, NotThere):
+        except (_Moved, NotFound):
             time.sleep(_PAUSE_SECONDS)
     raise RunError(
         "TG-801",

@@ -71,7 +71,7 @@ class StateFiles:
         most = f"{STATE}/{last.stamp}"
         names = [item.name for item in self.store.list(STATE)]
         dead = [name for name in names if name not in needed and name[: len(most)] <= most]
-        return [*dead, *(item.name for item in self.store.asides(STATE))]
+        return [*dead, *(item.name for item in self.store.list_unfinished(STATE))]
 
     def _dead_names(self) -> list[str]:
         """Names of files read that have been merged into others, or were never decided."""
@@ -244,5 +244,5 @@ class _Pipeline:
         most = f"{STATE}/{last.stamp}"
         state = [i for i in self.store.list(STATE) if i.name[: len(most)] <= most]
         names = [i for i in self.store.list(OFFSETS) if is_chunk(i.name)]
-        half = [*self.store.asides(STATE), *self.store.asides(OFFSETS)]
+        half = [*self.store.list_unfinished(STATE), *self.store.list_unfinished(OFFSETS)]
         return [(i.name, i.size) for i in [*state, *names, *half] if i.name not in needed]

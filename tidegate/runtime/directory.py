@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from tidegate.catalog.catalog import LOCK, SPARK_LOG, unsafe
 from tidegate.errors import DataDirectoryError, TidegateError
-from tidegate.storage import AlreadyThere, NotThere, StorageError, Store, open_store, probe, uri
+from tidegate.storage import AlreadyExists, NotFound, StorageError, Store, open_store, require_conditional_writes, uri
 
 # ---- One process at a time on a data directory: a lock of the disk, or a lease on an object store.
 
@@ -98,7 +98,7 @@ class Lease:
         self._number = number + 1
         try:
             self.store.put_new(_name(self._number), self._content())
-        except AlreadyThere:
+        except AlreadyExists:
             raise _in_use(self.shown, "a process that has just started") from None
         self.store.delete([_name(number)])
         self._over.clear()
@@ -146,7 +146,7 @@ class Lease:
         number = max(numbers)
         try:
             found = json.loads(self.store.get(_name(number)))
-        except (NotThere, ValueError):
+        except (NotFound, ValueError):
             return number, None
         return number, None if found.get("released") else found
 
@@ -316,10 +316,10 @@ class DataDirectory:
         """What another version wrote is not read, and not written over."""
         try:
             found = self.store.get(_FORMAT_FILE).decode().strip()
-        except NotThere:
+        except NotFound:
             found = "of an earlier version" if self._is_used() else str(FORMAT)
             if not self.store.local and found == str(FORMAT):
-                probe(self.store)
+                require_conditional_writes(self.store)
         if found != str(FORMAT):
             raise DataDirectoryError(
                 "TG-601",

@@ -13,7 +13,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import SideStream
 from tidegate.errors import SECRET
 from tidegate.runtime.directory import DataDirectory
-from tidegate.storage import NotThere
+from tidegate.storage import NotFound
 
 _FILE = "_declared.json"
 
@@ -39,7 +39,7 @@ def save_declarations(directory: DataDirectory, catalog: Catalog) -> None:
     data = json.dumps({"declared": kept, "secret": secret}, indent=1).encode()
     try:
         known = directory.store.get(_FILE)
-    except NotThere:
+    except NotFound:
         known = b""
     if data != known and (kept or known):
         directory.store.put(_FILE, data, durable=False)
@@ -65,7 +65,7 @@ def load_declarations(directory: DataDirectory) -> SavedDeclarations:
     """What was declared last."""
     try:
         stored = json.loads(directory.store.get(_FILE))
-    except NotThere:
+    except NotFound:
         return SavedDeclarations()
     scripts: dict[str | None, list[str]] = {}
     for item in stored["declared"]:

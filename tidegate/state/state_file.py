@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidegate.errors import DataDirectoryError
-from tidegate.storage import NotThere
+from tidegate.storage import NotFound
 
 _ALIGNMENT = 64
 _PADDING = bytes(_ALIGNMENT)
@@ -117,7 +117,7 @@ def _checked(read: Read, file: str, place: tuple[int, int, int], what: str) -> m
     offset, length, checksum = place
     try:
         data = read(file)[offset : offset + length]
-    except NotThere:
+    except NotFound:
         raise unreadable(what, f"the file {file} is not there") from None
     key = (file, offset, checksum)
     if key not in _whole:

@@ -1,38 +1,40 @@
-"""One way to bytes: local disks and object stores. Nothing else in the project opens a stored file.
+"""Files on local disks and in object stores. Other packages access stored files only through it.
 
-`uris` turns what people write into a URI with a scheme, `store` is the protocol of a store and what
-its items are, `local` a store on a disk of this machine, `objects` one on an object store (on
-obstore; `clients` opens them, `fetched` keeps what came from there, `ranged` reads parts of one),
-`maps` reads whole immutable files without copying them, `failure` is the one error of all this.
-What is created is created once and whole: written aside, synced, then given its name; the one place
-where a disk is asked to keep something is `disk`, which tests replace by one that loses power.
-Tasks of Spark import this package, so it loads Arrow and obstore only when they are needed. Imports
-only errors.
+`store` defines the contract (`Store`, `Writer`, `StorageError`) and `open_store`; start reading
+there. `local` implements it on a disk of this machine, `objects` on S3, Google Cloud Storage and
+Azure (with obstore), and `cache` keeps downloaded objects as local files that can be mapped. `uris`
+normalizes locations that users write.
+
+Files are immutable and appear complete: a writer writes a temporary file, syncs it and gives it its
+name. `local.Disk` is the only code that changes a disk, so that tests can replace it with one that
+loses power. Spark tasks import this package, therefore it loads Arrow and obstore only on first
+use. It imports `errors` and nothing else of Tidegate.
 """
 
-from tidegate.storage.opening import open_store, probe
 from tidegate.storage.store import (
-    AlreadyThere,
-    Item,
-    Items,
-    NotThere,
+    AlreadyExists,
+    NotFound,
     RangedFile,
     StorageError,
     Store,
+    StoredFile,
+    StoredFiles,
     Writer,
+    open_store,
+    require_conditional_writes,
 )
 from tidegate.storage.uris import uri
 
 __all__ = [
-    "AlreadyThere",
-    "Item",
-    "Items",
-    "NotThere",
+    "AlreadyExists",
+    "NotFound",
     "RangedFile",
     "StorageError",
     "Store",
+    "StoredFile",
+    "StoredFiles",
     "Writer",
     "open_store",
-    "probe",
+    "require_conditional_writes",
     "uri",
 ]

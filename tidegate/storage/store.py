@@ -1,27 +1,29 @@
-"""What a store is: a folder on a disk, or the part of a bucket below a prefix."""
+"""The contract of a store: a folder on a disk, or the objects of a bucket below a prefix."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tidegate.errors import TidegateError
+from tidegate.storage import uris
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ---- What can go wrong with stored bytes: one error that says where, why and whether to try again.
+# ---- Errors
 
-# What passes by itself: a server that is away or busy, too many files open at the moment.
-_PASSING = {
+# Transient errors: a server that is down or busy, too many open files.
+_TRANSIENT = {
     errno.EAGAIN,
     errno.EBUSY,
     errno.ECONNREFUSED,
@@ -36,17 +38,17 @@ _PASSING = {
     errno.ETIMEDOUT,
 }
 _HINTS = {
-    errno.ENOSPC: "make room on that disk, or put the data elsewhere.",
-    errno.EDQUOT: "make room on that disk, or put the data elsewhere.",
-    errno.EROFS: "this place is read-only; choose one that can be written.",
-    errno.EACCES: "give the user that runs this the right to read and write there.",
-    errno.EPERM: "give the user that runs this the right to read and write there.",
-    errno.EXDEV: "both places must be on one file system.",
+    errno.ENOSPC: "free space on this disk, or use another location.",
+    errno.EDQUOT: "free space on this disk, or use another location.",
+    errno.EROFS: "this location is read-only; choose a writable one.",
+    errno.EACCES: "grant the user that runs this process read and write permission.",
+    errno.EPERM: "grant the user that runs this process read and write permission.",
+    errno.EXDEV: "both locations must be on the same file system.",
 }
 
 
 class StorageError(TidegateError):
-    """Stored bytes cannot be read or written; `retryable` says whether waiting may help."""
+    """A store cannot be read or written; `retryable` is True if a retry may succeed."""
 
     def __init__(
         self, uri: str, reason: str, *, retryable: bool = False, hint: str | None = None
@@ -58,65 +60,67 @@ class StorageError(TidegateError):
         self.retryable = retryable
 
 
-class AlreadyThere(StorageError):
-    """Something of that name exists, and was to be created."""
+class AlreadyExists(StorageError):
+    """A file that was to be created exists."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__(uri, "is already there")
+        super().__init__(uri, "already exists")
 
 
-class NotThere(StorageError):
-    """Nothing of that name exists."""
+class NotFound(StorageError):
+    """A file does not exist."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__(uri, "is not there")
+        super().__init__(uri, "does not exist")
 
 
-def of_os_error(error: OSError, uri: str, what: str) -> StorageError:
-    """The error of the operating system as ours."""
+def _from_os_error(error: OSError, uri: str, action: str) -> StorageError:
     number = error.errno or 0
-    reason = f"{what}: {error.strerror or error}"
-    return StorageError(uri, reason, retryable=number in _PASSING, hint=_HINTS.get(number))
+    reason = f"{action}: {error.strerror or error}"
+    return StorageError(uri, reason, retryable=number in _TRANSIENT, hint=_HINTS.get(number))
 
 
 @contextmanager
-def reading(uri: str) -> Iterator[None]:
-    """Errors while something is read; a folder is not something that can be read."""
+def translate_read_errors(uri: str) -> Iterator[None]:
+    """Raise errors of the operating system as `StorageError`; a folder is `NotFound`."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise NotThere(uri) from None
+        raise NotFound(uri) from None
     except OSError as error:
-        raise of_os_error(error, uri, "cannot be read") from error
+        raise _from_os_error(error, uri, "cannot be read") from error
 
 
 @contextmanager
-def changing(uri: str, what: str = "cannot be written") -> Iterator[None]:
-    """Errors while something is written, moved or deleted."""
+def translate_write_errors(uri: str, action: str = "cannot be written") -> Iterator[None]:
+    """Raise errors of the operating system as `StorageError`; `action` is what failed."""
     try:
         yield
     except OSError as error:
-        raise of_os_error(error, uri, what) from error
+        raise _from_os_error(error, uri, action) from error
+
+
+# ---- The contract
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One stored file."""
+class StoredFile:
+    """An entry of a listing; the name is relative to the store."""
 
     name: str
     size: int
     modified_us: int
 
 
-# Stores have a method called list, so the type needs another name in them.
-Items: TypeAlias = list[Item]
+# `Store` has a method `list`, which hides the type in annotations of the class body.
+StoredFiles: TypeAlias = list[StoredFile]
 
 
 class Writer(Protocol):
-    """A file in the making: it has its name, whole and durable, once it is closed, or never.
+    """A file that is being written. It becomes visible when it is closed, complete and durable.
 
-    Leaving the `with` block closes it, leaving it by an exception aborts it. It is enough of a file
-    for Arrow's writers.
+    Leaving the `with` block closes the writer; leaving it by an exception aborts it. The interface
+    is the part of a Python file that Arrow's writers need.
     """
 
     @property
@@ -137,10 +141,10 @@ class Writer(Protocol):
 
 
 class Store(Protocol):
-    """Named, immutable bytes below one URI.
+    """Immutable files below one URI.
 
-    Names are relative, with `/` between their parts, and without empty, `.` or `..` parts. The
-    name of a folder may be empty: the store itself. What cannot be done raises a `StorageError`.
+    Names are relative, with `/` as the separator, and without empty, `.` or `..` parts. A folder
+    name may be empty, which means the store itself. All methods raise `StorageError`.
     """
 
     @property
@@ -150,84 +154,88 @@ class Store(Protocol):
     def local(self) -> bool: ...
 
     def child(self, name: str) -> Store:
-        """The store below a folder of this one."""
+        """Return the store of a folder of this store."""
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Create it, whole and durable, or raise `AlreadyThere`: of many that try, one succeeds.
+        """Create a file, complete and durable, or raise `AlreadyExists`.
 
-        After an error that is not `AlreadyThere` nobody knows whether it was created. Whoever
-        tries again and then finds it already there has to read it, to see whose it is.
+        If several processes create the same name, exactly one succeeds. After any other error the
+        file may or may not have been created. A caller that retries and gets `AlreadyExists` must
+        read the file to find out who created it.
         """
 
     def put(self, name: str, data: bytes, durable: bool = True) -> None:
-        """Create or replace it, whole: readers see the old or the new. What is not `durable` may be
-        gone after a loss of power."""
+        """Create or replace a file. Readers see the old or the new content, never a mixture.
+
+        A file that is not `durable` may be lost in a power failure.
+        """
 
     def get(self, name: str) -> bytes:
-        """All of it, or `NotThere`."""
+        """Return the content of a file, or raise `NotFound`."""
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """A part of it; less than asked for where it ends before."""
+        """Return `length` bytes from `start`, or fewer at the end of the file."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is something to get; a folder is nothing."""
+        """Return whether a file of this name exists. Folders do not count."""
 
     def size(self, name: str) -> int:
-        """Its bytes, or `NotThere`."""
+        """Return the size of a file in bytes, or raise `NotFound`."""
 
-    def list(self, folder: str = "") -> Items:
-        """Everything below a folder, at any depth, by name; nothing if there is no such folder."""
+    def list(self, folder: str = "") -> StoredFiles:
+        """List the files below a folder, at any depth, by name; a missing folder is empty."""
 
-    def asides(self, folder: str = "") -> Items:
-        """What was written half, by writers that are at it or that died; `delete` removes them."""
+    def list_unfinished(self, folder: str = "") -> StoredFiles:
+        """List temporary files of writers that are still open or died; `delete` removes them."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove them; those that are gone are fine. A loss of power may bring them back."""
+        """Delete files; missing ones are ignored. A power failure may bring deleted files back."""
 
     def delete_all(self, folder: str) -> None:
-        """Remove everything below a folder, what was written half included."""
+        """Delete everything below a folder, including unfinished files."""
 
-    def move_new(self, source: str, goal: str) -> None:
-        """Give a file its final name, any number of times with the same result.
+    def move_new(self, source: str, target: str) -> None:
+        """Rename a file to a name that does not exist yet. Idempotent.
 
-        It is done if the goal is there: what is left of the source is removed. A goal of another
-        size is somebody else's, and raises `AlreadyThere`. Durable after `sync` of its folder.
+        If the target exists with the same size, the move has been done before and the source is
+        removed if it is still there. A target of another size raises `AlreadyExists`. The move is
+        durable after `sync` of the target's folder.
         """
 
     def sync(self, folders: Iterable[str]) -> None:
-        """Make durable what was moved into these folders."""
+        """Make the files durable that were moved into these folders."""
 
     def sync_files(self, names: Iterable[str]) -> None:
-        """Make files durable that somebody else has written here, with their names."""
+        """Make files and their names durable that were not written through this store."""
 
     def writer(self, name: str) -> Writer:
-        """A writer of a file that must not exist yet."""
+        """Open a writer for a new file."""
 
     def map(self, name: str) -> pa.Buffer:
-        """All of it as a buffer that is not copied; the file must not change any more."""
+        """Return the content of a file as a memory map; the file must not change afterwards."""
 
     def local_path(self, name: str = "") -> Path:
-        """Its path on this machine; only local stores have one."""
+        """Return the path on this machine. Only for local stores."""
 
     def spark_uri(self, name: str = "") -> str:
-        """Its URI as Spark has to see it."""
+        """Return the URI in the form that Spark needs."""
 
 
-def checked(name: str) -> str:
-    """The name of a file, or a mistake of the caller."""
+def valid_name(name: str) -> str:
+    """Return the name of a file, or raise `ValueError` if it could leave the store."""
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"not a name in a store: {name!r}")
+        raise ValueError(f"not a valid file name: {name!r}")
     return name
 
 
-def is_moved(store: Store, source: str, goal: str) -> bool:
-    """Whether the goal of a move is there; then nothing is left of its source."""
-    there, left = _size(store, goal), _size(store, source)
-    if there is None:
+def is_moved(store: Store, source: str, target: str) -> bool:
+    """Return whether the target of a move exists; if so, remove what is left of the source."""
+    target_size, source_size = _size(store, target), _size(store, source)
+    if target_size is None:
         return False
-    if left is not None and left != there:
-        raise AlreadyThere(f"{store.uri}/{goal}")
-    if left is not None:
+    if source_size is not None and source_size != target_size:
+        raise AlreadyExists(f"{store.uri}/{target}")
+    if source_size is not None:
         store.delete([source])
     return True
 
@@ -235,19 +243,60 @@ def is_moved(store: Store, source: str, goal: str) -> bool:
 def _size(store: Store, name: str) -> int | None:
     try:
         return store.size(name)
-    except NotThere:
+    except NotFound:
         return None
 
 
-# ---- A stored file that is read in parts: whoever needs its end alone does not fetch the rest.
+# ---- Opening a store
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+
+def open_store(uri: str, options: Mapping[str, str] = NO_OPTIONS) -> Store:
+    """Return the store at a URI without reading or creating anything.
+
+    The same URI and options return the same object.
+    """
+    return _cached_store(uris.uri(uri), tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=256)
+def _cached_store(uri: str, options: tuple[tuple[str, str], ...]) -> Store:
+    if uri.startswith("file:"):
+        from tidegate.storage.local import LocalStore
+
+        return LocalStore(uri)
+    from tidegate.storage.objects import ObjectStore, open_client
+
+    return ObjectStore(uri, open_client(uri, dict(options)))
+
+
+def require_conditional_writes(store: Store) -> None:
+    """Raise `StorageError` unless the store is writable and creates each name only once.
+
+    Some S3-compatible servers ignore the condition of a write and replace the existing object.
+    """
+    name = f"probe-{os.getpid()}-{os.urandom(8).hex()}"
+    store.put_new(name, b"1")
+    try:
+        store.put_new(name, b"2")
+    except AlreadyExists:
+        return
+    finally:
+        store.delete([name])
+    raise StorageError(
+        store.uri,
+        "replaces existing objects (it ignores If-None-Match)",
+        hint="use a store that supports conditional writes.",
+    )
 
 
 class RangedFile(io.RawIOBase):
-    """Reads by ranges, as its reader asks for them."""
+    """A read-only file that fetches only the byte ranges that its reader asks for."""
 
     def __init__(self, store: Store, name: str, size: int) -> None:
         self._store, self._name, self._size = store, name, size
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -256,15 +305,16 @@ class RangedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        length = self._size - self._at if size < 0 else min(size, self._size - self._at)
-        data = self._store.get_range(self._name, self._at, length) if length > 0 else b""
-        self._at += len(data)
+        remaining = self._size - self._position
+        length = remaining if size < 0 else min(size, remaining)
+        data = self._store.get_range(self._name, self._position, length) if length > 0 else b""
+        self._position += len(data)
         return data

@@ -1,7 +1,7 @@
-"""What people write for a place (a path, `~`, a URI) as one URI with a scheme.
+"""Locations as users write them (a path, `~`, a URI), normalized to a URI with a scheme.
 
-A `file:` URI is percent-encoded, as the standard has it. The URI of an object store is taken as
-it is written, because that is what every tool for object stores does with keys.
+A `file:` URI is percent-encoded, as the standard requires. The URI of an object store is kept as
+written, because tools for object stores do not encode keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from tidegate.errors import RunError, did_you_mean
 
-# Each scheme with the name that it has here.
+# Accepted schemes and the scheme that each is normalized to.
 SCHEMES = {
     "file": "file",
     "s3": "s3",
@@ -26,55 +26,57 @@ SCHEMES = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
-def uri(place: str | os.PathLike[str], folder: str = "") -> str:
-    """The place as an absolute URI without a slash at its end; the same place, the same text.
+def uri(location: str | os.PathLike[str], folder: str = "") -> str:
+    """Return a location as an absolute URI without a trailing slash.
 
-    A relative path is one below `folder`, or below the current directory.
+    The result is canonical: equal locations have equal URIs. A relative path is resolved against
+    `folder`, by default the current directory.
     """
-    text = os.fspath(place)
+    text = os.fspath(location)
     if not text or "\0" in text:
-        raise _rejected(text, "is no path", "write a path, or a URI such as s3://bucket/folder.")
+        hint = "write a path, or a URI such as s3://bucket/folder."
+        raise _rejected(text, "is not a valid path", hint)
     match = _SCHEME.match(text)
     if match is None and not text.startswith("file:"):
-        return of_path(os.path.join(folder, os.path.expanduser(text)))
+        return from_path(os.path.join(folder, os.path.expanduser(text)))
     scheme = SCHEMES.get(text.partition(":")[0].lower())
     if scheme is None:
         raise _unknown_scheme(text)
     if scheme == "file":
-        return of_path(_decoded(_file_path(text)))
+        return from_path(_decoded(_file_path(text)))
     return _object_uri(scheme, text)
 
 
-def of_path(path: str) -> str:
-    """A path of this machine as a URI."""
-    # Without links in between a/../b is b; with them only the file system knows.
+def from_path(path: str) -> str:
+    """Convert a path of this machine to a `file:` URI."""
+    # Without symbolic links a/../b is b; with links only the file system can resolve it.
     parts = path.split("/")
     absolute = os.path.realpath(path) if ".." in parts else os.path.abspath(path)
     return "file:///" + quote_from_bytes(os.fsencode(absolute.lstrip("/")), safe="/~=,:@+")
 
 
-def path_of(file_uri: str) -> str:
-    """The path of a `file:` URI that `uri` gave."""
-    assert file_uri.startswith("file:///"), f"not a URI of a file: {file_uri}"
+def to_path(file_uri: str) -> str:
+    """Convert a `file:` URI that `uri` returned to a path."""
+    assert file_uri.startswith("file:///"), f"{file_uri} is not a file: URI"
     return _decoded(file_uri.removeprefix("file://"))
 
 
 def bucket_and_key(object_uri: str) -> tuple[str, str]:
-    """The authority (bucket, container@account) and the key below it."""
+    """Split the URI of an object store into its authority (bucket, container@account) and key."""
     authority, _, key = object_uri.partition("://")[2].partition("/")
     return authority, key
 
 
-def for_spark(place: str) -> str:
-    """The place as Hadoop reads it: its name for the scheme, and nothing percent-encoded.
+def to_spark_uri(location: str) -> str:
+    """Convert a URI to the form that Hadoop reads: its scheme (s3a), without percent-encoding.
 
-    A reader that takes patterns ([1], {a,b}, *) must escape them itself.
+    Callers that pass it to a reader of glob patterns must escape `[`, `{` and `*`.
     """
-    if place.startswith("file:"):
-        return "file://" + path_of(place)
-    if place.startswith("s3://"):
-        return "s3a" + place.removeprefix("s3")
-    return place
+    if location.startswith("file:"):
+        return "file://" + to_path(location)
+    if location.startswith("s3://"):
+        return "s3a" + location.removeprefix("s3")
+    return location
 
 
 def _decoded(text: str) -> str:
@@ -82,7 +84,7 @@ def _decoded(text: str) -> str:
 
 
 def _file_path(text: str) -> str:
-    """The path of a `file:` URI as it is written, still encoded."""
+    """Return the path of a `file:` URI as written, still percent-encoded."""
     rest = text.partition(":")[2]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
@@ -102,23 +104,24 @@ def _object_uri(scheme: str, text: str) -> str:
         raise _rejected(text, "names no bucket", f"write {scheme}://bucket/folder.")
     if ":" in authority or ("@" in authority and scheme != "abfss"):
         hint = "give credentials as options or in the environment, not in the URI."
-        raise RunError("TG-504", f"a URI of {scheme} has a user or a port in it", hint=hint)
+        raise RunError("TG-530", f"a URI of {scheme} has a user or a port in it", hint=hint)
     key = key.rstrip("/")
     if key and any(part in ("", ".", "..") for part in key.split("/")):
         hint = "keys with //, /./ or /../ in them cannot be used."
-        raise _rejected(text, "is no place in a bucket", hint)
+        raise _rejected(text, "is not a valid object key", hint)
     return f"{scheme}://{authority}/{key}" if key else f"{scheme}://{authority}"
 
 
-def _rejected(text: str, why: str, hint: str) -> RunError:
-    return RunError("TG-504", f"{text!r} {why}", hint=hint)
+def _rejected(text: str, reason: str, hint: str) -> RunError:
+    return RunError("TG-530", f"{text!r} {reason}", hint=hint)
 
 
 def _unknown_scheme(text: str) -> RunError:
     scheme = text.partition(":")[0]
-    known = did_you_mean(scheme, SCHEMES, "schemes")
+    suggestion = did_you_mean(scheme, SCHEMES, "schemes")
     return RunError(
-        "TG-504",
+        "TG-530",
         f"{scheme}: is not a scheme that Tidegate can read or write",
-        hint=f"a local path needs no scheme (begin it with ./ if it has a colon); {known}",
+        hint="a local path needs no scheme (start it with ./ if it contains a colon); "
+        f"{suggestion}",
     )

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.storage.lossy_disk import LossyDisk
+from tests.support.lossy_disk import LossyDisk
 from tidegate.storage import local as disk
 
-disk.use(LossyDisk(Path(os.environ["TIDEGATE_JOURNAL"])))
+disk.use_disk(LossyDisk(Path(os.environ["TIDEGATE_JOURNAL"])))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.connectors.base import EpochId
 from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
 from tidegate.storage import open_store
-from tidegate.storage.uris import path_of
+from tidegate.storage.uris import to_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,7 +150,7 @@ class Table:
 
 def _location(place: str) -> str:
     """Where a table is, for deltalake, which has the keys of a store from the environment."""
-    return path_of(place) if place.startswith("file:") else place
+    return to_path(place) if place.startswith("file:") else place
 
 
 def open_table(place: str, version: int | None = None) -> Table | None:

@@ -49,7 +49,7 @@ from tidegate.connectors.delta.table_tasks import DeltaWriterFactory
 from tidegate.connectors.files.writer import NULL_FOLDER, FilesWriterFactory
 from tidegate.errors import RunError, SystemAway, TidegateError
 from tidegate.physical.typed import arrow_type
-from tidegate.storage import NotThere, open_store, uri
+from tidegate.storage import NotFound, open_store, uri
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ class DeltaSink:
                 )
         except driver().exceptions.CommitFailedError:
             return False
-        except NotThere:
+        except NotFound:
             # Whoever was faster has also removed what was staged.
             self.table.look_again()
             if not self._has(epoch):

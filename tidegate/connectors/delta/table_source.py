@@ -28,7 +28,7 @@ from tidegate.connectors.delta.table import (
 from tidegate.connectors.delta.table_tasks import DeltaReader
 from tidegate.errors import RunError, TidegateError
 from tidegate.physical.typed import arrow_type
-from tidegate.storage import NotThere, open_store, uri
+from tidegate.storage import NotFound, open_store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,7 +154,7 @@ class DeltaSource:
         """What a version adds to the table."""
         try:
             entry = self.store.get(f"{LOG}/{version:020d}.json")
-        except NotThere:
+        except NotFound:
             raise RunError(
                 "TG-504",
                 f"{self.who}: the log of {self.options['path']} no longer has version {version}, "

@@ -15,7 +15,7 @@ from tidegate.columns import OP, RECORD_FILE, RECORD_LINE
 from tidegate.connectors.files.writer import FilesWriter, FilesWriterFactory
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
-from tidegate.storage import NotThere, Store, open_store
+from tidegate.storage import NotFound, Store, open_store
 
 _BATCH_ROWS = 100_000
 # Files of an old Spark, with times in a calendar that only Spark knows.
@@ -60,7 +60,7 @@ class DeltaReader:
     def _opened(self, store: Store, path: str) -> pq.ParquetFile:
         try:
             data = pa.BufferReader(store.map(path))
-        except NotThere:
+        except NotFound:
             raise RunError(
                 "TG-504",
                 f"{self.who}: the file {path} was removed before it was read, by VACUUM perhaps",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.connectors.files.listing import Held, held, merged_name
 from tidegate.connectors.files.writer import Content
-from tidegate.storage import AlreadyThere, NotThere, StorageError
+from tidegate.storage import AlreadyExists, NotFound, StorageError
 
 if TYPE_CHECKING:
     from tidegate.storage import Store
@@ -98,7 +98,7 @@ class Compaction:
             self._finish()
         self.store.delete(self._record_name(n) for n in records if n != self.number)
         folder = f"{self.aside}/{_ASIDE}"
-        left = [*self.store.list(folder), *self.store.asides(folder)]
+        left = [*self.store.list(folder), *self.store.list_unfinished(folder)]
         self.store.delete(item.name for item in left)
 
     def _records(self) -> list[int]:
@@ -172,7 +172,7 @@ class Compaction:
         if file.rows is None:
             try:
                 file.rows = content.count(self.store, file.path)
-            except NotThere:
+            except NotFound:
                 # Somebody else has removed it, which is noticed when it is merged.
                 return 0
         return file.rows
@@ -185,7 +185,7 @@ class Compaction:
         try:
             with self.store.writer(f"{self.aside}/{_ASIDE}/{aside}") as out:
                 rows = content.merge(self.store, paths, out)
-        except NotThere:
+        except NotFound:
             # The directory is its owner's: what somebody has removed stays removed.
             self.files = None
             return
@@ -202,7 +202,7 @@ class Compaction:
         content = json.dumps(asdict(merge), indent=1).encode()
         try:
             self.store.put_new(self._record_name(number), content)
-        except AlreadyThere:
+        except AlreadyExists:
             return False
         # The newest record is never deleted, so a number that was used before has newer ones.
         if max(self._records()) != number:
@@ -225,7 +225,7 @@ class Compaction:
         if self.store.exists(merge.goal) or self.store.exists(aside):
             self.store.move_new(aside, merge.goal)
             if self.store.size(merge.goal) != merge.size:
-                raise AlreadyThere(f"{self.store.uri}/{merge.goal}")
+                raise AlreadyExists(f"{self.store.uri}/{merge.goal}")
             self.store.delete(merge.files)
             self.store.sync([merge.folder])
         self.pending = None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.storage import Item, Store
+from tidegate.storage import StoredFile, Store
 
 # ---- Names of files that a files sink has committed: they say which epochs a file holds.
 #
@@ -158,7 +158,7 @@ def is_chunk(name: str) -> bool:
     return name.rpartition("/")[2].startswith(_CHUNK)
 
 
-def new_files(items: Iterable[Item], seen: set[str], glob: str | None) -> list[Item]:
+def new_files(items: Iterable[StoredFile], seen: set[str], glob: str | None) -> list[StoredFile]:
     """What was not read yet, by modification time, then path.
 
     What a sink of ours has merged is read from the merged file only; `read_in_part` tells whether
@@ -172,7 +172,7 @@ def new_files(items: Iterable[Item], seen: set[str], glob: str | None) -> list[I
     return sorted(found, key=lambda item: (item.modified_us, item.name))
 
 
-def read_in_part(found: Iterable[Item], seen: Iterable[str]) -> str | None:
+def read_in_part(found: Iterable[StoredFile], seen: Iterable[str]) -> str | None:
     """A new file into which files were merged that have been read before."""
     for item in found:
         merged = MergedFiles([item.name])

@@ -27,7 +27,7 @@ from tidegate.connectors.formats.lines import TextReader
 from tidegate.connectors.table_lookup import TableLookup
 from tidegate.errors import RunError, did_you_mean
 from tidegate.physical.typed import arrow_type
-from tidegate.storage import Item, open_store, uri
+from tidegate.storage import StoredFile, open_store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ class FileRows:
     def version(self) -> list[tuple[str, int, int]]:
         return [(item.name, item.size, item.modified_us) for item in self._items()]
 
-    def _items(self) -> list[Item]:
+    def _items(self) -> list[StoredFile]:
         return new_files(self.store.list(), set(), self.options["glob"])
 
     def rows(self, spark: SparkSession) -> pa.Table:
@@ -74,7 +74,7 @@ class FileRows:
                     raise self._unreadable(error) from None
                 time.sleep(0.1)
 
-    def _of(self, spark: SparkSession, items: list[Item]) -> pa.Table:
+    def _of(self, spark: SparkSession, items: list[StoredFile]) -> pa.Table:
         columns = [(c.name, str(c.type)) for c in self.table.columns]
         schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
         if not items:
@@ -87,7 +87,7 @@ class FileRows:
         rows = rows.sort_by(order).select([name for name, _ in columns])
         return rows.cast(schema).combine_chunks()
 
-    def _parquet(self, spark: SparkSession, items: list[Item]) -> DataFrame:
+    def _parquet(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
         from tidegate.sql.quoting import quoted
 
         paths = [literally(self.store.spark_uri(item.name)) for item in items]
@@ -105,7 +105,7 @@ class FileRows:
         reader = spark.read.schema(schema).option("basePath", self.store.spark_uri(""))
         return reader.parquet(*paths).selectExpr(*names, *ROW_ARRIVAL)
 
-    def _text(self, spark: SparkSession, items: list[Item]) -> DataFrame:
+    def _text(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
         from tidegate.connectors.formats.spark_text import TextFiles
 
         is_csv = self.options["format"] == "csv"

@@ -31,7 +31,7 @@ from tidegate.storage import StorageError, open_store, uri
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.storage import Item
+    from tidegate.storage import StoredFile
 
 
 # ---- The marker of a files sink: the last epoch that it has, and what its files look like.
@@ -189,7 +189,7 @@ class FilesSink:
         self.store.put(name, b"")
         self.store.delete([name])
 
-    def _markers(self, there: Sequence[Item]) -> dict[str, Marker]:
+    def _markers(self, there: Sequence[StoredFile]) -> dict[str, Marker]:
         """The markers of all sinks of this name that ever wrote here, by how their files begin."""
         found = {}
         for item in there:
@@ -344,7 +344,7 @@ class FilesSink:
         self.last = epoch
 
 
-def _epochs_by_owner(there: Sequence[Item]) -> dict[str, set[EpochId]]:
+def _epochs_by_owner(there: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
     """The epochs that files are named after, by how their names begin."""
     found: dict[str, set[EpochId]] = {}
     for item in there:

@@ -20,7 +20,7 @@ from tidegate.connectors.files.listing import SeenFiles, new_files, read_in_part
 from tidegate.connectors.formats.lines import TextReader, is_compressed
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
-from tidegate.storage import Item, RangedFile, open_store, uri
+from tidegate.storage import StoredFile, RangedFile, open_store, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,7 +170,7 @@ class FilesSource:
         )
         return InputRange(offset, splits, size=size, more=more, progress=(size, left))
 
-    def _reject_merged(self, found: list[Item], seen: set[str]) -> None:
+    def _reject_merged(self, found: list[StoredFile], seen: set[str]) -> None:
         merged = read_in_part(found, seen)
         if merged is not None:
             raise RunError(
@@ -206,7 +206,7 @@ class FilesSource:
         return bool(self.options["multi_line"])
 
     def _parquet_cut(
-        self, chosen: list[Item], offset: Offset, size: int, more: bool, tasks: int
+        self, chosen: list[StoredFile], offset: Offset, size: int, more: bool, tasks: int
     ) -> InputRange:
         footers = [self._footer(item) for item in chosen]
         rows = sum(footer.num_rows for footer in footers)
@@ -225,7 +225,7 @@ class FilesSource:
         native = names if size > _NATIVE_BYTES and self.store.local else None
         return InputRange(offset, _spread(parts, tasks), rows, more, size, native=native)
 
-    def _footer(self, item: Item) -> Any:
+    def _footer(self, item: StoredFile) -> Any:
         """The footer of a file; of one that is new, somebody may still be writing it."""
         deadline = time.monotonic() + _WRITING_SECONDS
         while True:
@@ -237,7 +237,7 @@ class FilesSource:
                     raise self._unreadable(item.name, error) from None
                 time.sleep(0.05)
 
-    def _opened(self, item: Item) -> Any:
+    def _opened(self, item: StoredFile) -> Any:
         """A file to read the end of: what is far away is not fetched for that."""
         if self.store.local:
             return pa.BufferReader(self.store.map(item.name))
@@ -380,7 +380,7 @@ ROW_ARRIVAL = (
 )
 
 
-def _text_parts(item: Item, tasks: int, whole: bool) -> list[tuple[int, list[Any]]]:
+def _text_parts(item: StoredFile, tasks: int, whole: bool) -> list[tuple[int, list[Any]]]:
     """A text file as one part, or where it is large as several."""
     count = min(tasks, item.size // _PART_BYTES)
     if whole or count < 2 or is_compressed(item.name):

@@ -33,7 +33,7 @@ from tidegate.connectors.kafka.source import connection_of
 from tidegate.connectors.kafka.transactions import Fenced, Marker, Transactions, spooled
 from tidegate.connectors.memory.connector import read_table
 from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
-from tidegate.storage import NotThere, open_store
+from tidegate.storage import NotFound, open_store
 from tidegate.types import ChangelogKind
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class KafkaSink:
             return None
         try:
             known = json.loads(self.store.get(_KNOWN))
-        except NotThere:
+        except NotFound:
             known = None
         if known == [staged.generation, staged.epoch]:
             return staged

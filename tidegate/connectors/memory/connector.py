@@ -29,7 +29,7 @@ from tidegate.connectors.base import (
     sweep_staged,
 )
 from tidegate.errors import RunError
-from tidegate.storage import NotThere, Store, open_store
+from tidegate.storage import NotFound, Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ class Inserts:
         try:
             number = int(self.store.get(f"{_ONCE}/{identity}"))
             rows = pa.BufferReader(self.store.map(_insert_name(number)))
-        except NotThere:
+        except NotFound:
             return False
         found = pa.ipc.open_file(rows).schema.metadata or {}
         return bool(found.get(_ONCE.encode()) == identity.encode())
@@ -313,7 +313,7 @@ def last_expired(store: Store) -> int:
     """The last epoch with rows that is no longer kept, -1 for none."""
     try:
         return int(store.get(f"{_OUT}/{_EXPIRED}") or -1)
-    except NotThere:
+    except NotFound:
         return -1
 
 
@@ -323,7 +323,7 @@ def gone_back(store: Store) -> list[tuple[int, int]]:
         return [
             (int(last), int(first)) for last, first in json.loads(store.get(f"{_OUT}/{_GONE_BACK}"))
         ]
-    except NotThere:
+    except NotFound:
         return []
 
 
@@ -337,7 +337,7 @@ def read_epoch(store: Store, epoch: int) -> Any:
     """The rows of an epoch as an Arrow table."""
     try:
         return read_table(store, epoch_file(epoch))
-    except NotThere:
+    except NotFound:
         raise RunError(
             "TG-604",
             f"epoch {epoch} is no longer kept",
