@@ -1,7 +1,7 @@
--- A shop: clicks, orders and customers in, eight streams out. First write some input:
---   python examples/shop/rows.py            (again, for more; --every 5 goes on writing)
+-- A shop with eight streams over clicks, orders and customers. Write some input, then run the streams:
+--   python examples/shop/rows.py            (run it again for more input; --every 5 writes a file every 5 s)
 --   tidegate run examples/shop/shop.sql --console
--- It goes on reading what comes into in/. With --until-end it closes all windows and ends.
+-- The pipeline reads new files in in/ until you stop it. With --until-end it closes all windows and exits.
 
 CREATE SOURCE raw_clicks (
     id BIGINT NOT NULL, user_id BIGINT, page STRING, device STRUCT<os: STRING>, ts TIMESTAMP,
@@ -16,46 +16,46 @@ CREATE SOURCE orders (
 CREATE LOOKUP TABLE customers (id BIGINT, name STRING, country STRING, PRIMARY KEY (id))
 WITH (connector = 'files', path = 'in/customers', format = 'csv', header = true);
 
--- 1. Copies of a click count once. What is too late for that is kept.
+-- 1. Clicks without duplicates. Late clicks are kept.
 CREATE STREAM clicks AS
 SELECT DISTINCT id, user_id, page, device.os AS os, ts FROM raw_clicks
 LATE DATA TO late_clicks;
 
--- 2. Views of each page, minute by minute.
+-- 2. Views and visitors of each page per minute.
 CREATE STREAM views AS
 SELECT window_start, window_time, page, count(*) AS views, count(DISTINCT user_id) AS visitors
 FROM clicks GROUP BY page, TUMBLE(ts, INTERVAL '1' MINUTE);
 
--- 3. Visits: clicks of a user with no more than five minutes in between.
+-- 3. Visits: clicks of a user that are at most five minutes apart.
 CREATE STREAM visits AS
 SELECT user_id, window_start, window_end, count(*) AS clicks, last(page) AS last_page
 FROM clicks GROUP BY user_id, SESSION(ts, INTERVAL '5' MINUTE);
 
--- 4. The three pages that were looked at most in five minutes.
+-- 4. The three most viewed pages of every five minutes.
 CREATE STREAM top_pages AS
 SELECT window_start, window_end, page, sum(views) AS views
 FROM views GROUP BY page, TUMBLE(window_time, INTERVAL '5' MINUTE)
 QUALIFY row_number() OVER (PARTITION BY window_start, window_end ORDER BY sum(views) DESC, page) <= 3;
 
--- 5. Orders within a quarter of an hour after the user was at the checkout.
+-- 5. Orders within 15 minutes after the user was at the checkout.
 CREATE STREAM funnel AS
 SELECT o.id AS order_id, c.id AS click_id, o.user_id, o.ts AS ordered, c.ts AS clicked
 FROM clicks AS c JOIN orders AS o
 ON c.user_id = o.user_id AND o.ts BETWEEN c.ts AND c.ts + INTERVAL '15' MINUTE
 WHERE c.page = '/checkout';
 
--- 6. Orders with the name of the customer.
+-- 6. Orders with the customer's name and country.
 CREATE STREAM named_orders AS
 SELECT o.id, o.amount, o.ts, c.name, c.country
 FROM orders AS o LEFT JOIN customers AS c ON o.user_id = c.id;
 
--- 7. Orders of more than three times the one before.
+-- 7. Orders of more than three times the user's previous order.
 CREATE STREAM jumps AS
 SELECT id, user_id, amount, before FROM (
     SELECT id, user_id, amount, lag(amount) OVER (PARTITION BY user_id ORDER BY ts) AS before FROM orders
 ) WHERE amount > 3 * before;
 
--- 8. A table to ask while it runs: tidegate query examples/shop/.tidegate/shop "SELECT * FROM by_os"
+-- 8. A view that can be queried while the pipeline runs: tidegate query examples/shop/.tidegate/shop "SELECT * FROM by_os"
 CREATE MATERIALIZED VIEW by_os AS
 SELECT os, count(*) AS clicks FROM clicks GROUP BY os EMIT ON UPDATE;
 
