@@ -218,7 +218,7 @@ class StoredDirectory:
         stream = manifest.streams[name]
         counters = Counters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
         counters.restore(manifest)
-        # Manifests do not say when the process started: count from the first epoch.
+        # Manifests do not contain the start of the process: count from the first epoch.
         counters.before = {}
         rates = self._rates.get(name)
         return replace(
