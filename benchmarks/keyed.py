@@ -22,19 +22,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.keyed import KeyedAggregate
-from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin
-from tidegate.state.state_file import FileBackend, StateFile, StateHandle, files_of
+from tidegate.state.state_file import FileBackend, StateFile, StateHandle
 
 INT = pa.int64()
 CALLS = (
-    Call("count", "count(*)", (), INT),
-    Call("sum", "sum(price)", (INT,), INT),
-    Call("max", "max(price)", (INT,), INT),
+    AggregateCall("count", "count(*)", (), INT),
+    AggregateCall("sum", "sum(price)", (INT,), INT),
+    AggregateCall("max", "max(price)", (INT,), INT),
 )
 KEYS_AN_EPOCH = 1_000
 KEYS_WHILE_BUILDING = 250_000
@@ -71,7 +71,7 @@ class Files:
     def sweep(self) -> None:
         """Remove files that nothing needs."""
         assert self.head is not None, "there is state"
-        needed = files_of(self.head, self.read, "the benchmark")
+        needed = {self.head.file, *self.backend().needed_files}
         for path in self.folder.iterdir():
             if path.name not in needed:
                 path.unlink()
@@ -86,7 +86,7 @@ def aggregate(ttl_us: int | None) -> KeyedAggregate:
 
 def rows(keys: np.ndarray) -> pa.Table:
     prices = pa.array(keys % 1000)
-    hashes = hash_of([pa.chunked_array([keys])], len(keys))
+    hashes = hash_rows([pa.chunked_array([keys])], len(keys))
     zeros = np.zeros(len(keys), np.int64)
     return pa.table({"_pane": zeros, "_hash": hashes, "k0": keys, "a1_0": prices, "a2_0": prices})
 

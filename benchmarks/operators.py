@@ -19,13 +19,13 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate, with_pane
 from tidegate.operators.hold import HoldOperator
 from tidegate.operators.join.interval import IntervalJoin
-from tidegate.operators.kernels.keys import hash_of
-from tidegate.operators.kernels.matching import TIME, Matching
+from tidegate.operators.kernels.keys import hash_rows
+from tidegate.operators.kernels.matching import TIME, JoinCondition
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin, WatermarkUpdate
@@ -35,9 +35,9 @@ from tidegate.state.memory import MemoryStore
 INT = pa.int64()
 HOUR = 3_600_000_000
 CALLS = (
-    Call("count", "count(*)", (), INT),
-    Call("sum", "sum(price)", (INT,), INT),
-    Call("max", "max(price)", (INT,), INT),
+    AggregateCall("count", "count(*)", (), INT),
+    AggregateCall("sum", "sum(price)", (INT,), INT),
+    AggregateCall("max", "max(price)", (INT,), INT),
 )
 
 
@@ -79,7 +79,7 @@ def best(work: Callable[[], object], repeats: int = 15) -> float:
 def first_epochs() -> None:
     """60 K rows over a minute, ten, and an hour, in one key group: time must not matter."""
     hold = HoldOperator(pa.schema([("c0", INT), ("c1", INT)]))
-    matching = Matching((INT,), (False,), -60_000_000, 60_000_000)
+    matching = JoinCondition((INT,), (False,), -60_000_000, 60_000_000)
     join = IntervalJoin(matching, ((INT, INT), (INT, INT)), "INNER")
     for name, operator in (("hold", hold), ("interval join", join)):
         epochs = [_first_epoch(operator, minutes) for minutes in (1, 10, 60)]
@@ -116,7 +116,7 @@ def _first_epoch(operator: HoldOperator | IntervalJoin, minutes: int) -> Callabl
 
 def matching() -> None:
     """100 K rows a side, ten keys, bounds of a millisecond: pairs that are near, and no others."""
-    match = Matching((INT,), (False,), -1_000, 1_000)
+    match = JoinCondition((INT,), (False,), -1_000, 1_000)
     random = np.random.default_rng(1)
     sides = [
         pa.table({"k0": random.integers(0, 10, 100_000), TIME: np.arange(100_000) * 600})
@@ -129,7 +129,7 @@ def matching() -> None:
 
 def steady_join() -> None:
     """Epochs of 500 rows a side while ten minutes of rows are kept: those of other keys stay."""
-    match = Matching((INT,), (False,), -1_000_000, 600_000_000)
+    match = JoinCondition((INT,), (False,), -1_000_000, 600_000_000)
     join = IntervalJoin(match, ((INT, INT), (INT, INT)), "INNER")
     runner = Runner(0, join, ((Origin(0),), (Origin(1),)))
     backend = MemoryStore().backend(0, 0)
@@ -138,7 +138,7 @@ def steady_join() -> None:
     def side(port: int, start_us: int, count: int, span_us: int) -> list[Tables]:
         keys = random.integers(0, 100_000, count)
         times = start_us + np.sort(random.integers(0, span_us, count))
-        hashes = hash_of([pa.chunked_array([keys])], count)
+        hashes = hash_rows([pa.chunked_array([keys])], count)
         columns = {"_pane": times, "_hash": hashes, "k0": keys, "c0": keys, "c1": times}
         return [join.pre_aggregate(port, pa.table(columns))]
 
@@ -161,11 +161,10 @@ def incremental() -> None:
         rows(np.full(1_000, 5_000), random.integers(0, 100, 1_000), HOUR) for _ in range(100)
     ]
     schema = batches[0].schema
-    stored = [codec.encode(codec.table_to_bytes(batch), b"raw rows") for batch in batches]
+    stored = [codec.table_to_bytes(batch) for batch in batches]
 
     def recompute() -> pa.Table:
-        found = [codec.decode(data, b"raw rows", "raw rows") for data in stored]
-        tables = [codec.table_from_bytes(data, schema) for data in found if data is not None]
+        tables = [codec.table_from_bytes(data, schema) for data in stored]
         return operator.layout.rows(
             with_pane(
                 operator.groups.evaluate(operator.groups.pre_aggregate(pa.concat_tables(tables))),

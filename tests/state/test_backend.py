@@ -1,4 +1,4 @@
-"""What every state backend must do; another one joins by a line in BACKENDS."""
+"""The contract of `StateBackend`, for every backend in BACKENDS."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tidegate.state.memory import MemoryStore
 from tidegate.state.state_file import FileBackend, StateBackend
 
 
-def in_files() -> StateBackend:
-    """State files that nobody has saved yet."""
+def unsaved_file_backend() -> StateBackend:
+    """Return a backend of state files with nothing saved."""
 
     def missing(file: str) -> memoryview:
         raise AssertionError(f"{file} was never written")
@@ -23,10 +23,10 @@ def in_files() -> StateBackend:
 
 BACKENDS: dict[str, Callable[[], StateBackend]] = {
     "memory": lambda: MemoryStore().backend(operator_id=7, key_group=3),
-    "files": in_files,
+    "files": unsaved_file_backend,
 }
-KEYS = some.lists(some.sampled_from([0, 1, 97, 255]), max_size=3).map(bytes)
-NAMES = some.sampled_from(["a", "ab", "b", "a\x00b", ""])
+KEYS = st.lists(st.sampled_from([0, 1, 97, 255]), max_size=3).map(bytes)
+NAMES = st.sampled_from(["a", "ab", "b", "a\x00b", ""])
 
 
 @pytest.fixture(params=BACKENDS)
@@ -34,32 +34,32 @@ def backend(request: pytest.FixtureRequest) -> StateBackend:
     return BACKENDS[request.param]()
 
 
-def test_what_was_put_is_read(backend: StateBackend) -> None:
+def test_get_returns_value(backend: StateBackend) -> None:
     backend.put("count", b"k", b"1")
     assert backend.get("count", b"k") == b"1"
 
 
-def test_the_last_put_counts(backend: StateBackend) -> None:
+def test_put_replaces_value(backend: StateBackend) -> None:
     backend.put("count", b"k", b"1")
     backend.put("count", b"k", b"2")
     assert backend.get("count", b"k") == b"2"
     assert list(backend.scan("count")) == [(b"k", b"2")]
 
 
-def test_restore_missing_key_is_noop(backend: StateBackend) -> None:
+def test_missing_keys_are_ignored(backend: StateBackend) -> None:
     assert backend.get("count", b"k") is None
     assert list(backend.scan("count")) == []
     backend.delete("count", b"k")
     backend.clear()
 
 
-def test_empty_keys_and_values_are_keys_and_values(backend: StateBackend) -> None:
+def test_accepts_empty_key_and_value(backend: StateBackend) -> None:
     backend.put("count", b"", b"")
     assert backend.get("count", b"") == b""
     assert list(backend.scan("count")) == [(b"", b"")]
 
 
-def test_a_deleted_key_is_gone_and_may_come_back(backend: StateBackend) -> None:
+def test_deleted_key_can_be_added_again(backend: StateBackend) -> None:
     backend.put("count", b"k", b"1")
     assert list(backend.scan("count")) == [(b"k", b"1")]
     backend.delete("count", b"k")
@@ -68,14 +68,14 @@ def test_a_deleted_key_is_gone_and_may_come_back(backend: StateBackend) -> None:
     assert list(backend.scan("count")) == [(b"k", b"2")]
 
 
-def test_names_do_not_see_each_other(backend: StateBackend) -> None:
+def test_names_are_separate_maps(backend: StateBackend) -> None:
     for name in ("a", "ab", "a\x00", ""):
         backend.put(name, b"b", name.encode())
     for name in ("a", "ab", "a\x00", ""):
         assert list(backend.scan(name)) == [(b"b", name.encode())]
 
 
-def test_a_scan_is_sorted_with_its_start_and_without_its_end(backend: StateBackend) -> None:
+def test_scan_is_sorted_and_excludes_end(backend: StateBackend) -> None:
     for key in (b"c", b"a", b"\xff", b"b", b"bb"):
         backend.put("n", key, key)
     assert [key for key, _ in backend.scan("n")] == [b"a", b"b", b"bb", b"c", b"\xff"]
@@ -86,18 +86,18 @@ def test_a_scan_is_sorted_with_its_start_and_without_its_end(backend: StateBacke
     assert list(backend.scan("n", end=b"")) == []
 
 
-def test_state_may_change_during_a_scan(backend: StateBackend) -> None:
+def test_scan_skips_keys_deleted_or_added_meanwhile(backend: StateBackend) -> None:
     for key in (b"a", b"b", b"c"):
         backend.put("n", key, b"old")
-    seen = []
+    entries = []
     for key, value in backend.scan("n"):
-        seen.append((key, value))
+        entries.append((key, value))
         backend.delete("n", b"b")
         backend.put("n", b"d", b"new")
-    assert seen == [(b"a", b"old"), (b"c", b"old")]
+    assert entries == [(b"a", b"old"), (b"c", b"old")]
 
 
-def test_clear_forgets_all_names(backend: StateBackend) -> None:
+def test_clear_removes_all_names(backend: StateBackend) -> None:
     backend.put("a", b"k", b"1")
     backend.put("b", b"k", b"2")
     backend.clear()
@@ -106,24 +106,22 @@ def test_clear_forgets_all_names(backend: StateBackend) -> None:
     assert backend.get("a", b"k") == b"3"
 
 
-OPERATIONS = some.one_of(
-    some.tuples(some.just("put"), NAMES, KEYS, some.binary(max_size=2)),
-    some.tuples(some.just("delete"), NAMES, KEYS),
-    some.tuples(some.just("get"), NAMES, KEYS),
-    some.tuples(some.just("scan"), NAMES, KEYS, some.none() | KEYS),
-    some.tuples(some.just("clear")),
+OPERATIONS = st.one_of(
+    st.tuples(st.just("put"), NAMES, KEYS, st.binary(max_size=2)),
+    st.tuples(st.just("delete"), NAMES, KEYS),
+    st.tuples(st.just("get"), NAMES, KEYS),
+    st.tuples(st.just("scan"), NAMES, KEYS, st.none() | KEYS),
+    st.tuples(st.just("clear")),
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(some.lists(OPERATIONS, max_size=30))
-def test_any_operations_behave_as_on_plain_dicts(
-    backend: StateBackend, operations: list[tuple[object, ...]]
-) -> None:
+@given(st.lists(OPERATIONS, max_size=30))
+def test_behaves_like_dicts(backend: StateBackend, operations: list[tuple[object, ...]]) -> None:
     backend.clear()
     model: dict[tuple[object, ...], object] = {}
     for operation, *arguments in operations:
-        got = getattr(backend, str(operation))(*arguments)
+        result = getattr(backend, str(operation))(*arguments)
         if operation == "put":
             model[tuple(arguments[:2])] = arguments[2]
         elif operation == "delete":
@@ -131,14 +129,14 @@ def test_any_operations_behave_as_on_plain_dicts(
         elif operation == "clear":
             model.clear()
         elif operation == "get":
-            assert got == model.get(tuple(arguments))
+            assert result == model.get(tuple(arguments))
         else:
-            assert list(got) == in_range(model, *arguments)
+            assert list(result) == expected_scan(model, *arguments)
 
 
-def in_range(model: dict, name: str, start: bytes, end: bytes | None) -> list:  # type: ignore[type-arg]
+def expected_scan(model: dict, name: str, start: bytes, end: bytes | None) -> list:  # type: ignore[type-arg]
     return sorted(
         (key, value)
-        for (of, key), value in model.items()
-        if of == name and key >= start and (end is None or key < end)
+        for (map_name, key), value in model.items()
+        if map_name == name and key >= start and (end is None or key < end)
     )

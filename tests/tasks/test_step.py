@@ -65,7 +65,7 @@ class Tasks:
 
     def restarted(self, running: WindowAggregate) -> Tasks:
         """Another process with the same heads."""
-        files._whole.clear()
+        files._verified.clear()
         again = Tasks(self.folder, running, self.delay)
         again.epoch_spec = self.epoch_spec
         return again

@@ -1,10 +1,11 @@
-"""What operators remember between epochs: its keys, its values and how both become bytes.
+"""State that operators keep between epochs, and its encoding as bytes.
 
-`backend` is the protocol of one key group's state of one operator. `files` is the one that
-pipelines use: an immutable file per task and epoch, with an index for each key group. `memory` is
-one for tests and for small things. `codec` is a stored value with version, fingerprint and checksum
-around Arrow record batches. `keys` is the order-preserving encoding that makes a range of keys one
-scan, and `values` the four shapes over a backend (value, list, map, reducing), for code that keeps
-single keys; the operators of queries keep Arrow tables instead. Nothing is ever pickled. Imports
-storage, errors, types and Arrow; knows no Spark and no operator.
+`state_file` is what pipelines use, and where to start reading: `StateBackend` is the contract for
+the state of one operator in one key group, `FileBackend` implements it with immutable files, and a
+`StateHandle` in the manifest refers to it. `codec` serializes Arrow tables and computes
+fingerprints; operators of queries store tables. `keyed_state` has value, list, map and reducing
+state per user key, with order-preserving keys, for code that handles keys one by one. `memory` is a
+backend in memory, for tests.
+
+Nothing is pickled. The package imports `storage` and `errors`, neither Spark nor operators.
 """

@@ -1,7 +1,7 @@
-"""The four shapes of state over a backend: one value, a list, a sorted map, a running reduction.
+"""Keyed state on a state backend: a value, a list, a sorted map, or a reduced value per key.
 
-Each is bound to one user key of one named state, cheap to make and without memory of its own: all
-it knows is in the backend. A name belongs to one shape.
+A state object is bound to one name and one user key. It is cheap to create, because all data is in
+the backend. A name must be used with one kind of state only.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from tidegate.state.state_file import StateBackend
 
-# ---- Keys whose bytes sort like what they stand for.
+# ---- Keys: order-preserving encodings
 #
-# A full key is `[operator id 4 B | key group 2 B | state name | user key]`, so that an operator, a
-# range of its key groups and one state of a group are each one range of keys. A user key is the bytes
-# of a tuple of column values.
+# A full key is `[operator id 4 B | key group 2 B | state name | user key]`. An operator, a range of
+# its key groups and one state of a key group are therefore contiguous ranges of keys. A user key
+# encodes a tuple of column values.
 
 KeyPart = int | str | bytes | float | bool | None
 
@@ -29,13 +29,13 @@ OPERATORS_MAX = 1 << 32
 _WORD = 0xFFFFFFFF
 _SIGN = 1 << 63
 _PREFIX_BYTES = 6
-# A zero byte is written as two bytes, and the end of the text as two that sort below them.
+# A zero byte is escaped with two bytes. The terminator sorts before the escape.
 _ZERO, _ZERO_ESCAPED, _END = b"\x00", b"\x00\xff", b"\x00\x01"
 
 
 @dataclass(frozen=True)
 class FullKey:
-    """What a full key says."""
+    """The parts of a full key."""
 
     operator_id: int
     key_group: int
@@ -44,66 +44,66 @@ class FullKey:
 
 
 def delimit(raw: bytes) -> bytes:
-    """The bytes such that their end can be seen and more may follow; keeps the order."""
+    """Escape and terminate bytes, so that more bytes may follow; preserves the order."""
     return raw.replace(_ZERO, _ZERO_ESCAPED) + _END
 
 
 def undelimit(data: bytes, start: int = 0) -> tuple[bytes, int]:
-    """Delimited bytes at `start`, and where they end."""
+    """Decode the delimited bytes at `start`; return them and the position after them."""
     end = data.find(_END, start)
     if end < 0:
-        raise ValueError(f"bytes without an end at {start}")
+        raise ValueError(f"missing terminator of the bytes at {start}")
     return data[start:end].replace(_ZERO_ESCAPED, _ZERO), end + len(_END)
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The first key after all that begin with the prefix; None if nothing can come after them."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    """Return the smallest key after all keys with this prefix, or None if there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 def group_prefix(operator_id: int, key_group: int) -> bytes:
-    """What all keys of an operator in a key group begin with."""
+    """Return the prefix of all keys of an operator in a key group."""
     assert 0 <= operator_id < OPERATORS_MAX, f"operator id {operator_id} out of range"
     assert 0 <= key_group < KEY_GROUPS_MAX, f"key group {key_group} out of range"
     return ((operator_id << 16) | key_group).to_bytes(_PREFIX_BYTES, "big")
 
 
 def name_prefix(operator_id: int, key_group: int, name: str) -> bytes:
-    """What all keys of one state of an operator in a key group begin with."""
+    """Return the prefix of all keys of one named state in a key group."""
     return group_prefix(operator_id, key_group) + delimit(name.encode())
 
 
 def group_range(operator_id: int, first: int, last: int) -> tuple[bytes, bytes | None]:
-    """Start and end of the keys of an operator in the key groups [first, last)."""
+    """Return start and end of the keys of an operator in the key groups [first, last)."""
     assert 0 <= first <= last <= KEY_GROUPS_MAX, f"key groups [{first}, {last}) out of range"
     if first == last:
         return b"", b""
     return group_prefix(operator_id, first), prefix_end(group_prefix(operator_id, last - 1))
 
 
-def encode_full(key: FullKey) -> bytes:
-    """The bytes of a full key."""
+def encode_full_key(key: FullKey) -> bytes:
+    """Encode a full key."""
     return name_prefix(key.operator_id, key.key_group, key.name) + key.user_key
 
 
-def decode_full(data: bytes) -> FullKey:
-    """The full key of its bytes."""
+def decode_full_key(data: bytes) -> FullKey:
+    """Decode a full key; raise `ValueError` if it is malformed."""
     if len(data) < _PREFIX_BYTES:
-        raise ValueError("a full key has an operator id and a key group")
+        raise ValueError("a full key starts with an operator id and a key group")
     operator_id, key_group = struct.unpack_from(">IH", data)
     name, end = undelimit(data, _PREFIX_BYTES)
     return FullKey(operator_id, key_group, name.decode(), data[end:])
 
 
 def murmur3(data: bytes, seed: int = 0) -> int:
-    """MurmurHash3, x86, 32 bits, unsigned."""
-    mixed, whole = seed, len(data) & ~3
-    for (word,) in struct.iter_unpack("<I", data[:whole]):
+    """Return the 32-bit MurmurHash3 (x86 variant) as an unsigned integer."""
+    mixed, aligned = seed, len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", data[:aligned]):
         mixed ^= _scramble(word)
         mixed = ((mixed << 13) | (mixed >> 19)) & _WORD
         mixed = (mixed * 5 + 0xE6546B64) & _WORD
-    mixed ^= _scramble(int.from_bytes(data[whole:], "little")) ^ len(data)
+    mixed ^= _scramble(int.from_bytes(data[aligned:], "little")) ^ len(data)
     mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & _WORD
     mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & _WORD
     return mixed ^ (mixed >> 16)
@@ -116,13 +116,13 @@ def _scramble(word: int) -> int:
 
 
 def key_group_of(user_key: bytes, key_groups: int = KEY_GROUPS) -> int:
-    """The key group that a user key belongs to."""
+    """Return the key group of an encoded user key."""
     assert 0 < key_groups <= KEY_GROUPS_MAX, f"{key_groups} key groups"
     return murmur3(user_key) % key_groups
 
 
 def _encode_float(value: float) -> bytes:
-    """Negative zero is zero and every NaN is the one after infinity, as when Spark groups."""
+    """Encode a float. -0.0 equals 0.0 and all NaN are equal and largest, as in Spark's GROUP BY."""
     value = math.nan if math.isnan(value) else value + 0.0
     (bits,) = struct.unpack(">Q", struct.pack(">d", value))
     flipped = bits ^ (2 * _SIGN - 1) if bits & _SIGN else bits | _SIGN
@@ -142,7 +142,7 @@ def _decode_int(data: bytes, start: int) -> tuple[int, int]:
 
 def _decode_word(data: bytes, start: int) -> tuple[int, int]:
     if start + 8 > len(data):
-        raise ValueError(f"a number cut short at {start}")
+        raise ValueError(f"truncated number at {start}")
     return int.from_bytes(data[start : start + 8], "big"), start + 8
 
 
@@ -151,7 +151,7 @@ def _decode_text(data: bytes, start: int) -> tuple[str, int]:
     return raw.decode(), end
 
 
-# The first byte of a part says its type; a null sorts before every value.
+# The first byte of a part is its type. NULL sorts before all values.
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"\x01",
     bool: lambda value: b"\x03" if value else b"\x02",
@@ -172,25 +172,27 @@ _DECODERS: dict[int, Callable[[bytes, int], tuple[KeyPart, int]]] = {
 
 
 def encode_key(parts: tuple[KeyPart, ...]) -> bytes:
-    """The bytes of a user key, sorting like the tuple; integers (and timestamps) have 64 bits."""
+    """Encode a user key so that bytes sort like tuples; integers and timestamps have 64 bits."""
     try:
         return b"".join([_ENCODERS[type(part)](part) for part in parts])
     except KeyError as error:
-        raise TypeError(f"a key cannot hold {error.args[0]}") from None
+        raise TypeError(f"a key cannot contain {error.args[0]}") from None
 
 
 def decode_key(data: bytes) -> tuple[KeyPart, ...]:
-    """The tuple of a user key's bytes."""
+    """Decode a user key; raise `ValueError` if it is malformed."""
     parts: list[KeyPart] = []
     position = 0
     while position < len(data):
         decoder = _DECODERS.get(data[position])
         if decoder is None:
-            raise ValueError(f"no type of a key part: {data[position]} at {position}")
+            raise ValueError(f"unknown type of a key part: {data[position]} at {position}")
         part, position = decoder(data, position + 1)
         parts.append(part)
     return tuple(parts)
 
+
+# ---- Serializers
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -198,7 +200,10 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Serializer(Generic[T]):
-    """How values of a type become bytes and come back."""
+    """Converts values of a type to bytes and back.
+
+    `keeps_order`: the bytes sort like the values, which keys of a `MapState` need.
+    """
 
     to_bytes: Callable[[T], bytes]
     from_bytes: Callable[[bytes], T]
@@ -206,7 +211,7 @@ class Serializer(Generic[T]):
 
 
 def _int_to_bytes(value: int) -> bytes:
-    """As short as it can be, so that sums never overflow; does not keep the order."""
+    """Encode an integer of any size with as few bytes as possible; does not preserve the order."""
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -220,9 +225,12 @@ INT: Serializer[int] = Serializer(_int_to_bytes, _int_from_bytes, keeps_order=Fa
 KEY: Serializer[tuple[KeyPart, ...]] = Serializer(encode_key, decode_key, keeps_order=True)
 
 
+# ---- State objects
+
+
 @dataclass(frozen=True)
 class ValueState(Generic[T]):
-    """One value of a user key."""
+    """One value per user key."""
 
     backend: StateBackend
     name: str
@@ -230,7 +238,7 @@ class ValueState(Generic[T]):
     key: bytes = b""
 
     def get(self) -> T | None:
-        """The value, if there is one."""
+        """Return the value, or None."""
         stored = self.backend.get(self.name, self.key)
         return None if stored is None else self.serializer.from_bytes(bytes(stored))
 
@@ -239,13 +247,13 @@ class ValueState(Generic[T]):
         self.backend.put(self.name, self.key, self.serializer.to_bytes(value))
 
     def clear(self) -> None:
-        """Forget the value."""
+        """Remove the value."""
         self.backend.delete(self.name, self.key)
 
 
 @dataclass(frozen=True)
 class ReducingState(Generic[T]):
-    """One value of a user key, into which others are reduced."""
+    """One value per user key, combined from all added values with a reduce function."""
 
     backend: StateBackend
     name: str
@@ -254,16 +262,16 @@ class ReducingState(Generic[T]):
     key: bytes = b""
 
     def get(self) -> T | None:
-        """The reduction of all values so far, if there were any."""
+        """Return the reduced value, or None if no value was added."""
         return self._value.get()
 
     def add(self, value: T) -> None:
-        """Reduce one more value into it."""
-        before = self._value.get()
-        self._value.put(value if before is None else self.reduce(before, value))
+        """Combine the current value with a new one."""
+        previous = self._value.get()
+        self._value.put(value if previous is None else self.reduce(previous, value))
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Remove the value."""
         self._value.clear()
 
     @property
@@ -273,7 +281,7 @@ class ReducingState(Generic[T]):
 
 @dataclass(frozen=True)
 class ListState(Generic[T]):
-    """A list of a user key; appending reads how many elements there are, never an element."""
+    """A list per user key. Appending reads the length of the list, but no element."""
 
     backend: StateBackend
     name: str
@@ -285,15 +293,15 @@ class ListState(Generic[T]):
         return 0 if stored is None else int.from_bytes(stored, "big")
 
     def get(self) -> list[T]:
-        """The elements in the order they were appended."""
+        """Return the elements in the order in which they were appended."""
         return [self.serializer.from_bytes(bytes(raw)) for _, raw in self._scan()]
 
     def append(self, value: T) -> None:
-        """Add one element at the end."""
+        """Append one element."""
         self.extend((value,))
 
     def extend(self, values: Iterable[T]) -> None:
-        """Add elements at the end, reading the counter once."""
+        """Append elements; the length is read once."""
         prefix, count = delimit(self.key), len(self)
         for value in values:
             raw = self.serializer.to_bytes(value)
@@ -303,7 +311,7 @@ class ListState(Generic[T]):
             self.backend.put(self.name, prefix, _sequence(count))
 
     def clear(self) -> None:
-        """Forget all elements."""
+        """Remove all elements."""
         prefix = delimit(self.key)
         for sequence in range(len(self)):
             self.backend.delete(self.name, prefix + _sequence(sequence))
@@ -311,7 +319,7 @@ class ListState(Generic[T]):
 
     def _scan(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         prefix = delimit(self.key)
-        # The counter is the prefix itself and sorts before the first element.
+        # The length is stored under the prefix itself, which sorts before the first element.
         return self.backend.scan(self.name, prefix + _sequence(0), prefix_end(prefix))
 
 
@@ -321,45 +329,50 @@ def _sequence(number: int) -> bytes:
 
 @dataclass(frozen=True)
 class MapState(Generic[K, T]):
-    """A map of a user key, walked in the order of its keys."""
+    """A map per user key, iterated in the order of its keys."""
 
     backend: StateBackend
     name: str
-    keys_as: Serializer[K]
-    values_as: Serializer[T]
+    key_serializer: Serializer[K]
+    value_serializer: Serializer[T]
     key: bytes = b""
 
     def __post_init__(self) -> None:
-        assert self.keys_as.keeps_order, "map keys need a serializer that keeps their order: KEY"
+        assert self.key_serializer.keeps_order, (
+            "map keys need a serializer that preserves the order, such as KEY"
+        )
 
     def get(self, map_key: K) -> T | None:
-        """The value of a map key, if it has one."""
+        """Return the value of a map key, or None."""
         stored = self.backend.get(self.name, self._entry(map_key))
-        return None if stored is None else self.values_as.from_bytes(bytes(stored))
+        return None if stored is None else self.value_serializer.from_bytes(bytes(stored))
 
     def put(self, map_key: K, value: T) -> None:
         """Set the value of a map key."""
-        self.backend.put(self.name, self._entry(map_key), self.values_as.to_bytes(value))
+        self.backend.put(self.name, self._entry(map_key), self.value_serializer.to_bytes(value))
 
     def remove(self, map_key: K) -> None:
-        """Forget a map key; no error if there is none."""
+        """Remove a map key; missing keys are ignored."""
         self.backend.delete(self.name, self._entry(map_key))
 
     def items(self) -> Iterator[tuple[K, T]]:
-        """Keys and values, sorted by key."""
+        """Yield keys and values, sorted by key."""
         prefix = delimit(self.key)
         for key, raw in self.backend.scan(self.name, prefix, prefix_end(prefix)):
-            yield self.keys_as.from_bytes(key[len(prefix) :]), self.values_as.from_bytes(bytes(raw))
+            yield (
+                self.key_serializer.from_bytes(key[len(prefix) :]),
+                self.value_serializer.from_bytes(bytes(raw)),
+            )
 
     def keys(self) -> Iterator[K]:
-        """The map keys, sorted."""
+        """Yield the map keys, sorted."""
         return (key for key, _ in self.items())
 
     def clear(self) -> None:
-        """Forget all map keys."""
+        """Remove all map keys."""
         prefix = delimit(self.key)
         for key, _ in self.backend.scan(self.name, prefix, prefix_end(prefix)):
             self.backend.delete(self.name, key)
 
     def _entry(self, map_key: K) -> bytes:
-        return delimit(self.key) + self.keys_as.to_bytes(map_key)
+        return delimit(self.key) + self.key_serializer.to_bytes(map_key)

@@ -1,12 +1,11 @@
-"""State in files: a task writes one immutable file per epoch, for all its key groups.
+"""State files: in each epoch a task writes one immutable file for all its key groups.
 
-A file holds entries, then an index per key group, and nothing is ever changed in it. The *head* of
-a key group says where its index lies; the index says where every entry lies, in this file or in
-older ones. Entries lie at multiples of 64 bytes, so that tables can be read where they are mapped,
-without a copy.
+A file contains entries, followed by one index per key group. The *state handle* of a key group is
+the extent of its index; the index has the extent of every entry, in this file or in older ones.
+Entries start at multiples of 64 bytes, so that tables can be read from a memory map without a copy.
 
-A file of which a key group needs less than half of what it wrote there is left behind: what is
-still needed is written again. So what is kept is at most twice what is needed.
+If a key group needs less than half of the bytes that it once wrote to a file, the needed entries
+are written again to the new file. A key group therefore keeps at most twice the bytes it needs.
 """
 
 from __future__ import annotations
@@ -23,18 +22,47 @@ from tidegate.storage import NotFound
 _ALIGNMENT = 64
 _PADDING = bytes(_ALIGNMENT)
 _VERSION = 1
-# What lies in files that are this small together is not worth a second look.
-_FEW_BYTES = 64 << 10
-# So many places are remembered as whole; then they are checked again.
-_MOST_KNOWN = 200_000
+# A key group with at most this much state is rewritten completely in every epoch.
+_SMALL_STATE_BYTES = 64 << 10
+# The process remembers at most this many extents whose checksum it has verified.
+_MAX_VERIFIED = 200_000
 
-Read = Callable[[str], memoryview]
-# An entry of an index: the file by its number, where it begins, how long it is, its checksum.
-Place = tuple[int, int, int, int]
+ReadFile = Callable[[str], memoryview]
+# An entry of an index: number of the file, offset, length, checksum.
+Extent = tuple[int, int, int, int]
+
+
+class StateBackend(Protocol):
+    """The state of one operator in one key group: named, sorted maps from bytes to bytes."""
+
+    def get(self, name: str, key: bytes) -> bytes | memoryview | None:
+        """Return the value of a key, or None."""
+        ...
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        ...
+
+    def delete(self, name: str, key: bytes) -> None:
+        """Remove a key; missing keys are ignored."""
+        ...
+
+    def scan(
+        self, name: str, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes | memoryview]]:
+        """Yield the entries in [start, end), sorted by key.
+
+        State may change during a scan. Keys that are deleted or added meanwhile are not returned.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Remove all entries of this operator and key group."""
+        ...
 
 
 class StateFileWriter(Protocol):
-    """Where a new state file goes; it is there when it is closed."""
+    """Writes a new state file, which becomes visible when it is closed."""
 
     def write(self, data: bytes | memoryview) -> Any: ...
     def close(self) -> None: ...
@@ -42,24 +70,24 @@ class StateFileWriter(Protocol):
 
 @dataclass(frozen=True)
 class StateHandle:
-    """Where the index of a key group lies."""
+    """The extent of a key group's index: all that is needed to open its state."""
 
     file: str
     offset: int
     length: int
     checksum: int
 
-    def as_json(self) -> list[Any]:
+    def to_json(self) -> list[Any]:
         return [self.file, self.offset, self.length, self.checksum]
 
     @classmethod
-    def of(cls, stored: list[Any]) -> StateHandle:
+    def from_json(cls, stored: list[Any]) -> StateHandle:
         file, offset, length, checksum = stored
         return cls(str(file), int(offset), int(length), int(checksum))
 
 
 class StateFile:
-    """A state file while it is written; nobody needs it before the first byte."""
+    """A state file that is being written. It is created with its first byte."""
 
     def __init__(self, name: str, open_writer: Callable[[str], StateFileWriter]) -> None:
         self.name = name
@@ -68,110 +96,113 @@ class StateFile:
         self.size = 0
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write at the next multiple of 64 bytes; returns where that is."""
+        """Write data at the next multiple of 64 bytes; return its offset."""
         if self._writer is None:
             self._writer = self._open(self.name)
-        at = self.size
+        offset = self.size
         self._writer.write(data)
         length = memoryview(data).nbytes
         padding = -length % _ALIGNMENT
         if padding:
             self._writer.write(_PADDING[:padding])
         self.size += length + padding
-        return at
+        return offset
 
     def close(self) -> None:
-        """From now on it is there, also after a loss of power."""
+        """Make the file visible and durable."""
         if self._writer is not None:
             self._writer.close()
 
 
 @dataclass
 class _Index:
-    """What a key group keeps: the files it has entries in, with the bytes it wrote to each."""
+    """The entries of a key group, the files they are in, and the bytes once written to each."""
 
     files: list[str]
-    written: list[int]
-    entries: dict[bytes, Place]
+    written_bytes: list[int]
+    entries: dict[bytes, Extent]
 
     def to_bytes(self) -> bytes:
-        places = {key.hex(): list(place) for key, place in sorted(self.entries.items())}
-        content = [_VERSION, self.files, self.written, places]
+        extents = {key.hex(): list(extent) for key, extent in sorted(self.entries.items())}
+        content = [_VERSION, self.files, self.written_bytes, extents]
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str) -> _Index:
-        version, files, written, places = json.loads(data)
+    def from_bytes(cls, data: bytes, description: str) -> _Index:
+        version, files, written_bytes, extents = json.loads(data)
         if version != _VERSION:
-            raise unreadable(what, f"its format is {version}, and this version reads {_VERSION}")
-        entries = {bytes.fromhex(key): (f, o, n, c) for key, (f, o, n, c) in places.items()}
-        return cls(files, written, entries)
+            reason = f"its format is {version}, and this version of Tidegate reads {_VERSION}"
+            raise damaged_state(description, reason)
+        entries = {bytes.fromhex(key): (f, o, n, c) for key, (f, o, n, c) in extents.items()}
+        return cls(files, written_bytes, entries)
 
 
-# What has been read and found whole by this process; files never change.
-_whole: set[tuple[str, int, int]] = set()
+# Extents whose checksum this process has verified. Files are immutable.
+_verified: set[tuple[str, int, int]] = set()
 
 
-def _checked(read: Read, file: str, place: tuple[int, int, int], what: str) -> memoryview:
-    """The bytes at a place; checked when they are read for the first time."""
-    offset, length, checksum = place
+def _read_verified(
+    read: ReadFile, file: str, extent: tuple[int, int, int], description: str
+) -> memoryview:
+    """Return the bytes of an extent; verify the checksum when it is read for the first time."""
+    offset, length, checksum = extent
     try:
         data = read(file)[offset : offset + length]
     except NotFound:
-        raise unreadable(what, f"the file {file} is not there") from None
+        raise damaged_state(description, f"the file {file} does not exist") from None
     key = (file, offset, checksum)
-    if key not in _whole:
+    if key not in _verified:
         if len(data) != length:
-            raise unreadable(what, f"the file {file} is cut short")
+            raise damaged_state(description, f"the file {file} is truncated")
         if zlib.crc32(data) != checksum:
-            raise unreadable(what, f"a checksum in the file {file} is wrong")
-        if len(_whole) >= _MOST_KNOWN:
-            _whole.clear()
-        _whole.add(key)
+            raise damaged_state(description, f"a checksum in the file {file} is wrong")
+        if len(_verified) >= _MAX_VERIFIED:
+            _verified.clear()
+        _verified.add(key)
     return data
 
 
 class FileBackend:
-    """The state of one operator in one key group; what is put is written by `save`."""
+    """The state of one operator in one key group, read from files; `save` writes the changes.
 
-    def __init__(self, handle: StateHandle | None, read: Read, what: str) -> None:
+    `description` names the state in errors, such as "the state of the stream totals, operator …".
+    """
+
+    def __init__(self, handle: StateHandle | None, read: ReadFile, description: str) -> None:
         self._read = read
-        self._what = what
+        self._description = description
         self._new: dict[bytes, bytes] = {}
-        self._gone = False
         self._index = _Index([], [], {})
         if handle is not None:
-            place = (handle.offset, handle.length, handle.checksum)
-            stored = _checked(read, handle.file, place, what)
-            self._index = _Index.from_bytes(bytes(stored), what)
-
-    # What operators see
+            extent = (handle.offset, handle.length, handle.checksum)
+            stored = _read_verified(read, handle.file, extent, description)
+            self._index = _Index.from_bytes(bytes(stored), description)
 
     def get(self, name: str, key: bytes) -> bytes | memoryview | None:
-        full = _full(name, key)
-        new = self._new.get(full)
+        entry = _entry_key(name, key)
+        new = self._new.get(entry)
         if new is not None:
             return new
-        place = self._index.entries.get(full)
-        return None if place is None else self._stored(place)
+        extent = self._index.entries.get(entry)
+        return None if extent is None else self._read_entry(extent)
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
-        full = _full(name, key)
-        self._index.entries.pop(full, None)
-        self._new[full] = value
+        entry = _entry_key(name, key)
+        self._index.entries.pop(entry, None)
+        self._new[entry] = value
 
     def delete(self, name: str, key: bytes) -> None:
-        full = _full(name, key)
-        self._index.entries.pop(full, None)
-        self._new.pop(full, None)
+        entry = _entry_key(name, key)
+        self._index.entries.pop(entry, None)
+        self._new.pop(entry, None)
 
     def scan(
         self, name: str, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes | memoryview]]:
-        prefix = _full(name, b"")
-        for full in sorted({*self._index.entries, *self._new}):
-            key = full[len(prefix) :]
-            if full.startswith(prefix) and key >= start and (end is None or key < end):
+        prefix = _entry_key(name, b"")
+        for entry in sorted({*self._index.entries, *self._new}):
+            key = entry[len(prefix) :]
+            if entry.startswith(prefix) and key >= start and (end is None or key < end):
                 value = self.get(name, key)
                 if value is not None:
                     yield key, value
@@ -180,103 +211,64 @@ class FileBackend:
         self._index.entries.clear()
         self._new.clear()
 
-    # What the task does
-
     def save(self, file: StateFile) -> StateHandle:
-        """Write what is new, and what is left of files that are mostly over; then the index."""
-        self._leave_old_files()
+        """Write new entries, entries of sparse files, and the index; return the state handle."""
+        self._rewrite_sparse_files()
         index = _Index([], [], {})
-        numbers: dict[str, int] = {}
-        for full, (number, *place) in self._index.entries.items():
+        new_numbers: dict[str, int] = {}
+        for entry, (number, *extent) in self._index.entries.items():
             name = self._index.files[number]
-            if name not in numbers:
-                numbers[name] = len(index.files)
+            if name not in new_numbers:
+                new_numbers[name] = len(index.files)
                 index.files.append(name)
-                index.written.append(self._index.written[number])
-            offset, length, checksum = place
-            index.entries[full] = (numbers[name], offset, length, checksum)
-        own = len(index.files)
-        written = 0
-        for full, value in self._new.items():
-            index.entries[full] = (own, file.append(value), len(value), zlib.crc32(value))
-            written += len(value)
+                index.written_bytes.append(self._index.written_bytes[number])
+            offset, length, checksum = extent
+            index.entries[entry] = (new_numbers[name], offset, length, checksum)
+        own_number = len(index.files)
+        written_bytes = 0
+        for entry, value in self._new.items():
+            index.entries[entry] = (own_number, file.append(value), len(value), zlib.crc32(value))
+            written_bytes += len(value)
         if self._new:
             index.files.append(file.name)
-            index.written.append(written)
+            index.written_bytes.append(written_bytes)
         data = index.to_bytes()
         return StateHandle(file.name, file.append(data), len(data), zlib.crc32(data))
 
-    def _leave_old_files(self) -> None:
+    def _rewrite_sparse_files(self) -> None:
         needed = [0] * len(self._index.files)
         for number, _, length, _ in self._index.entries.values():
             needed[number] += length
-        small = sum(needed) <= _FEW_BYTES
-        for full, place in list(self._index.entries.items()):
-            number = place[0]
-            if small or needed[number] * 2 < self._index.written[number]:
-                self._new[full] = bytes(self._stored(place))
-                del self._index.entries[full]
+        small = sum(needed) <= _SMALL_STATE_BYTES
+        for entry, extent in list(self._index.entries.items()):
+            number = extent[0]
+            if small or needed[number] * 2 < self._index.written_bytes[number]:
+                self._new[entry] = bytes(self._read_entry(extent))
+                del self._index.entries[entry]
 
     @property
     def needed_files(self) -> list[str]:
-        """The older files that hold entries of this key group."""
+        """The older files that contain entries of this key group."""
         return list(self._index.files)
 
-    def _stored(self, place: Place) -> memoryview:
-        number, offset, length, checksum = place
+    def _read_entry(self, extent: Extent) -> memoryview:
+        number, offset, length, checksum = extent
         file = self._index.files[number]
-        return _checked(self._read, file, (offset, length, checksum), self._what)
+        return _read_verified(self._read, file, (offset, length, checksum), self._description)
 
 
-def files_of(handle: StateHandle, read: Read, what: str) -> set[str]:
-    """Every file that the state behind a head needs."""
-    return {handle.file, *FileBackend(handle, read, what).needed_files}
-
-
-def unreadable(what: str, why: str) -> DataDirectoryError:
-    """State that is damaged: nothing is made of it."""
+def damaged_state(description: str, reason: str) -> DataDirectoryError:
+    """Return the error for state files that are missing or damaged."""
     return DataDirectoryError(
         "TG-605",
-        f"{what} cannot be read: {why}",
-        hint="SHOW CHECKPOINTS; lists older epochs, and RESTORE FROM CHECKPOINT n; goes back to "
-        "one; or put back a copy of the data directory from before, or remove the data of the "
-        "pipeline: it then starts from the beginning.",
+        f"{description} cannot be read: {reason}",
+        hint="go back to an older epoch: SHOW CHECKPOINTS; lists them, and RESTORE FROM CHECKPOINT "
+        "n; restores one. Or restore the data directory from a backup, or remove the data of the "
+        "pipeline to start from the beginning.",
     )
 
 
-def _full(name: str, key: bytes) -> bytes:
-    """A key with the name before it; its length keeps names apart that begin alike."""
+def _entry_key(name: str, key: bytes) -> bytes:
+    """Prefix a key with the name of its map; the length makes names prefix-free."""
     text = name.encode()
     return bytes([len(text)]) + text + key
-
-
-# ---- What an operator sees of its state: named, sorted maps from bytes to bytes.
-
-
-class StateBackend(Protocol):
-    """The state of one operator in one key group."""
-
-    def get(self, name: str, key: bytes) -> bytes | memoryview | None:
-        """The value of a key; None if there is none."""
-        ...
-
-    def put(self, name: str, key: bytes, value: bytes) -> None:
-        """Set the value of a key, whatever was there."""
-        ...
-
-    def delete(self, name: str, key: bytes) -> None:
-        """Forget a key; no error if there is none."""
-        ...
-
-    def scan(
-        self, name: str, start: bytes = b"", end: bytes | None = None
-    ) -> Iterator[tuple[bytes, bytes | memoryview]]:
-        """The entries from `start` up to but without `end`, sorted by key.
-
-        State may change during a scan: what was deleted no longer comes, nor does what was added.
-        """
-        ...
-
-    def clear(self) -> None:
-        """Forget everything of this operator and key group."""
-        ...

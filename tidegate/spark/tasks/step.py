@@ -148,13 +148,13 @@ class StepTask:
                 inputs[port].append(tuple(tables_from_bytes(data, operator.shuffle_schemas[port])))
         handle = self.state_handles.get(str(key_group))
         what = f"the state of the stream {self.spec.stream}, operator {operator.name}"
-        backend = FileBackend(StateHandle.of(handle) if handle else None, self._mapped, what)
+        backend = FileBackend(StateHandle.from_json(handle) if handle else None, self._mapped, what)
         result = self.spec.runner.run(backend, inputs, updates, self.epoch_spec.now_us, key_group)
         saved = backend.save(self.file)
         report = {
             "operators": [self.spec.key, *self.spec.others],
             "key_group": key_group,
-            "handle": saved.as_json(),
+            "handle": saved.to_json(),
             "files": backend.needed_files,
             "report": result.report,
         }

@@ -1,4 +1,4 @@
-"""Value, list, map and reducing state over any backend."""
+"""Value, list, map and reducing state, on every backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tests.state.test_backend import BACKENDS
 from tidegate.state.keyed_state import (
@@ -23,7 +23,7 @@ from tidegate.state.keyed_state import (
 )
 from tidegate.state.state_file import StateBackend
 
-# Keys of which one begins the other, and one that holds what ends the other.
+# Keys that are prefixes of each other, and keys that contain the terminator.
 KEYS = (b"", b"a", b"a\x00", b"a\x00\x01", b"ab", encode_key(("a", 1)))
 
 
@@ -32,8 +32,8 @@ def backend(request: pytest.FixtureRequest) -> StateBackend:
     return BACKENDS[request.param]()
 
 
-class OnlyCounters:
-    """A backend over another that fails when a list's element is read."""
+class NoElementReads:
+    """A backend that fails if an element of a list is read."""
 
     def __init__(self, backend: StateBackend) -> None:
         self.backend = backend
@@ -51,7 +51,7 @@ class OnlyCounters:
         raise AssertionError("elements were read")
 
 
-def test_a_value_42_round_trips(backend: StateBackend) -> None:
+def test_value_state_returns_value(backend: StateBackend) -> None:
     state = ValueState(backend, "answer", INT)
     assert state.get() is None
     state.put(42)
@@ -59,7 +59,7 @@ def test_a_value_42_round_trips(backend: StateBackend) -> None:
     assert ValueState(backend, "answer", INT).get() == 42
 
 
-def test_a_cleared_value_is_none(backend: StateBackend) -> None:
+def test_cleared_value_is_none(backend: StateBackend) -> None:
     state = ValueState(backend, "answer", INT)
     state.put(0)
     assert state.get() == 0
@@ -67,7 +67,7 @@ def test_a_cleared_value_is_none(backend: StateBackend) -> None:
     assert state.get() is None
 
 
-def test_a_list_appended_a_b_c_reads_a_b_c(backend: StateBackend) -> None:
+def test_list_state_returns_elements_in_order(backend: StateBackend) -> None:
     state = ListState(backend, "letters", TEXT)
     for letter in ("a", "b", "c"):
         state.append(letter)
@@ -76,15 +76,15 @@ def test_a_list_appended_a_b_c_reads_a_b_c(backend: StateBackend) -> None:
     assert len(state) == 3
 
 
-def test_a_list_keeps_its_order_beyond_one_byte_of_counting(backend: StateBackend) -> None:
+def test_list_of_more_than_256_elements_keeps_order(backend: StateBackend) -> None:
     state = ListState(backend, "numbers", INT)
     state.extend(range(300))
     state.append(300)
     assert state.get() == list(range(301))
 
 
-def test_appending_to_a_list_reads_no_element(backend: StateBackend) -> None:
-    watched = OnlyCounters(backend)
+def test_append_reads_no_element(backend: StateBackend) -> None:
+    watched = NoElementReads(backend)
     state = ListState(watched, "letters", TEXT, b"k")
     state.extend("abc")
     state.append("d")
@@ -92,7 +92,7 @@ def test_appending_to_a_list_reads_no_element(backend: StateBackend) -> None:
     assert ListState(backend, "letters", TEXT, b"k").get() == ["a", "b", "c", "d"]
 
 
-def test_a_cleared_list_is_empty_and_starts_again(backend: StateBackend) -> None:
+def test_cleared_list_is_empty_and_can_be_appended_to(backend: StateBackend) -> None:
     state = ListState(backend, "letters", TEXT)
     state.extend("abc")
     state.clear()
@@ -101,12 +101,12 @@ def test_a_cleared_list_is_empty_and_starts_again(backend: StateBackend) -> None
     assert state.get() == ["z"]
 
 
-def test_extending_by_nothing_writes_nothing(backend: StateBackend) -> None:
+def test_extend_with_no_values_writes_nothing(backend: StateBackend) -> None:
     ListState(backend, "letters", TEXT).extend([])
     assert list(backend.scan("letters")) == []
 
 
-def test_map_keys_iterate_sorted_level_score(backend: StateBackend) -> None:
+def test_map_state_iterates_in_key_order(backend: StateBackend) -> None:
     state = MapState(backend, "player", TEXT, INT)
     state.put("score", 100)
     state.put("level", 5)
@@ -115,12 +115,12 @@ def test_map_keys_iterate_sorted_level_score(backend: StateBackend) -> None:
     assert (state.get("level"), state.get("lives")) == (5, None)
 
 
-def test_a_removed_map_key_is_gone(backend: StateBackend) -> None:
+def test_removes_map_keys(backend: StateBackend) -> None:
     state = MapState(backend, "player", TEXT, INT)
     state.put("level", 5)
     state.put("score", 100)
     state.remove("level")
-    state.remove("never there")
+    state.remove("missing")
     assert list(state.items()) == [("score", 100)]
     state.clear()
     assert (list(state.items()), list(backend.scan("player"))) == ([], [])
@@ -133,12 +133,12 @@ def test_map_keys_of_several_columns_sort_like_tuples(backend: StateBackend) -> 
     assert list(state.keys()) == [(None, "q"), (-1, "z"), (2, None), (2, ""), (2, "a")]
 
 
-def test_map_keys_need_a_serializer_that_keeps_their_order(backend: StateBackend) -> None:
+def test_map_state_rejects_serializer_without_order(backend: StateBackend) -> None:
     with pytest.raises(AssertionError, match="order"):
         MapState(backend, "windows", INT, BYTES)
 
 
-def test_reducing_10_20_30_reads_60(backend: StateBackend) -> None:
+def test_reducing_state_combines_values(backend: StateBackend) -> None:
     state = ReducingState(backend, "total", INT, operator.add)
     assert state.get() is None
     for value in (10, 20, 30):
@@ -147,7 +147,7 @@ def test_reducing_10_20_30_reads_60(backend: StateBackend) -> None:
     assert ReducingState(backend, "total", INT, operator.add).get() == 60
 
 
-def test_reducing_takes_the_older_value_first(backend: StateBackend) -> None:
+def test_reduce_function_gets_older_value_first(backend: StateBackend) -> None:
     state = ReducingState(backend, "texts", TEXT, operator.add)
     for value in ("a", "b", "c"):
         state.add(value)
@@ -156,7 +156,7 @@ def test_reducing_takes_the_older_value_first(backend: StateBackend) -> None:
     assert state.get() is None
 
 
-def test_user_keys_never_see_each_other(backend: StateBackend) -> None:
+def test_user_keys_are_isolated(backend: StateBackend) -> None:
     for key in KEYS:
         ValueState(backend, "v", BYTES, key).put(key)
         ListState(backend, "l", BYTES, key).extend((key, b"\x00", b"\x01"))
@@ -171,23 +171,23 @@ def test_user_keys_never_see_each_other(backend: StateBackend) -> None:
         assert ReducingState(backend, "r", BYTES, operator.add, key).get() == key
 
 
-def test_clearing_one_user_key_leaves_the_others(backend: StateBackend) -> None:
+def test_clear_affects_one_user_key(backend: StateBackend) -> None:
     for key in KEYS:
         ListState(backend, "l", BYTES, key).append(key)
         MapState(backend, "m", BYTES, BYTES, key).put(b"", key)
     ListState(backend, "l", BYTES, b"a").clear()
     MapState(backend, "m", BYTES, BYTES, b"a").clear()
     for key in KEYS:
-        kept = [] if key == b"a" else [key]
-        assert ListState(backend, "l", BYTES, key).get() == kept
-        assert [value for _, value in MapState(backend, "m", BYTES, BYTES, key).items()] == kept
+        expected = [] if key == b"a" else [key]
+        assert ListState(backend, "l", BYTES, key).get() == expected
+        assert [value for _, value in MapState(backend, "m", BYTES, BYTES, key).items()] == expected
 
 
-@given(some.integers())
-def test_integers_of_any_size_come_back(value: int) -> None:
+@given(st.integers())
+def test_integers_of_any_size_round_trip(value: int) -> None:
     assert INT.from_bytes(INT.to_bytes(value)) == value
 
 
-@given(some.text())
-def test_texts_come_back(value: str) -> None:
+@given(st.text())
+def test_texts_round_trip(value: str) -> None:
     assert TEXT.from_bytes(TEXT.to_bytes(value)) == value
