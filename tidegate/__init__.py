@@ -44,7 +44,7 @@ __all__ = [
     "Checkpoint",
     "DataDirectoryError",
     "OperatorStatus",
-    "Place",
+    "Location",
     "QueryResult",
     "Result",
     "RunError",
@@ -64,7 +64,7 @@ _HOMES = {
     "tidegate.errors": (
         "CatalogError",
         "DataDirectoryError",
-        "Place",
+        "Location",
         "RunError",
         "ScriptError",
         "SqlError",

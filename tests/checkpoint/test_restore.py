@@ -96,7 +96,7 @@ def test_a_files_sink_takes_markers_of_the_line_and_rejects_others(tmp_path: Pat
     back = replace(FIRST, epoch=1).gone_back(1, 4)
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path).recover(CommittedState.by(back, "out"))
-    assert caught.value.code == "TG-504" and "is ahead of the pipeline" in caught.value.message
+    assert caught.value.code == "TG-525" and "is ahead of the pipeline" in caught.value.message
     assert "RESTORE FROM CHECKPOINT 4 WITH (sinks = 'keep')" in (caught.value.hint or "")
     files_sink(tmp_path).recover(CommittedState.by(replace(back, kept_before=1), "out"))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.columns import OP
-from tidegate.connectors.changelog import folded, standing
+from tidegate.connectors.changelog import compact_changes, materialize
 from tidegate.errors import RunError
 from tidegate.testing.compare import StreamOutput
 from tidegate.types import ChangelogKind
@@ -76,20 +76,20 @@ def check_folds(rows: list[tuple[Any, ...]], one: int, two: int, kind: Changelog
     first, last = sorted((one, two))
     whole = model(table(rows), kind)
     parts = [table(rows[:first]), table(rows[first:last]), table(rows[last:])]
-    parts[0] = folded(parts[0], kind, KEY, complete=True)
-    parts[1] = folded(parts[1], kind, KEY)
+    parts[0] = compact_changes(parts[0], kind, KEY, complete=True)
+    parts[1] = compact_changes(parts[1], kind, KEY)
     assert parts[1].num_rows <= max(last - first, 0)
-    assert shown(standing(pa.concat_tables(parts), kind, KEY)) == whole
+    assert shown(materialize(pa.concat_tables(parts), kind, KEY)) == whole
 
 
 def test_rows_that_are_only_added_stay_as_they_are() -> None:
     rows = pa.table({"a": [1, 1, 2]})
-    assert standing(rows, ChangelogKind.APPEND, ()).equals(rows)
+    assert materialize(rows, ChangelogKind.APPEND, ()).equals(rows)
 
 
 def test_one_row_without_a_key_is_replaced_by_the_next() -> None:
     rows = pa.table({"n": [1, 2, 3]})
-    assert standing(rows, ChangelogKind.UPSERT, ()).to_pylist() == [{"n": 3}]
+    assert materialize(rows, ChangelogKind.UPSERT, ()).to_pylist() == [{"n": 3}]
 
 
 def test_types_are_what_they_were() -> None:
@@ -103,11 +103,11 @@ def test_types_are_what_they_were() -> None:
             OP: ["+I", "+I"],
         }
     )
-    found = standing(rows, ChangelogKind.CHANGELOG, ())
+    found = materialize(rows, ChangelogKind.CHANGELOG, ())
     assert found.equals(rows.drop_columns([OP]))
 
 
 def test_a_row_that_was_never_there_is_not_left_out_silently() -> None:
     with pytest.raises(RunError) as caught:
-        standing(table([(1, 0.5, "-D")]), ChangelogKind.CHANGELOG, ())
+        materialize(table([(1, 0.5, "-D")]), ChangelogKind.CHANGELOG, ())
     assert caught.value.code == "TG-605"

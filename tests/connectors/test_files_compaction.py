@@ -379,7 +379,7 @@ def test_of_two_processes_that_merge_one_does_and_the_other_goes_on(tmp_path: Pa
     one = opened(tmp_path, ", compact_after = 3")
     run(one, 0, 1)
     two = opened(tmp_path, ", compact_after = 4", last=1)
-    two.compaction._there()
+    two.compaction._listed_files()
     run(one, 2)
     # It knows nothing of that merge, and has files in mind that are gone.
     run(two, 3, 4)
@@ -395,7 +395,7 @@ def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
     """Its successor has merged the same files, once or more, meanwhile."""
     zombie = opened(tmp_path, ", compact_after = 3")
     run(zombie, 0, 1)
-    decide = files_compaction.Compaction._decide
+    decide = files_compaction.Compaction._commit
 
     def late(self: Any, merge: Any) -> bool:
         monkeypatch.undo()
@@ -406,7 +406,7 @@ def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
             run(successor, 3)
         return decide(self, merge)
 
-    monkeypatch.setattr(files_compaction.Compaction, "_decide", late)
+    monkeypatch.setattr(files_compaction.Compaction, "_commit", late)
     run(zombie, 2)
     expected = Counter(range(3 if merges == 1 else 4))
     assert rows(tmp_path) == expected and len(names(tmp_path)) == 1
@@ -419,14 +419,14 @@ def test_a_zombie_whose_file_was_swept_replaces_nothing(
 ) -> None:
     zombie = opened(tmp_path, ", compact_after = 3")
     run(zombie, 0, 1)
-    decide = files_compaction.Compaction._decide
+    decide = files_compaction.Compaction._commit
 
     def late(self: Any, merge: Any) -> bool:
         monkeypatch.undo()
         files_sink(tmp_path).recover(committed(2))
         return decide(self, merge)
 
-    monkeypatch.setattr(files_compaction.Compaction, "_decide", late)
+    monkeypatch.setattr(files_compaction.Compaction, "_commit", late)
     run(zombie, 2)
     assert rows(tmp_path) == Counter(range(3))
     run(opened(tmp_path, last=2), 3)
@@ -459,7 +459,7 @@ def test_a_source_reads_what_was_merged_once(tmp_path: Path) -> None:
     input_range = source.plan_range(None, 1)
     assert input_range is not None
     assert input_range.offset["files"] == ["1234-out-000-000000000000-to-000000000003.parquet"]
-    source.committed(input_range.offset)
+    source.on_commit(input_range.offset)
     assert source.plan_range(input_range.offset, 1) is None
 
 
@@ -473,7 +473,7 @@ def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) ->
     run(sink, 2)
     with pytest.raises(RunError, match="merged into") as caught:
         source.plan_range(input_range.offset, 1)
-    assert caught.value.code == "TG-504" and "compact_after" in str(caught.value.hint)
+    assert caught.value.code == "TG-528" and "compact_after" in str(caught.value.hint)
 
 
 def test_the_store_is_what_it_was(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.connectors.generator import generator
-from tidegate.connectors.generator.nexmark import TABLES, Share
+from tidegate.connectors.generator.nexmark import TABLES, CycleSlice
 
 
 def test_importing_the_module_loads_no_pyspark() -> None:
@@ -61,7 +61,7 @@ def test_the_three_tables_share_out_every_event_once() -> None:
         takers = [
             name
             for name, table in TABLES.items()
-            if table.share.rank(event + 1) > table.share.rank(event)
+            if table.cycle_slice.rank(event + 1) > table.cycle_slice.rank(event)
         ]
         assert takers == ["person" if event % 50 == 0 else "auction" if event % 50 < 4 else "bid"]
 
@@ -78,4 +78,4 @@ def test_rows_between_offsets_add_up() -> None:
 
 def test_a_share_lies_within_its_cycle() -> None:
     with pytest.raises(ValueError, match="within its cycle"):
-        Share(cycle=50, first=4, width=47)
+        CycleSlice(cycle=50, first=4, width=47)

@@ -14,15 +14,15 @@ from tests.support.sinks import files_source
 from tidegate.connectors.files import listing
 from tidegate.connectors.files.listing import SeenFiles, new_files
 from tidegate.connectors.files.source import FilesSource
-from tidegate.storage import Item, open_store
+from tidegate.storage import StoredFile, open_store
 
 
-def names(items: list[Item]) -> list[str]:
+def names(items: list[StoredFile]) -> list[str]:
     return [item.name for item in items]
 
 
 def test_new_files_come_by_time_then_path() -> None:
-    items = [Item("b", 1, 5), Item("a", 1, 9), Item("d/c", 1, 5), Item("a b", 1, 5)]
+    items = [StoredFile("b", 1, 5), StoredFile("a", 1, 9), StoredFile("d/c", 1, 5), StoredFile("a b", 1, 5)]
     assert names(new_files(items, set(), None)) == ["a b", "b", "d/c", "a"]
     assert names(new_files(items, {"b", "a"}, None)) == ["a b", "d/c"]
 
@@ -42,7 +42,7 @@ def test_new_files_come_by_time_then_path() -> None:
     ],
 )
 def test_hidden_files_are_no_data_and_a_glob_is_about_the_name(name: str, is_data: bool) -> None:
-    assert bool(new_files([Item(name, 1, 1)], set(), "*.json")) is is_data
+    assert bool(new_files([StoredFile(name, 1, 1)], set(), "*.json")) is is_data
 
 
 def put(folder: Path, name: str, second: int) -> None:

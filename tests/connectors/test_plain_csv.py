@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded, header_fits
+from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv, header_fits
 from tidegate.operators.vectorized import RecordFailed
 
 COLUMNS = [
@@ -27,7 +27,7 @@ PLAIN = CsvFormat(",", '"', "\\")
 def rows(*lines: bytes, form: CsvFormat = PLAIN) -> list[dict[str, Any]]:
     schema = csv_schema(COLUMNS)
     assert schema is not None
-    found: list[dict[str, Any]] = decoded(pa.array(lines, pa.binary()), schema, form).to_pylist()
+    found: list[dict[str, Any]] = decode_csv(pa.array(lines, pa.binary()), schema, form).to_pylist()
     return found
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.formats.json import decoded, json_schema
+from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.operators.vectorized import VectorFailed
 
 # 2026-01-01.
@@ -24,7 +24,7 @@ COLUMNS = [
 def rows(*texts: bytes) -> list[dict[str, object]]:
     schema = json_schema(COLUMNS)
     assert schema is not None
-    found: list[dict[str, object]] = decoded(list(texts), schema).to_pylist()
+    found: list[dict[str, object]] = decode_json(list(texts), schema).to_pylist()
     return [{name: value for name, value in row.items() if value is not None} for row in found]
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_json_to_anybody_is_bad_and_stays_in_its_place() -> None:
 def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | None]) -> None:
     schema = json_schema(COLUMNS)
     assert schema is not None
-    found = decoded(texts, schema).column("t").cast(pa.int64()).to_pylist()
+    found = decode_json(texts, schema).column("t").cast(pa.int64()).to_pylist()
     assert [None if us is None else us - START_US for us in found] == micros
 
 

@@ -19,8 +19,16 @@ from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
 from tidegate.checkpoint.manifest import Manifest, StreamState
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext
-from tidegate.connectors.changelog import standing
-from tidegate.connectors.view import MANY, Range, Shape, ViewSink, ranges, read_range, to_fold
+from tidegate.connectors.changelog import materialize
+from tidegate.connectors.view import (
+    COMPACT_AFTER,
+    ChangeFile,
+    ViewSchema,
+    ViewSink,
+    files_to_compact,
+    list_change_files,
+    read_change_file,
+)
 from tidegate.errors import RunError
 from tidegate.runtime.reconciliation import changed_view
 from tidegate.storage import local as disk
@@ -38,19 +46,21 @@ def view_sink(
     stream = compile_text(VIEW).catalog.get("v")
     assert isinstance(stream, Stream) and stream.materialized
     key = ("a",) if kind is ChangelogKind.UPSERT else ()
-    options = Options({"shape": Shape(kind, key, (("a", "BIGINT"),)), "meaning": "m"}, {}, set())
+    options = Options(
+        {"shape": ViewSchema(kind, key, (("a", "BIGINT"),)), "meaning": "m"}, {}, set()
+    )
     sink = Sink("view of v", options, stream.statement, stream.origin, "view", "v", True)
     manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in kept]
-    return ViewSink(SinkContext(sink, str(path), life, lambda *_: None, kept=lambda: manifests))
+    return ViewSink(SinkContext(sink, str(path), life, lambda *_: None, restorable=lambda: manifests))
 
 
 def rows(sink: ViewSink) -> list[int]:
-    tables = [read_range(sink.store, item)[0] for item in ranges(sink.store)]
+    tables = [read_change_file(sink.store, item)[0] for item in list_change_files(sink.store)]
     return [a for table in tables for a in table.column("a").to_pylist()]
 
 
 def given_out(sink: ViewSink) -> int:
-    return sum(read_range(sink.store, item)[1] for item in ranges(sink.store))
+    return sum(read_change_file(sink.store, item)[1] for item in list_change_files(sink.store))
 
 
 def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
@@ -58,7 +68,7 @@ def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
     sink.recover(CommittedState(None))
     run(sink, *range(200))
     assert rows(sink) == list(range(200))
-    assert len(ranges(sink.store)) < 3 * MANY
+    assert len(list_change_files(sink.store)) < 3 * COMPACT_AFTER
     assert given_out(sink) == 200
 
 
@@ -70,9 +80,10 @@ def test_upserts_become_fewer_and_are_still_counted(tmp_path: Path) -> None:
     assert given_out(sink) == 100
     assert len(rows(sink)) < 50
     tables = [
-        read_range(sink.store, item)[0].replace_schema_metadata(None) for item in ranges(sink.store)
+        read_change_file(sink.store, item)[0].replace_schema_metadata(None)
+        for item in list_change_files(sink.store)
     ]
-    found = standing(pa.concat_tables(tables), ChangelogKind.UPSERT, ("a",))
+    found = materialize(pa.concat_tables(tables), ChangelogKind.UPSERT, ("a",))
     assert sorted(found.column("a").to_pylist()) == [0, 1, 2]
 
 
@@ -93,15 +104,15 @@ def test_a_crash_while_folding_leaves_every_row_once(
 ) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
-    run(sink, *range(MANY - 1))
+    run(sink, *range(COMPACT_AFTER - 1))
     monkeypatch.setattr(type(sink.store), "delete", lambda self, names: None)
-    committables = run(sink, MANY - 1)
+    committables = run(sink, COMPACT_AFTER - 1)
     monkeypatch.undo()
-    assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == MANY + 1
-    assert rows(sink) == list(range(MANY))
+    assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == COMPACT_AFTER + 1
+    assert rows(sink) == list(range(COMPACT_AFTER))
     again = view_sink(tmp_path)
-    again.recover(committed(MANY - 1, committables))
-    assert rows(again) == list(range(MANY))
+    again.recover(committed(COMPACT_AFTER - 1, committables))
+    assert rows(again) == list(range(COMPACT_AFTER))
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == 1
 
 
@@ -110,7 +121,7 @@ def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
     sink = view_sink(tmp_path, kept=(7, 38, 39))
     sink.recover(CommittedState(None))
     run(sink, *range(40))
-    assert len(ranges(sink.store)) < 30
+    assert len(list_change_files(sink.store)) < 30
     back = view_sink(tmp_path, kept=(7,))
     back.recover(replace(committed(7), line=Manifest(0, 7, 1, 0).line))
     assert rows(back) == list(range(8))
@@ -121,7 +132,7 @@ def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
 def test_going_back_inside_of_a_file_is_rejected(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
-    run(sink, *range(MANY))
+    run(sink, *range(COMPACT_AFTER))
     with pytest.raises(RunError) as caught:
         view_sink(tmp_path).recover(committed(5))
     assert caught.value.code == "TG-605" and "epoch 5" in caught.value.message
@@ -135,10 +146,10 @@ def test_another_life_begins_empty_and_the_old_one_goes_when_nothing_leads_back(
     run(sink, 0, 1)
     new = view_sink(tmp_path, life="5678")
     old = Manifest(0, 1, 1, 0, {"v": StreamState("1234")})
-    new.context = replace(new.context, kept=lambda: [old])
+    new.context = replace(new.context, restorable=lambda: [old])
     new.recover(CommittedState(None))
     assert rows(new) == [] and rows(sink) == [0, 1]
-    new.context = replace(new.context, kept=lambda: [])
+    new.context = replace(new.context, restorable=lambda: [])
     new.recover(committed(2))
     assert not (tmp_path / "view" / "1234").exists()
 
@@ -149,42 +160,42 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> 
     try:
         sink = view_sink(tmp_path / "s")
         sink.recover(CommittedState(None))
-        run(sink, *range(MANY + 3), tasks=2)
+        run(sink, *range(COMPACT_AFTER + 3), tasks=2)
     finally:
         disk.use_disk(before)
     lose_power(tmp_path / "journal", random.Random(seed) if seed else None)
     again = view_sink(tmp_path / "s")
-    again.recover(committed(MANY + 2))
-    assert sorted(rows(again)) == sorted(list(range(MANY + 3)) * 2)
+    again.recover(committed(COMPACT_AFTER + 2))
+    assert sorted(rows(again)) == sorted(list(range(COMPACT_AFTER + 3)) * 2)
 
 
 @given(st.sets(st.integers(0, 120)), st.integers(0, 10**6))
 def test_no_kept_epoch_lies_inside_of_a_range(kept: set[int], seed: int) -> None:
     """Whatever is kept while epochs come and fold."""
     numbers = random.Random(seed).sample(range(121), 80)
-    found: list[Range] = []
+    found: list[ChangeFile] = []
     for number in sorted(numbers):
-        found.append(Range(number, number))
-        chosen = to_fold(found, kept)
+        found.append(ChangeFile(number, number))
+        chosen = files_to_compact(found, kept)
         if chosen:
             at = found.index(chosen[0])
-            whole = Range(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
+            whole = ChangeFile(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
             found[at : at + len(chosen)] = [whole]
     assert sum(item.epochs for item in found) == len(numbers)
     assert not any(item.first <= e < item.last for item in found for e in kept)
 
 
 def test_files_grow_with_the_logarithm_of_epochs() -> None:
-    found: list[Range] = []
+    found: list[ChangeFile] = []
     written = 0
     for number in range(5_000):
-        found.append(Range(number, number))
-        chosen = to_fold(found, ())
+        found.append(ChangeFile(number, number))
+        chosen = files_to_compact(found, ())
         if chosen:
-            whole = Range(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
+            whole = ChangeFile(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
             found[found.index(chosen[0]) :] = [whole]
             written += whole.epochs
-    assert len(found) < 2 * MANY + 10
+    assert len(found) < 2 * COMPACT_AFTER + 10
     assert written < 20 * 5_000
 
 

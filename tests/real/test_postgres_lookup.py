@@ -14,7 +14,11 @@ from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
 from tidegate.catalog.objects import LookupTable
 from tidegate.connectors.base import LookupContext
-from tidegate.connectors.postgres.lookup import Asking, PostgresLookup, PostgresReader
+from tidegate.connectors.postgres.lookup import (
+    PostgresLookup,
+    PostgresLookupReaderFactory,
+    WorkerLookup,
+)
 from tidegate.errors import SystemAway, TidegateError
 
 COLUMNS = "id BIGINT, part STRING, price DECIMAL(10,2), code STRING, at TIMESTAMP"
@@ -50,11 +54,11 @@ def lookup_of(postgres: Postgres, columns: str = COLUMNS, **options: Any) -> Pos
     return PostgresLookup(LookupContext(table, "", ""))
 
 
-def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresReader:
+def reader_of(postgres: Postgres, *keys: str, **options: Any) -> PostgresLookupReaderFactory:
     return lookup_of(postgres, **options).reader(KINDS, keys)
 
 
-def ask(reader: PostgresReader, now_us: int, *keys: pa.Array) -> list[list[Any]]:
+def ask(reader: PostgresLookupReaderFactory, now_us: int, *keys: pa.Array) -> list[list[Any]]:
     """The ids and prices that were found, for each row that asked."""
     found = reader.open(None, now_us).find(list(keys))
     rows = found.rows.to_pylist()
@@ -86,9 +90,9 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
 ) -> None:
     asked: list[int] = []
     under_way = threading.Semaphore(0)
-    plain = Asking._ask
+    plain = WorkerLookup._ask
 
-    def counted(self: Asking, keys: list[pa.Array]) -> pa.Table:
+    def counted(self: WorkerLookup, keys: list[pa.Array]) -> pa.Table:
         asked.append(len(keys[0]))
         under_way.release()
         # Nobody goes on before all three are under way: they are asked at once.
@@ -96,7 +100,7 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
             under_way.acquire()
         return plain(self, keys)
 
-    monkeypatch.setattr(Asking, "_ask", counted)
+    monkeypatch.setattr(WorkerLookup, "_ask", counted)
     reader = reader_of(postgres, "id", cache_ttl="1 s", async_capacity=3)
     keys = pa.array([*range(1_500), *range(1_500), *range(2_900, 3_900)])
     assert [len(rows) for rows in ask(reader, 0, keys)][-900:] == [0] * 900

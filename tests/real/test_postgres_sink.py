@@ -302,7 +302,7 @@ def test_who_cannot_log_in_is_told_so_without_the_password(postgres: Postgres, t
     assert "hunter2" not in str(wrong) and "hunter2" not in repr(
         sink_of(postgres, table, password="hunter2").login
     )
-    assert rejected(postgres, table, database="nowhere").code == "TG-504"
+    assert rejected(postgres, table, database="nowhere").code == "TG-529"
     assert rejected(postgres, table, port="1").code == "TG-509"
 
 
@@ -313,7 +313,7 @@ def test_a_column_that_is_lost_later_shows_before_the_epoch_is_decided(
     postgres.run(f"ALTER TABLE {table} DROP COLUMN name")
     with pytest.raises(TidegateError, match="name") as caught:
         staged(sink, E0, [row(1, "a")])
-    assert caught.value.code == "TG-504"
+    assert caught.value.code == "TG-529"
     postgres.run(f"ALTER TABLE {table} ADD name text NOT NULL DEFAULT 'x'")
     sink = opened(postgres, table)
     with pytest.raises(TidegateError, match="null value"):

@@ -117,4 +117,4 @@ def test_a_column_by_which_rows_would_be_missed_is_rejected(
     postgres.run(f"ALTER TABLE {table} ADD day date NOT NULL DEFAULT now()")
     with pytest.raises(TidegateError, match=why) as caught:
         source_of(postgres, table, increasing=column)
-    assert caught.value.code == "TG-504" and caught.value.hint
+    assert caught.value.code == "TG-523" and caught.value.hint

@@ -141,7 +141,7 @@ def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> N
     for _ in range(2):
         with pytest.raises(RunError, match="holds epoch 2") as caught:
             memory_sink(tmp_path).recover(committed(1))
-        assert caught.value.code == "TG-504" and caught.value.hint
+        assert caught.value.code == "TG-525" and caught.value.hint
         assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
     memory_sink(tmp_path).recover(committed(2))
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.operators.test_accumulators import INF, NAN, PAIRS, rows_of, same
 from tidegate.errors import RunError
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import Groups, GroupSpec
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 pytestmark = pytest.mark.spark
 
@@ -169,11 +169,11 @@ def through_groups(
 ) -> pa.Table:
     """The same through Groups, in parts; with `back`, noise comes and is retracted."""
     calls = tuple(
-        Call(a.function, a.sql, tuple(rows.schema.field(c).type for c in a.arguments), kind,
+        AggregateCall(a.function, a.sql, tuple(rows.schema.field(c).type for c in a.arguments), kind,
              distinct=a.distinct, filtered=a.filtered, constants=a.constants)
         for a, kind in zip(asked, results, strict=True)
     )  # fmt: skip
-    groups = Groups(GroupSpec((pa.int64(),), calls, retracts=back))
+    groups = Aggregator(GroupSpec((pa.int64(),), calls, retracts=back))
 
     def lifted(part: pa.Table, weight: int) -> Any:
         columns = {

@@ -41,7 +41,7 @@ def test_a_csv_header_in_another_order_is_rejected_not_swapped(
     folder.mkdir()
     (folder / "1.csv").write_text('last,first\nSmith,"A ""n"" n"\n')
     error = failure(spark, data, files_source(folder, "first STRING, last STRING", "csv"))
-    assert error.code == "TG-504"
+    assert error.code == "TG-523"
     assert "it has last, first; declared are first, last" in error.message
     again = files_source(folder, "last STRING, first STRING", "csv")
     (row,) = rows_of(run_to_end(data, spark, again, "t"))

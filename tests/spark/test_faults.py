@@ -244,7 +244,7 @@ def test_a_target_that_is_read_only_is_rejected_before_anything_runs(
         session.insert("s", FIRST)
         with pytest.raises(TidegateError) as caught:
             session.start(until_end=True)
-        assert caught.value.code == "TG-504" and "Read-only" in caught.value.message
+        assert caught.value.code == "TG-529" and "Read-only" in caught.value.message
     with pytest.raises(DataDirectoryError) as rejected:
         tidegate.open(small_disk / "data", spark=spark)
     assert rejected.value.code == "TG-601" and "Read-only" in rejected.value.message

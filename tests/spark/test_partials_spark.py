@@ -19,8 +19,14 @@ from tests.spark.test_accumulators_spark import (
     simple,
     table_of,
 )
-from tidegate.operators.aggregate.functions import BagAccumulator, Call, PlainAccumulator, make
-from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Groups, GroupSpec
+from tidegate.columns import HASH, PANE, ROWS
+from tidegate.operators.aggregate.functions import (
+    AggregateCall,
+    BagAccumulator,
+    PlainAccumulator,
+    make_accumulator,
+)
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 pytestmark = pytest.mark.spark
 
@@ -31,15 +37,15 @@ WITHOUT = {"DECIMAL(38, 10)", "DECIMAL(30, 0)", "INTERVAL DAY TO SECOND"}
 PLACES = [(place, f"{place}-{kind}") for place, (kind, _, _) in enumerate(TYPES)]
 
 
-def call_of(rows: pa.Table, asked: Asked, result: pa.DataType) -> Call:
+def call_of(rows: pa.Table, asked: Asked, result: pa.DataType) -> AggregateCall:
     kinds = tuple(rows.schema.field(name).type for name in asked.arguments)
-    return Call(
+    return AggregateCall(
         asked.function, asked.sql, kinds, result, asked.distinct, asked.filtered, asked.constants
     )
 
 
-def lifted(rows: pa.Table, asked: Asked, call: Call) -> tuple[pa.Table, ...]:
-    groups = Groups(GroupSpec((pa.int64(),), (call,)))
+def lifted(rows: pa.Table, asked: Asked, call: AggregateCall) -> tuple[pa.Table, ...]:
+    groups = Aggregator(GroupSpec((pa.int64(),), (call,)))
     columns = {f"a0_{place}": rows[name] for place, name in enumerate(asked.arguments)}
     return groups.pre_aggregate(rows_of(rows["k"].to_pylist(), columns))
 
@@ -75,11 +81,11 @@ def test_partials_are_what_lift_makes(spark: Any, place: int) -> None:
     kind = arrow_type(spark.sql(f"SELECT CAST(NULL AS {sql_type}) AS x").schema[0].dataType)
     rows = table_of(kind, values, seed=place)
     kinds = result_types(aggregated(spark, rows, all_asked))
-    tested: list[tuple[Asked, Call, PlainAccumulator]] = []
+    tested: list[tuple[Asked, AggregateCall, PlainAccumulator]] = []
     columns: list[str] = []
     for asked, result in zip(all_asked, kinds, strict=True):
         call = call_of(rows, asked, result)
-        item = make(call)
+        item = make_accumulator(call)
         if not isinstance(item, PlainAccumulator) or asked.arguments == ("c",):
             continue
         sql = partials(item, asked)
@@ -114,7 +120,7 @@ def test_distinct_is_one_more_key(spark: Any, place: int) -> None:
     aggregated(spark, rows, [simple("count")])
     for asked in DISTINCT:
         call = call_of(rows, asked, pa.int64())
-        bag = make(call)
+        bag = make_accumulator(call)
         assert isinstance(bag, BagAccumulator)
         keys = bag.partial_keys(asked.arguments)
         assert keys is not None

@@ -309,7 +309,7 @@ def test_a_broken_file_stops_with_one_clear_error_and_loses_nothing(
     )
     with pytest.raises(TidegateError) as caught:
         run_to_end(data, spark, script, "t")
-    assert caught.value.code == "TG-504"
+    assert caught.value.code == "TG-529"
     assert "b.parquet" in caught.value.message
     assert "Exception" not in caught.value.render() and "\tat " not in caught.value.render()
     pa.parquet.write_table(pa.table({"id": [2]}), folder / "b.parquet")
@@ -326,7 +326,7 @@ def test_a_parquet_schema_that_does_not_fit(spark: Any, data: Path, tmp_path: Pa
     )
     with pytest.raises(TidegateError) as caught:
         run_to_end(data, spark, script, "t")
-    assert caught.value.code == "TG-504"
+    assert caught.value.code == "TG-523"
     assert "a.parquet" in caught.value.message
 
 
@@ -435,7 +435,7 @@ def test_iterating_a_subscription_ends_with_the_stream_and_raises_its_error(
         session.start()
         with pytest.raises(TidegateError) as caught:
             list(subscription)
-        assert caught.value.code == "TG-504"
+        assert caught.value.code == "TG-529"
 
 
 def test_an_event_time_without_zone(spark: Any, data: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.connectors.test_plain_csv import COLUMNS
 from tests.spark.test_plain_json import TIMES
 from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decoded
+from tidegate.connectors.formats.csv import CsvFormat, csv_schema, decode_csv
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
 from tidegate.operators.vectorized import RecordFailed
@@ -101,7 +101,7 @@ def ours(text: bytes, form: CsvFormat) -> dict[str, Any] | None:
     schema = csv_schema(COLUMNS)
     assert schema is not None
     try:
-        (row,) = _counted(decoded(pa.array([text], pa.binary()), schema, form)).to_pylist()
+        (row,) = _counted(decode_csv(pa.array([text], pa.binary()), schema, form)).to_pylist()
     except RecordFailed:
         return None
     return dict(row)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.connectors.test_plain_json import COLUMNS
 from tidegate.columns import BAD_RECORD, CONTROL, NOW, RECORD_FILE, RECORD_LINE
-from tidegate.connectors.formats.json import decoded, json_schema
+from tidegate.connectors.formats.json import decode_json, json_schema
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.formats.spark_text import TextFiles
 from tidegate.operators.vectorized import VectorFailed
@@ -115,7 +115,7 @@ def ours(text: bytes) -> dict[str, Any] | None:
     schema = json_schema(COLUMNS)
     assert schema is not None
     try:
-        (row,) = _counted(decoded([text], schema)).to_pylist()
+        (row,) = _counted(decode_json([text], schema)).to_pylist()
     except VectorFailed:
         return None
     return dict(row)

@@ -192,7 +192,7 @@ def test_a_header_that_does_not_fit_names_its_file(spark: Any, data: Path, folde
     (folder / "2.csv").write_text("b,a\n1,2\n")
     with pytest.raises(TidegateError) as caught:
         read(spark, data, "a INT, b INT", "format = 'csv', files_per_epoch = 1")
-    assert caught.value.code == "TG-504"
+    assert caught.value.code == "TG-523"
     assert "2.csv" in caught.value.message
     assert "it has b, a; declared are a, b" in caught.value.message
     assert "in the order of the header" in (caught.value.hint or "")

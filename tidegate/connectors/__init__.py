@@ -1,9 +1,14 @@
-"""The systems Tidegate reads from and writes to, one module each.
+"""The systems that Tidegate reads from and writes to, one package per system.
 
-`protocols` says what they offer: a source cuts ranges and has tasks read them, a sink has tasks
-stage rows and commits their tokens. A module holds the connector's option spec, which needs no
-Spark; what needs pyspark imports it inside of functions, because `tidegate check` loads these
-modules and must stay fast. What is more than a module has others beside it: `files_source`,
-`files_sink`, `listing`, `nexmark_events`. What Python workers import is kept apart and loads no
-parser: `parquet_rows`, `text_lines` and all whose name ends in `_tasks`. `registry` lists them all.
+Start with `base`, the contracts of sources, sinks and lookup tables, and `registry`, which lists
+all connectors and opens them. Then read one package, for example `files/`: `spec` (or `options`)
+declares the options, `source` and `sink` run on the driver, `reader` and `writer` run in the tasks.
+`formats/` decodes text records for several connectors.
+
+Four connectors are single modules: `debug_sinks` (console and blackhole), `view` (the sink of a
+materialized view), and `table_lookup` and `changelog`, which others use.
+
+`tidegate check` imports the option specs, so they must not import pyspark; modules import it inside
+functions or for type checking only. Python workers import the readers and writers, so these must
+not import the SQL parser. May import everything below `compile`, except `spark`.
 """

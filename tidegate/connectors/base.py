@@ -1,9 +1,19 @@
-"""What connectors offer: sources cut ranges and read them, sinks stage rows and commit them.
+"""Contracts that every connector implements.
 
-A source says how far it is and cuts the range of an epoch; tasks then read exactly the rows of that
-range, any number of times. A sink has its rows staged by tasks, where nobody sees them; what they
-have staged comes back as *tokens*. Once a manifest has decided an epoch, `commit` makes its tokens
-visible, any number of times with the same result.
+Reading has two halves. On the driver, `SourceConnector.plan_range` chooses what the next epoch
+reads and divides it into splits. In the tasks, a `SplitReader` reads one split and must return the
+same rows every time it is called, because Spark may retry a task.
+
+Writing is a two-phase commit. In the tasks, a `SinkWriter` stages rows where no reader of the
+target can see them and returns committables. After the epoch's manifest has been written,
+`SinkConnector.publish` makes the committables visible. `publish` may be called again with the same
+arguments and must then do nothing.
+
+A lookup table is read by key. `LookupConnector.as_of` fixes the version of the table on the driver
+where that is possible, and a `LookupReader` returns the rows of the keys in the tasks.
+
+Readers, writers and their factories are pickled and sent to Python workers. Modules that define
+them must be cheap to import: no Spark session, no SQL parser.
 """
 
 from __future__ import annotations
@@ -29,155 +39,195 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 
-# ---- How much an epoch reads while there is more than it should: so much that it takes its time.
+# ---- The adaptive size of an epoch.
 
-# Before anything is known, and the bounds of what can be learnt.
-_FIRST_BYTES = 256 << 20
-_LEAST_BYTES, _MOST_BYTES = 1 << 20, 8 << 30
-# One epoch may have been slow or fast by chance.
-_LEAST_CHANGE, _MOST_CHANGE = 0.25, 4.0
-# How much larger one of two epochs must be to tell something about both.
-_TELLING = 1.2
+# The size of the first epoch, and the limits of all following ones.
+_INITIAL_BYTES = 256 << 20
+_MIN_BYTES, _MAX_BYTES = 1 << 20, 8 << 30
+# A single epoch may be slow or fast by chance, so it changes the size by a bounded factor.
+_MIN_CHANGE, _MAX_CHANGE = 0.25, 4.0
+# Two epochs are compared only if one read this many times more than the other.
+_MIN_SIZE_RATIO = 1.2
 
 
 class EpochSizer:
-    """The bytes that an epoch may read of a source, learnt from the epochs of before."""
+    """Chooses how many bytes an epoch reads so that it takes `target_seconds`.
+
+    A pipeline has one sizer. Its sources ask it while they plan a range; the loop calls `learn`
+    after every epoch that left input unread.
+    """
 
     def __init__(self, target_seconds: float = 1.0) -> None:
         self.target_seconds = target_seconds
-        self.bytes = _FIRST_BYTES
-        # What an epoch takes however little it reads.
+        self.bytes = _INITIAL_BYTES
+        # The estimated time that an epoch takes independently of how much it reads.
         self.fixed_seconds = 0.0
         self._last: tuple[int, float] | None = None
 
     def fitting(self, sizes: Iterable[int]) -> int:
-        """How many of these an epoch takes: one at least, and no more than fit."""
+        """Return how many of the first items fit into an epoch, at least one if there are any."""
         totals = list(accumulate(sizes))
         return max(sum(total <= self.bytes for total in totals), min(len(totals), 1))
 
     def learn(self, size: int, seconds: float) -> None:
-        """An epoch that could have read more has read this much in this time."""
+        """Adjust the size after an epoch that read `size` bytes and left input unread."""
         if self._last is not None:
             self._learn_fixed(*self._last, size, seconds)
         self._last = size, seconds
-        # On a slow machine an epoch takes its time anyway: half of it at least is for reading.
+        # If the fixed cost alone exceeds the target, spend as much time on reading as on it.
         reading = max(self.target_seconds - self.fixed_seconds, self.fixed_seconds)
         change = reading / max(seconds - self.fixed_seconds, 0.001)
-        change = min(max(change, _LEAST_CHANGE), _MOST_CHANGE)
-        self.bytes = int(min(max(size * change, _LEAST_BYTES), _MOST_BYTES))
+        change = min(max(change, _MIN_CHANGE), _MAX_CHANGE)
+        self.bytes = int(min(max(size * change, _MIN_BYTES), _MAX_BYTES))
 
     def _learn_fixed(self, size: int, seconds: float, size_now: int, seconds_now: float) -> None:
-        """Two epochs of different sizes tell what of their time is not for reading."""
-        if max(size, size_now) < _TELLING * min(size, size_now):
+        """Estimate the fixed cost from two epochs of different sizes."""
+        if max(size, size_now) < _MIN_SIZE_RATIO * min(size, size_now):
             return
         per_byte = max((seconds_now - seconds) / (size_now - size), 0.0)
-        found = min(seconds - per_byte * size, seconds_now - per_byte * size_now)
-        self.fixed_seconds += (max(found, 0.0) - self.fixed_seconds) / 2
+        fixed = min(seconds - per_byte * size, seconds_now - per_byte * size_now)
+        self.fixed_seconds += (max(fixed, 0.0) - self.fixed_seconds) / 2
 
 
-# JSON: how far a source is, what a task reads, what a task has staged.
+# ---- Sources.
+
+# JSON values that only the connector interprets: the position of a source, what one task reads, and
+# what one task has staged.
 Offset = Any
 Split = list[Any]
 Committable = Any
-# Columns as SQL, with their names.
+# Pairs of an SQL expression and the name of its column.
 SqlColumns = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a source gets: where it may keep data of its own, and the settings in force."""
+    """What a source is opened with: its declaration, its folders and the settings."""
 
     source: Source
-    # The folder of the source in the data directory, and where this pipeline keeps what belongs to
-    # its offsets, as URIs.
+    # URIs: the source's folder in the data directory, and the pipeline's folder for files that the
+    # source's offsets refer to.
     data: str
     offsets: str
     settings: Settings
-    pace: EpochSizer = field(default_factory=EpochSizer)
+    sizer: EpochSizer = field(default_factory=EpochSizer)
 
 
 @dataclass(frozen=True)
 class Read:
-    """What is wanted of a source: stored columns by name, and what is to be told of each row."""
+    """What the streams need from a source: columns and additional columns about each record."""
 
+    # Names and Spark types of stored columns.
     columns: tuple[tuple[str, str], ...]
-    # Whether rows must say where they stood.
+    # Whether rows carry their position in the source (the columns ARRIVAL), which orders them.
     arrival: bool = False
-    # Whether records must say where they stood in a file, and bad ones why they are bad.
+    # Whether records carry their file and line, and malformed ones the reason.
     located: bool = False
-    # Whether tasks may decode what they read as Spark does; if not, Spark has to.
+    # Whether tasks may decode records themselves. If not, Spark decodes them.
     vectors: bool = True
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """The range of an epoch: where it ends, and what each task reads of it."""
+    """What an epoch reads from a source."""
 
+    # The position after the range. The manifest stores it once the epoch is committed.
     offset: Offset
+    # One list per task. Its elements are passed to `SplitReader.read` one by one.
     splits: list[Split]
-    # How many rows it has, where no task counts them.
+    # The number of rows, if the readers do not count them.
     rows: int | None = None
-    # Whether more is there already.
+    # Whether the source already has input after this range.
     more: bool = False
-    # Bytes to be read, roughly.
+    # The approximate number of bytes to read.
     size: int = 0
-    # How many partitions there are, if each has a watermark of its own; rows carry their number.
+    # The number of partitions, if each has its own watermark. Rows then carry their partition.
     partitions: int | None = None
-    # Records that were gone before they could be read, and records that are there to be read yet.
+    # Records that the source deleted before they were read, and records still to be read.
     lost: int = 0
     behind: int | None = None
-    # How much of the input it reads, and how much is there to be read after it, in any unit of the
-    # source's; None if nobody can tell.
+    # How much this range reads and how much remains after it, in a unit that the source chooses.
+    # None if the source does not know.
     progress: tuple[int, int] | None = None
-    # What only Spark's own reader can read, or reads faster.
+    # Arguments for `native_frame`, if only Spark's own reader can read the range or is faster.
     native: Any = None
 
 
 class SplitReader(Protocol):
-    """Reads the shares of a task; goes to the task as it is."""
+    """Reads the splits of a task. It is pickled on the driver and used in the task."""
 
     @property
-    def schema(self) -> pa.Schema: ...
+    def schema(self) -> pa.Schema:
+        """The schema of all batches, the same for all splits."""
 
     def read(self, split: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Batches of the schema, each with the number of records in it."""
+        """Yield the rows of a split in batches, each with its number of records.
+
+        The number is 0 if `InputRange.rows` or `FrameBuilder.counted` counts them. Called once per
+        split and task attempt. Must yield the same rows in the same order every time.
+        """
 
 
-class Leaf(Protocol):
-    """Makes a frame of what tasks read, which also tells what time it is."""
+class FrameBuilder(Protocol):
+    """Turns a `SplitReader` into a DataFrame. Passed to `SourceConnector.frame`."""
 
-    def __call__(self, reader: SplitReader) -> DataFrame: ...
+    def __call__(self, reader: SplitReader) -> DataFrame:
+        """Return the rows that `reader` reads, with the columns NOW and CONTROL added."""
 
     def counted(self, frame: DataFrame) -> DataFrame:
-        """A frame whose rows are counted here, because readers cannot tell how many they are."""
+        """Count the rows of `frame` as input, if the reader returned 0 because it cannot count."""
 
 
 class SourceConnector(Protocol):
-    """A source that is open: it cuts ranges, and is read as a frame."""
+    """An open source. All methods are called on the driver, by one thread at a time."""
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
-        """The next range after an offset; None if nothing is new."""
+        """Choose the range that the next epoch reads after `since`, for up to `tasks` tasks.
+
+        Called once per epoch for each distinct offset of the pipeline's streams; `since` is None
+        for streams that have not read anything. Returns None if there is no new data. Must not have
+        side effects in the external system: after a failure the driver calls it again with the same
+        offset, and the range may then be a different one.
+        """
 
     def on_commit(self, offset: Offset) -> None:
-        """A manifest has this offset now."""
+        """Release what is only needed to read up to `offset`; its manifest is durable.
+
+        Called after the commit, once for every stream that read from this source.
+        """
 
     def direct(self, read: Read) -> SplitReader | None:
-        """A reader whose rows tasks can use as they are; None if Spark must make them."""
+        """Return a reader whose rows need no Spark expressions, or None.
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        """The stored columns (and _op, and BAD_RECORD) of what tasks read by their orders."""
+        Called when the pipeline's frame is built, possibly several times. The schema must contain
+        the columns of `read` in Spark's types. If this returns None, `frame` is called instead.
+        """
+
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+        """Build the DataFrame of the stored columns, with _op and BAD_RECORD if there are any.
+
+        Called once when the pipeline's frame is built. The frame is executed for many epochs: the
+        splits must come from `builder(reader)`, which reads those of the current epoch.
+        """
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
-        """The same of one cut, read by Spark itself."""
+        """Build the same DataFrame for a single range, with one of Spark's own readers.
+
+        Called once per epoch, only for ranges with `native`.
+        """
+
+
+# ---- Sinks.
 
 
 @dataclass(frozen=True)
 class StreamRows:
-    """What the rows of a stream look like: columns with their types, without _op."""
+    """The columns of a stream without _op, and how its rows replace each other."""
 
+    # Names and Spark types.
     columns: tuple[tuple[str, str], ...]
     kind: ChangelogKind = ChangelogKind.APPEND
-    # The columns that tell rows apart, if rows are replaced or retracted and some do.
+    # The columns that identify a row, if rows are updated or retracted and there are any.
     key: tuple[str, ...] | None = None
     has_op: bool = False
     nullable: frozenset[str] = frozenset()
@@ -185,18 +235,20 @@ class StreamRows:
 
 @dataclass(frozen=True)
 class SinkContext:
-    """What a sink gets: `pipeline` names the output of this pipeline for good."""
+    """What a sink is opened with: its declaration, its folder and the rows that it will get."""
 
     sink: Sink
-    # The folder of the stream in the data directory, as a URI.
+    # The URI of the stream's folder in the data directory.
     data: str
+    # Identifies the output of this stream. It never changes, and starting over creates a new one.
     pipeline: str
+    # Shows the rows of an epoch in the terminal: stream, epoch, table.
     show: Callable[[str, int, Any], None]
-    # What the stream gives it: columns with Spark's names of their types, _op among them.
+    # The columns that the sink is given, with Spark's type names, including _op.
     columns: Columns = ()
     rows: StreamRows | None = None
-    # The manifests to which the pipeline can go back.
-    kept: Callable[[], Sequence[Manifest]] = tuple
+    # Returns the manifests that the pipeline can be restored to.
+    restorable: Callable[[], Sequence[Manifest]] = tuple
 
 
 @dataclass(frozen=True, order=True)
@@ -208,26 +260,27 @@ class EpochId:
 
     @property
     def stamp(self) -> str:
+        """The epoch as text that sorts like the epochs. Names of staged files begin with it."""
         return f"{self.generation:03d}-{self.epoch:012d}"
 
 
 @dataclass(frozen=True)
 class CommittedState:
-    """What the newest manifest says when a sink is opened."""
+    """What the newest manifest contains about a sink when the sink is opened."""
 
-    # The last epoch; None before the first one.
+    # The last committed epoch of the pipeline; None before the first one.
     last: EpochId | None
     committables: Sequence[Committable] = ()
-    # The epoch that the tokens were made in; the last one if it is not said.
+    # The epoch that staged the committables; `last` if it is None.
     staged: EpochId | None = None
-    # The epochs that led to the last one; all of its generation if it is not said.
+    # The epoch ranges that led to `last`; all epochs of its generation if it is empty.
     line: Sequence[EpochRange] = ()
-    # What the sink has of generations before this one may be left there.
+    # Rows of generations before this one may stay in the target.
     kept_before: int = 0
 
     @classmethod
     def by(cls, manifest: Manifest, sink: str) -> CommittedState:
-        """What a manifest says about a sink."""
+        """Extract the state of a sink from a manifest."""
         last = EpochId(manifest.generation, manifest.epoch) if manifest.epoch >= 0 else None
         state = manifest.sinks.get(sink)
         if state is None or state.epoch < 0:
@@ -237,137 +290,183 @@ class CommittedState:
 
     @property
     def committables_epoch(self) -> EpochId | None:
-        """The epoch that the tokens belong to."""
+        """The epoch that staged the committables."""
         return self.staged or self.last
 
-    def knows(self, epoch: EpochId) -> bool:
-        """Whether what a sink has of an epoch belongs there."""
+    def contains(self, epoch: EpochId) -> bool:
+        """Return whether rows of this epoch in the target belong to the current pipeline."""
         if epoch.generation < self.kept_before:
             return True
         line = self.line
         if not line and self.last is not None:
             line = [EpochRange(self.last.generation, -1, self.last.epoch)]
-        return any(stretch.holds(epoch.generation, epoch.epoch) for stretch in line)
+        return any(epoch_range.holds(epoch.generation, epoch.epoch) for epoch_range in line)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Where the line went back: the last epoch before, and the first one after."""
+        """Where the pipeline was restored: the last epoch before and the first one after."""
         pairs = zip(self.line, self.line[1:], strict=False)
         return [(before.last, after.first) for before, after in pairs]
 
 
 class SinkWriter(Protocol):
-    """Stages the rows of one task for one sink."""
+    """Stages the rows of one sink in one task attempt. Rows stay invisible until `publish`."""
 
-    def add(self, rows: pa.Table) -> None: ...
+    def add(self, rows: pa.Table) -> None:
+        """Stage rows. Called any number of times.
+
+        Rows that the target would reject must fail here or in `finish`: after the commit it is too
+        late.
+        """
 
     def finish(self) -> list[Committable]:
-        """What was staged is safe now."""
+        """Flush and fsync the staged rows and return their committables.
+
+        Called once, after the last `add`; not called if the task fails. After it returns, a crash
+        must not lose the rows. Returns an empty list if there were no rows.
+        """
 
 
 class SinkWriterFactory(Protocol):
-    """Opens stagers; goes to the task as it is."""
+    """Opens the writers of a sink. It is pickled on the driver and used in the tasks."""
 
-    def open(self, stamp: str, task: int) -> SinkWriter: ...
+    def open(self, stamp: str, task: int) -> SinkWriter:
+        """Open a writer for one task of the epoch with this stamp (`EpochId.stamp`).
+
+        Several attempts of a task may be open at the same time, so staged names must be unique.
+        """
 
 
 class SinkConnector(Protocol):
-    """A sink that is open."""
+    """An open sink. All methods are called on the driver, by one thread at a time."""
 
     def recover(self, committed: CommittedState) -> None:
-        """Check the target, finish what was decided, remove what was only staged."""
+        """Check the target, publish what the manifest contains, and remove other staged rows.
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
-        """What the sink wants instead of the columns of the stream; None: just those."""
+        Called once, before any other method. Must reject a target whose commit marker does not fit
+        `committed`. Must keep rows that were staged for the epoch after `committed.last`: a driver
+        that is believed dead may still commit it.
+        """
+
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
+        """Return expressions over the stream's columns that replace them, or None to keep them.
+
+        Called when the pipeline's frame is built.
+        """
 
     def writer_factory(self, schema: pa.Schema) -> SinkWriterFactory:
-        """What stages rows of a stream of this schema in tasks."""
+        """Return the factory of writers for rows of `schema`.
+
+        Called when the pipeline's frame is built. The factory is used for many epochs.
+        """
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
-        """Make an epoch visible; again changes nothing."""
+        """Make the committables visible and move the commit marker to `epoch`.
+
+        Called after the manifest of `epoch` has become durable, and again after failures until it
+        returns. An epoch without rows has no committables. A repeated call with the same arguments
+        must change nothing.
+        """
+
+
+# ---- Lookup tables.
 
 
 @dataclass(frozen=True)
 class LookupContext:
-    """What a lookup table gets: `data` is its folder in the data directory, `scratch` one of this
-    pipeline for what tasks read, both as URIs."""
+    """What a lookup table is opened with."""
 
     table: LookupTable
+    # URIs: the table's folder in the data directory, and a folder of this pipeline for files that
+    # tasks read.
     data: str
     scratch: str
 
 
 class LookupReader(Protocol):
-    """A lookup table as one task asks it."""
+    """A lookup table as seen by one task."""
 
     def find(self, keys: list[pa.Array]) -> LookupResult:
-        """The rows for these keys, one for each row that asks; none of them is NULL."""
+        """Return the rows for each key. Keys are given as columns without NULLs.
+
+        Called once per batch of the joined rows.
+        """
 
 
 class LookupReaderFactory(Protocol):
-    """Asks a lookup table; goes to the task as it is."""
+    """Opens readers of a lookup table. It is pickled on the driver and used in the tasks."""
 
-    def open(self, as_of: Any, now_us: int) -> LookupReader: ...
+    def open(self, as_of: Any, now_us: int) -> LookupReader:
+        """Open a reader for the version `as_of` at the processing time of the epoch."""
 
 
 class LookupConnector(Protocol):
-    """A lookup table that is open."""
+    """An open lookup table. All methods are called on the driver."""
 
     def as_of(self, spark: SparkSession) -> Any:
-        """What the tasks of an epoch must know to see the same table, as JSON; None if nobody can
-        tell."""
+        """Return the JSON value by which all tasks of an epoch see the same version of the table.
+
+        Called once per epoch. Returns None if the table has no versions: tasks then see it as it
+        is when they query it.
+        """
 
     def reader(
         self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
     ) -> LookupReaderFactory:
-        """What asks for columns (with their types) by key columns."""
+        """Return the factory of readers that return `columns` for values of the columns `keys`.
+
+        Called when the pipeline's frame is built.
+        """
+
+
+# ---- How the registry opens connectors.
 
 
 class LookupFactory(Protocol):
-    """Opens a lookup table."""
+    """Opens a lookup table. Checks that it exists and has the declared columns."""
 
     def __call__(self, context: LookupContext) -> LookupConnector: ...
 
 
 class SourceFactory(Protocol):
-    """Opens a source."""
+    """Opens a source. Checks that it exists and has the declared columns."""
 
     def __call__(self, context: SourceContext) -> SourceConnector: ...
 
 
 class SinkFactory(Protocol):
-    """Opens a sink."""
+    """Opens a sink. Must not access the target, which `SinkConnector.recover` checks."""
 
     def __call__(self, context: SinkContext) -> SinkConnector: ...
 
 
-# ---- A sink that has rows of which the pipeline knows nothing.
+# ---- Helpers for sinks.
 
 
 def sink_ahead_error(message: str, ways_out: str, last: EpochId | None) -> TidegateError:
-    """`ways_out` are those besides leaving the rows there, which needs an epoch to go on from."""
+    """Return the error for a sink that has rows which the pipeline does not know about.
+
+    If the pipeline has committed an epoch, the hint also offers to keep these rows.
+    """
     at, leave = "", ""
     if last is not None:
         at = f", and the pipeline is at epoch {last.epoch}"
         leave = (
             f"; or leave them there: RESTORE FROM CHECKPOINT {last.epoch} WITH (sinks = 'keep'); "
-            "(rows that are read again will be there twice)"
+            "(rows that are read again will then be duplicated)"
         )
-    return RunError("TG-504", f"{message}{at}", hint=f"{ways_out}{leave}.")
-
-
-# ---- What lies staged and was never committed.
+    return RunError("TG-525", f"{message}{at}", hint=f"{ways_out}{leave}.")
 
 
 def sweep_staged(store: Store, folder: str, committed: CommittedState) -> None:
-    """Remove what was staged for decided epochs, and what was written half.
+    """Delete files that were staged for committed epochs, and files that were not finished.
 
-    The names of staged files begin with the stamp of their epoch. Those of the next epoch are left
-    alone: a process that should be dead could still decide it, and then its rows must be there.
+    The names of staged files begin with the stamp of their epoch. Files of the next epoch are kept:
+    a driver that is believed dead may still commit it.
     """
-    over: list[str] = []
+    obsolete: list[str] = []
     if committed.last is not None:
         last = committed.last.stamp
         names = [item.name for item in store.list(folder)]
-        over = [name for name in names if name.rpartition("/")[2][: len(last)] <= last]
-    store.delete([*over, *(item.name for item in store.list_unfinished(folder))])
+        obsolete = [name for name in names if name.rpartition("/")[2][: len(last)] <= last]
+    store.delete([*obsolete, *(item.name for item in store.list_unfinished(folder))])

@@ -1,11 +1,11 @@
-"""Options that several connectors have."""
+"""Options that several connectors share."""
 
 from __future__ import annotations
 
 from tidegate.catalog.options import OptionSpec, OptionType
 
 CSV = ("format", ("csv",))
-# What Spark knows in a pattern of times; a text between ' and ' stands for itself.
+# The letters of Spark's datetime patterns. Text in single quotes is literal.
 _PATTERN_LETTERS = frozenset("GyMLdDQqEFahHKkmsSVzOXx")
 
 
@@ -18,19 +18,19 @@ def not_empty(value: str) -> str | None:
 
 
 def _time_pattern(value: str) -> str | None:
-    """What is wrong with a pattern of Spark's for times."""
+    """Return what is wrong with a datetime pattern of Spark, or None."""
     letters = {c for part in value.split("'")[::2] for c in part if c.isalpha()}
-    strange = sorted(letters - _PATTERN_LETTERS)
-    if "%" in value or strange or not letters:
-        wrong = "%" if "%" in value else strange[0] if strange else value
-        return f"{wrong!r} is no part of a pattern such as yyyy-MM-dd HH:mm:ss"
+    unknown = sorted(letters - _PATTERN_LETTERS)
+    if "%" in value or unknown or not letters:
+        wrong = "%" if "%" in value else unknown[0] if unknown else value
+        return f"{wrong!r} is not part of a pattern such as yyyy-MM-dd HH:mm:ss"
     return None
 
 
 DELIMITER = OptionSpec(
     "delimiter",
     OptionType.TEXT,
-    "what separates values",
+    "the separator between values",
     default=",",
     only_with=CSV,
     check=not_empty,
@@ -39,13 +39,13 @@ CSV_READING = (
     OptionSpec(
         "null_value",
         OptionType.TEXT,
-        "the text that means NULL, besides no text at all",
+        "the text that means NULL, in addition to an empty value",
         only_with=CSV,
     ),
     OptionSpec(
         "quote",
         OptionType.TEXT,
-        "the character around values that hold a delimiter",
+        "the character around values that contain a delimiter",
         default='"',
         only_with=CSV,
         check=_one_character,
@@ -70,10 +70,11 @@ EXISTING = OptionSpec(
 
 
 def timestamp_format(only_with: tuple[str, tuple[str, ...]]) -> OptionSpec:
+    """Return the option `timestamp_format`, which is valid with these values of another option."""
     return OptionSpec(
         "timestamp_format",
         OptionType.TEXT,
-        "a pattern such as dd.MM.yyyy HH:mm:ss for all times; ISO 8601 if left out",
+        "a pattern such as dd.MM.yyyy HH:mm:ss for all timestamps; ISO 8601 if left out",
         only_with=only_with,
         check=_time_pattern,
     )

@@ -1,4 +1,4 @@
-"""A sink that shows rows to a person."""
+"""Two sinks for development: `console` shows rows in the terminal, `blackhole` discards them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.connector import ConnectorSpec, SinkSpec
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.base import Committable, CommittedState, EpochId, SinkContext, SqlColumns
-from tidegate.connectors.debug_writers import FirstRowsFactory, Forgetting
+from tidegate.connectors.debug_writers import DiscardingWriter, FirstRowsWriterFactory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# In the metadata of the shown table: how many rows the epoch has in all.
+# Metadata key of the shown table: the number of all rows of the epoch.
 TOTAL_ROWS = "tidegate.total_rows"
 
 CONSOLE = ConnectorSpec(
@@ -34,18 +34,18 @@ CONSOLE = ConnectorSpec(
 
 @dataclass
 class ConsoleSink:
-    """Shows the first rows of each epoch when it commits."""
+    """Shows the first rows of each epoch after it has been committed."""
 
     context: SinkContext
 
     def recover(self, committed: CommittedState) -> None:
-        """What was decided may have been shown or not; a person has no use for it twice."""
+        """Do nothing: the last epoch may not have been shown, but is not worth showing twice."""
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
-    def writer_factory(self, schema: pa.Schema) -> FirstRowsFactory:
-        return FirstRowsFactory(self.context.sink.options["rows"])
+    def writer_factory(self, schema: pa.Schema) -> FirstRowsWriterFactory:
+        return FirstRowsWriterFactory(self.context.sink.options["rows"])
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         import pyarrow as pa
@@ -66,23 +66,21 @@ def open_console(context: SinkContext) -> ConsoleSink:
     return ConsoleSink(context)
 
 
-# ---- A sink that runs the pipeline and keeps nothing: for measuring.
-
 BLACKHOLE = ConnectorSpec(
-    "blackhole", "takes rows and forgets them", sink=SinkSpec((), supports_rollback=True)
+    "blackhole", "discards all rows, for measurements", sink=SinkSpec((), supports_rollback=True)
 )
 
 
 class BlackholeSink:
-    """Nothing to commit, nothing to recover."""
+    """Discards rows after they have been computed."""
 
     def recover(self, committed: CommittedState) -> None: ...
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
-    def writer_factory(self, schema: pa.Schema) -> Forgetting:
-        return Forgetting()
+    def writer_factory(self, schema: pa.Schema) -> DiscardingWriter:
+        return DiscardingWriter()
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What tasks do for a console. Python workers import it: it must load little."""
+"""Sink writers of the console and of the blackhole. Python workers import this module."""
 
 from __future__ import annotations
 
@@ -13,54 +13,51 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class FirstRows:
-    """Keeps the first rows of a task, and counts the others."""
+class FirstRowsWriter:
+    """Keeps the first `limit` rows of a task and counts all. The rows are the committable."""
 
-    most: int
-    kept: Any = None
+    limit: int
+    first_rows: Any = None
     total: int = 0
 
     def add(self, rows: pa.Table) -> None:
         self.total += rows.num_rows
-        if self.kept is None:
-            self.kept = rows.slice(0, self.most)
-        elif self.kept.num_rows < self.most:
+        if self.first_rows is None:
+            self.first_rows = rows.slice(0, self.limit)
+        elif self.first_rows.num_rows < self.limit:
             import pyarrow as pa
 
-            missing = rows.slice(0, self.most - self.kept.num_rows)
-            self.kept = pa.concat_tables([self.kept, missing])
+            missing = rows.slice(0, self.limit - self.first_rows.num_rows)
+            self.first_rows = pa.concat_tables([self.first_rows, missing])
 
     def finish(self) -> list[Committable]:
         if not self.total:
             return []
         from tidegate.connectors.memory.rows import arrow_bytes
 
-        data = base64.b64encode(arrow_bytes(self.kept)).decode()
+        data = base64.b64encode(arrow_bytes(self.first_rows)).decode()
         return [{"total": self.total, "rows": data}]
 
 
 @dataclass(frozen=True)
-class FirstRowsFactory:
-    """Opens the stagers of a console."""
+class FirstRowsWriterFactory:
+    """Opens the writers of a console sink."""
 
-    most: int
+    limit: int
 
-    def open(self, stamp: str, task: int) -> FirstRows:
-        return FirstRows(self.most)
-
-
-# ---- What tasks do for a blackhole. Python workers import it: it must load little.
+    def open(self, stamp: str, task: int) -> FirstRowsWriter:
+        return FirstRowsWriter(self.limit)
 
 
 @dataclass(frozen=True)
-class Forgetting:
-    """Takes rows in tasks."""
+class DiscardingWriter:
+    """Discards rows. It has no state, so it is its own factory."""
 
-    def open(self, stamp: str, task: int) -> Forgetting:
+    def open(self, stamp: str, task: int) -> DiscardingWriter:
         return self
 
     def add(self, rows: pa.Table) -> None:
-        """Computed, and that is all."""
+        """Discard rows, which have been computed at this point."""
 
     def finish(self) -> list[Committable]:
         return []

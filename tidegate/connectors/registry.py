@@ -1,4 +1,8 @@
-"""The connectors there are."""
+"""All connectors: their specs, and the functions that open them.
+
+A new connector is added here. The functions import the implementation when a pipeline opens it, so
+that `tidegate check` loads only the specs and no client library.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +111,7 @@ def _memory_lookup(context: LookupContext) -> LookupConnector:
     return memory_lookup.open_lookup(context)
 
 
-# What can be read and written today; the others are checked and explained only.
+# Connectors that can run. Other roles in `CONNECTORS` are only checked and explained.
 SOURCES: Mapping[str, SourceFactory] = {
     "files": _files_source,
     "memory": memory.open_source,

@@ -1,6 +1,8 @@
-"""Lookup tables that tasks hold in memory: the driver writes the table as of an epoch into one
-file, whose name is in the order. So all tasks of an epoch see the same table, however often they
-run.
+"""Lookup tables that every task loads into memory.
+
+The driver writes the current version of the table into one file, and the epoch spec contains its
+name. All tasks of an epoch therefore see the same version, also if they are retried. Connectors
+provide the rows by implementing `TableContent`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import pyarrow as pa
 
 from tidegate.connectors.memory.rows import arrow_bytes
 from tidegate.operators.join.lookup_results import (
-    WholeTable,
-    distinct,
+    PreloadedTable,
+    encode_keys,
     key_columns,
-    without_null_keys,
+    drop_null_keys,
 )
 from tidegate.storage import open_store
 
@@ -28,45 +30,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TableReader:
-    """Loads a table where it is not loaded yet; its files never change."""
+class TableReaderFactory:
+    """Loads the table once per process and version. The files are immutable."""
 
     root: str
     columns: tuple[str, ...]
     keys: tuple[str, ...]
 
-    def open(self, as_of: Any, now_us: int) -> WholeTable:
-        known = _loaded.get(self)
-        if known is None or known[0] != as_of:
+    def open(self, as_of: Any, now_us: int) -> PreloadedTable:
+        cached = _loaded.get(self)
+        if cached is None or cached[0] != as_of:
             buffer = open_store(self.root).map(as_of)
             rows = pa.ipc.open_file(pa.BufferReader(buffer)).read_all()
-            wanted = rows.select(list(self.columns))
-            known = _loaded[self] = (as_of, WholeTable(wanted, self.keys))
-        return known[1]
+            selected = rows.select(list(self.columns))
+            cached = _loaded[self] = (as_of, PreloadedTable(selected, self.keys))
+        return cached[1]
 
 
-# What this process has loaded, and which file it is of.
-_loaded: dict[TableReader, tuple[str, WholeTable]] = {}
+# The tables that this process has loaded, with the name of their file.
+_loaded: dict[TableReaderFactory, tuple[str, PreloadedTable]] = {}
 
 
 class TableContent(Protocol):
-    """Where the rows of a table come from."""
+    """The rows of a lookup table. Both methods are called on the driver, once per epoch."""
 
     def version(self) -> Any:
-        """Something that changes with the rows."""
+        """Return a value that changes whenever the rows change."""
 
     def rows(self, spark: SparkSession) -> pa.Table:
-        """All rows as they are now, in the order in which they came."""
+        """Return all current rows, oldest first. Called only if the version has changed."""
 
 
 class TableLookup:
-    """A lookup table of which every task gets a copy."""
+    """A lookup table that is copied to every task."""
 
     def __init__(self, context: LookupContext, content: TableContent) -> None:
         self.table = context.table
         self.content = content
         self.scratch = open_store(context.scratch)
-        # Nothing there is of use after a restart.
+        # Files of earlier runs are not used again.
         self.scratch.delete_all("")
         self._version: Any = None
         self._files: list[str] = []
@@ -77,27 +79,27 @@ class TableLookup:
             rows = _last_of_keys(self.content.rows(spark), self.table.primary_key)
             name = f"{uuid.uuid4().hex}.arrow"
             self.scratch.put(name, arrow_bytes(rows), durable=False)
-            # Tasks of the last epoch are over when an order is made.
+            # The tasks of the previous epoch have ended, so its file can be deleted.
             self.scratch.delete(self._files)
             self._files, self._version = [name], version
         return self._files[-1]
 
-    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> TableReader:
+    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> TableReaderFactory:
         names = tuple(name for name, _ in columns)
-        return TableReader(self.scratch.uri, names, tuple(keys))
+        return TableReaderFactory(self.scratch.uri, names, tuple(keys))
 
 
 def _last_of_keys(rows: pa.Table, primary_key: Sequence[str]) -> pa.Table:
-    """With a primary key the last row of each key counts."""
+    """Keep the last row of each primary key."""
     names = {name.lower(): name for name in rows.column_names}
     keys = [names[name.lower()] for name in primary_key]
     if not keys:
         return rows
-    rows = without_null_keys(rows, keys)
+    rows = drop_null_keys(rows, keys)
     if not rows.num_rows:
         return rows
-    found, codes = distinct(key_columns(rows, keys))
-    last = [0] * len(found[0])
-    for place, code in enumerate(codes.tolist()):
-        last[code] = place
+    distinct_keys, codes = encode_keys(key_columns(rows, keys))
+    last = [0] * len(distinct_keys[0])
+    for row, code in enumerate(codes.tolist()):
+        last[code] = row
     return rows.take(pa.array(sorted(last), pa.int64()))

@@ -1,4 +1,10 @@
-"""The sink of a materialised view: every change is kept, in few files, and nothing expires."""
+"""The sink of a materialized view: keeps all changes of a stream in a small number of files.
+
+A change file contains the changes of a range of epochs. Every epoch with rows adds one file.
+Adjacent files are compacted into larger ones, by size, unless an epoch that the pipeline can be
+restored to lies inside: a restore must be able to drop whole files. Queries concatenate the files
+and materialize the result.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from tidegate.connectors.base import (
     SqlColumns,
     sweep_staged,
 )
-from tidegate.connectors.changelog import folded
+from tidegate.connectors.changelog import compact_changes
 from tidegate.errors import RunError
 from tidegate.storage import NotFound, Store, open_store
 from tidegate.types import ChangelogKind
@@ -27,44 +33,39 @@ if TYPE_CHECKING:
     from tidegate.connectors.memory.rows import ArrowWriterFactory
 
 
-# ---- What a materialised view keeps: files of changes, each of a range of epochs, and what they mean.
-#
-# An epoch is a range of one. Ranges are folded into larger ones, by size, as long as no epoch to
-# which the pipeline can go back lies inside, so that going back is leaving files out.
-
 FOLDER, STAGED = "view", "staged"
-_ABOUT = "about.json"
+_SCHEMA_FILE = "about.json"
 _SUFFIX = ".arrow"
-# How many rows a stream has given out in a range, where folding has made them fewer.
-_GIVEN = b"tidegate.rows"
-# So many epochs that can be folded are folded.
-MANY = 16
+# Metadata key: the number of rows that the stream emitted, before compaction.
+_ROWS_EMITTED = b"tidegate.rows"
+# This many files of single epochs are compacted into one.
+COMPACT_AFTER = 16
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the rows of a view mean."""
+class ViewSchema:
+    """The columns of a view and how its changes are to be applied."""
 
     kind: ChangelogKind
     key: tuple[str, ...]
-    # Names and Spark's types.
+    # Names and Spark types.
     columns: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def of_json(cls, stored: dict[str, Any]) -> Shape:
+    def of_json(cls, stored: dict[str, Any]) -> ViewSchema:
         columns = tuple((str(name), str(kind)) for name, kind in stored["columns"])
         return cls(ChangelogKind(stored["kind"]), tuple(stored["key"]), columns)
 
     def canonical_form(self, query: str) -> str:
-        """Tells a view from one of another query, or with other columns."""
+        """Return a hash that differs between views of different queries or columns."""
         text = json.dumps([self.to_json(), query], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def empty(self) -> pa.Table:
-        """A table without rows."""
+        """Return a table without rows."""
         import pyarrow as pa
 
         from tidegate.physical.typed import arrow_type
@@ -74,8 +75,8 @@ class Shape:
 
 
 @dataclass(frozen=True, order=True)
-class Range:
-    """Epochs that follow each other, both ends included, and how many of them had rows."""
+class ChangeFile:
+    """The changes of a range of epochs, both ends included; `epochs` of them had rows."""
 
     first: int
     last: int
@@ -88,153 +89,158 @@ class Range:
     def holds(self, epoch: int) -> bool:
         return self.first <= epoch <= self.last
 
-    def covers(self, other: Range) -> bool:
+    def covers(self, other: ChangeFile) -> bool:
         return self != other and self.first <= other.first and other.last <= self.last
 
-    def never_was(self, gaps: Iterable[tuple[int, int]]) -> bool:
-        """Whether the pipeline went back to before these epochs."""
+    def is_undone(self, gaps: Iterable[tuple[int, int]]) -> bool:
+        """Return whether a restore has undone these epochs."""
         return any(before < self.first and self.last < after for before, after in gaps)
 
 
-def ranges(store: Store) -> list[Range]:
-    """What is there, in order; what was folded and not yet removed is left out."""
-    found = []
+def list_change_files(store: Store) -> list[ChangeFile]:
+    """Return the change files in order, without those that a compacted file replaces."""
+    files = []
     for item in store.list():
         name = item.name
         if "/" not in name and name.endswith(_SUFFIX):
-            found.append(Range(*map(int, name.removesuffix(_SUFFIX).split("-"))))
-    return sorted(r for r in found if not any(other.covers(r) for other in found))
+            files.append(ChangeFile(*map(int, name.removesuffix(_SUFFIX).split("-"))))
+    return sorted(file for file in files if not any(other.covers(file) for other in files))
 
 
-def leftovers(store: Store) -> list[str]:
-    """Files that were folded into others, and not removed."""
-    kept = {item.file for item in ranges(store)}
+def superseded_files(store: Store) -> list[str]:
+    """Return the names of files that were compacted into others but not deleted."""
+    current = {item.file for item in list_change_files(store)}
     names = (item.name for item in store.list())
-    return [n for n in names if "/" not in n and n.endswith(_SUFFIX) and n not in kept]
+    return [n for n in names if "/" not in n and n.endswith(_SUFFIX) and n not in current]
 
 
-def read_range(store: Store, item: Range) -> tuple[pa.Table, int]:
-    """The changes of a range, and how many rows the stream gave out in it."""
+def read_change_file(store: Store, item: ChangeFile) -> tuple[pa.Table, int]:
+    """Read the changes, and the number of rows that the stream emitted in these epochs."""
     import pyarrow as pa
 
     table = pa.ipc.open_file(pa.BufferReader(store.map(item.file))).read_all()
     metadata = table.schema.metadata or {}
-    return table, int(metadata.get(_GIVEN, table.num_rows))
+    return table, int(metadata.get(_ROWS_EMITTED, table.num_rows))
 
 
-def range_bytes(table: pa.Table, given: int) -> bytes:
-    """The content of the file of a range."""
+def change_file_bytes(table: pa.Table, rows_emitted: int) -> bytes:
+    """Serialize a change file."""
     from tidegate.connectors.memory.rows import arrow_bytes
 
-    metadata = {**(table.schema.metadata or {}), _GIVEN: str(given).encode()}
+    metadata = {**(table.schema.metadata or {}), _ROWS_EMITTED: str(rows_emitted).encode()}
     return arrow_bytes(table.replace_schema_metadata(metadata).combine_chunks())
 
 
-def to_fold(found: Sequence[Range], kept: Collection[int]) -> list[Range]:
-    """Ranges that may become one, if single epochs among them are many.
+def files_to_compact(
+    files: Sequence[ChangeFile], restorable_epochs: Collection[int]
+) -> list[ChangeFile]:
+    """Choose adjacent files to compact, if they contain enough files of single epochs.
 
-    `kept` are the epochs to which the pipeline can go back: none may lie inside of a range, unless
-    at its end.
+    A restorable epoch may only be the last epoch of a compacted file.
     """
-    for part in _parts(found, kept):
+    for group in _split_at(files, restorable_epochs):
         epochs = 0
-        chosen: list[Range] = []
-        # An older range is taken along once what is new is half of it: each epoch is then written
-        # again a few times only, however many there are.
-        for item in reversed(part):
+        chosen: list[ChangeFile] = []
+        # A compacted file is only rewritten if the newer files are at least half its size, so that
+        # every epoch is rewritten a logarithmic number of times.
+        for item in reversed(group):
             if item.epochs > 1 and item.epochs > 2 * epochs:
                 break
             chosen.insert(0, item)
             epochs += item.epochs
-        if sum(item.epochs == 1 for item in chosen) >= MANY:
+        if sum(item.epochs == 1 for item in chosen) >= COMPACT_AFTER:
             return chosen
     return []
 
 
-def _parts(found: Sequence[Range], kept: Collection[int]) -> list[list[Range]]:
-    """The ranges cut at the epochs to which the pipeline can go back."""
-    parts: list[list[Range]] = []
-    for item in found:
-        before = parts[-1][-1].last if parts else None
-        if before is None or any(before <= epoch < item.first for epoch in kept):
-            parts.append([])
-        parts[-1].append(item)
-    return parts
+def _split_at(
+    files: Sequence[ChangeFile], restorable_epochs: Collection[int]
+) -> list[list[ChangeFile]]:
+    """Split the files after restorable epochs."""
+    groups: list[list[ChangeFile]] = []
+    for item in files:
+        before = groups[-1][-1].last if groups else None
+        if before is None or any(before <= epoch < item.first for epoch in restorable_epochs):
+            groups.append([])
+        groups[-1].append(item)
+    return groups
 
 
-def store_shape(store: Store, shape: Shape) -> None:
-    """Written when it is another one: readers in other processes need it."""
-    if stored_shape(store) != shape:
-        store.put(_ABOUT, json.dumps(shape.to_json()).encode())
+def store_schema(store: Store, schema: ViewSchema) -> None:
+    """Write the schema for readers in other processes, if it has changed."""
+    if load_schema(store) != schema:
+        store.put(_SCHEMA_FILE, json.dumps(schema.to_json()).encode())
 
 
-def stored_shape(store: Store) -> Shape | None:
+def load_schema(store: Store) -> ViewSchema | None:
+    """Read the schema, or return None if no pipeline has written one."""
     try:
-        return Shape.of_json(json.loads(store.get(_ABOUT)))
+        return ViewSchema.of_json(json.loads(store.get(_SCHEMA_FILE)))
     except NotFound:
         return None
 
 
-# Nobody declares a sink of this connector: CREATE MATERIALIZED VIEW does.
+# Users do not declare sinks of this connector. CREATE MATERIALIZED VIEW does.
 CONNECTOR = "view"
+# Append-only files above this size are not compacted.
 _LARGE = 64_000_000
 
 
 def sink_name(stream: str) -> str:
-    """The name of the sink of a view, as manifests know it."""
+    """Return the name under which manifests store the sink of a view."""
     return f"view of {stream}"
 
 
 class ViewSink:
-    """The changes of a stream since its first epoch, in files of ranges of epochs.
+    """Writes the changes of a stream since its first epoch into change files.
 
-    The folder is named after the life of the stream: one that starts over has another one, and a
-    restore to before that finds the old one.
+    The folder is named after the output id of the stream. A stream that starts over gets a new id
+    and a new folder, and a restore to an earlier epoch finds the old folder.
     """
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
-        self.shape = context.sink.options["shape"]
-        self.lives = open_store(context.data).child(FOLDER)
-        self.store = self.lives.child(context.pipeline)
-        self._ranges: list[Range] = []
-        self._since_fold = 0
+        self.schema = context.sink.options["shape"]
+        self.folders = open_store(context.data).child(FOLDER)
+        self.store = self.folders.child(context.pipeline)
+        self._files: list[ChangeFile] = []
+        self._uncompacted = 0
 
     def recover(self, committed: CommittedState) -> None:
-        store_shape(self.store, self.shape)
-        self.store.delete(leftovers(self.store))
-        self._ranges = ranges(self.store)
-        self._forget(committed)
+        store_schema(self.store, self.schema)
+        self.store.delete(superseded_files(self.store))
+        self._files = list_change_files(self.store)
+        self._remove_undone(committed)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
         sweep_staged(self.store, STAGED, committed)
-        self._sweep_lives()
+        self._remove_unreferenced_folders()
 
-    def _forget(self, committed: CommittedState) -> None:
-        """The pipeline went back: epochs in gaps, and after the last one, never were."""
+    def _remove_undone(self, committed: CommittedState) -> None:
+        """Delete the files of epochs that a restore has undone."""
         last = committed.last.epoch if committed.last is not None else -1
-        cut = [item for item in self._ranges if item.first <= last < item.last]
-        if cut:
+        split = [item for item in self._files if item.first <= last < item.last]
+        if split:
             raise RunError(
                 "TG-605",
-                f"the view {self.context.sink.source} cannot go back to epoch {last}: its rows of "
-                f"epochs {cut[0].first} to {cut[0].last} are one",
+                f"the view {self.context.sink.source} cannot be restored to epoch {last}: its rows "
+                f"of epochs {split[0].first} to {split[0].last} have been compacted",
                 hint="start the stream over: run once with --on-change restart.",
             )
-        gone = [r for r in self._ranges if r.first > last or r.never_was(committed.gaps)]
-        self.store.delete(item.file for item in gone)
-        self._ranges = [item for item in self._ranges if item not in gone]
+        undone = [f for f in self._files if f.first > last or f.is_undone(committed.gaps)]
+        self.store.delete(item.file for item in undone)
+        self._files = [item for item in self._files if item not in undone]
 
-    def _sweep_lives(self) -> None:
-        """Remove what earlier lives of the stream have left, unless it could come back."""
+    def _remove_unreferenced_folders(self) -> None:
+        """Delete folders of earlier runs of the stream that no restore can bring back."""
         stream = self.context.sink.source.lower()
-        kept = [m.streams.get(stream) for m in self.context.kept()]
-        lives = {self.context.pipeline, *(state.id for state in kept if state is not None)}
-        there = {item.name.partition("/")[0] for item in self.lives.list()}
-        for life in there - lives:
-            self.lives.delete_all(life)
+        states = [m.streams.get(stream) for m in self.context.restorable()]
+        referenced = {self.context.pipeline, *(state.id for state in states if state is not None)}
+        stored = {item.name.partition("/")[0] for item in self.folders.list()}
+        for folder in stored - referenced:
+            self.folders.delete_all(folder)
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
     def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory:
@@ -242,25 +248,23 @@ class ViewSink:
 
         return ArrowWriterFactory(self.store.child(STAGED).uri)
 
-    # Epochs
-
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         names = [f"{STAGED}/{committable}" for committable in committables]
-        if names and not any(item.holds(epoch.epoch) for item in self._ranges):
-            self._add(Range(epoch.epoch, epoch.epoch), names)
-            self._fold()
+        if names and not any(item.holds(epoch.epoch) for item in self._files):
+            self._add(ChangeFile(epoch.epoch, epoch.epoch), names)
+            self._compact()
         self.store.delete(names)
 
-    def _add(self, item: Range, names: Sequence[str]) -> None:
+    def _add(self, item: ChangeFile, names: Sequence[str]) -> None:
         if len(names) == 1:
             self.store.move_new(names[0], item.file)
             self.store.sync([""])
         else:
             self._merge(names, item)
-        self._ranges.append(item)
-        self._since_fold += 1
+        self._files.append(item)
+        self._uncompacted += 1
 
-    def _merge(self, names: Sequence[str], item: Range) -> None:
+    def _merge(self, names: Sequence[str], item: ChangeFile) -> None:
         import pyarrow as pa
 
         from tidegate.connectors.memory.connector import read_table
@@ -269,30 +273,30 @@ class ViewSink:
         tables = [read_table(self.store, name) for name in names]
         self.store.put(item.file, arrow_bytes(pa.concat_tables(tables)))
 
-    def _fold(self) -> None:
-        """Make many ranges one; a crash leaves both, and then the one that covers all counts."""
+    def _compact(self) -> None:
+        """Compact files into one. After a crash both exist, and the compacted one is used."""
         import pyarrow as pa
 
-        if self._since_fold < MANY:
+        if self._uncompacted < COMPACT_AFTER:
             return
-        self._since_fold = 0
-        chosen = self._chosen()
+        self._uncompacted = 0
+        chosen = self._files_to_compact()
         if not chosen:
             return
-        begin, end = self._ranges.index(chosen[0]), self._ranges.index(chosen[-1]) + 1
-        tables, given = zip(*(read_range(self.store, item) for item in chosen), strict=True)
+        first, stop = self._files.index(chosen[0]), self._files.index(chosen[-1]) + 1
+        tables, counts = zip(*(read_change_file(self.store, item) for item in chosen), strict=True)
         changes = pa.concat_tables(tables)
-        rows = folded(changes, self.shape.kind, self.shape.key, complete=begin == 0)
+        rows = compact_changes(changes, self.schema.kind, self.schema.key, complete=first == 0)
         epochs = sum(item.epochs for item in chosen)
-        whole = Range(chosen[0].first, chosen[-1].last, epochs)
-        self.store.put(whole.file, range_bytes(rows, sum(given)))
+        compacted = ChangeFile(chosen[0].first, chosen[-1].last, epochs)
+        self.store.put(compacted.file, change_file_bytes(rows, sum(counts)))
         self.store.delete(item.file for item in chosen)
-        self._ranges[begin:end] = [whole]
+        self._files[first:stop] = [compacted]
 
-    def _chosen(self) -> list[Range]:
-        chosen = to_fold(self._ranges, {m.epoch for m in self.context.kept()})
-        if self.shape.kind is ChangelogKind.APPEND:
-            # Rows that are only added do not become fewer: large files are left as they are.
+    def _files_to_compact(self) -> list[ChangeFile]:
+        chosen = files_to_compact(self._files, {m.epoch for m in self.context.restorable()})
+        if self.schema.kind is ChangelogKind.APPEND:
+            # Compaction does not make append-only changes fewer, so large files are skipped.
             while chosen and self.store.size(chosen[0].file) > _LARGE:
                 chosen = chosen[1:]
         return chosen if len(chosen) > 1 else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pyspark.errors import PySparkException
 
@@ -176,11 +177,11 @@ def pipeline_error(stream: str, error: BaseException) -> TidegateError:
     if own is not None:
         code, message, hint = own.groups()
         return RunError(code, f"the stream {stream} stopped: {message}", hint=hint)
-    for misfit in (_wrong_type, _wrong_header, _no_file_system, _unreadable):
-        found = misfit(text)
-        if found is not None:
-            reason, hint = found
-            return RunError("TG-504", f"the stream {stream} stopped: {reason}", hint=hint)
+    for code, misfit in _MISFITS:
+        explained = misfit(text)
+        if explained is not None:
+            reason, hint = explained
+            return RunError(code, f"the stream {stream} stopped: {reason}", hint=hint)
     hint = "nothing is lost: after the cause is mended, start again and the epoch is repeated."
     better = advice(error)
     if better is not None:
@@ -262,3 +263,11 @@ def _unreadable(text: str) -> tuple[str, str] | None:
         "put a readable file of the same name in its place and start again: nothing is lost, the "
     )
     return f"it cannot read {_file_in(text)} ({cause})", hint + "epoch is read once more."
+
+
+_MISFITS: tuple[tuple[str, Callable[[str], tuple[str, str] | None]], ...] = (
+    ("TG-523", _wrong_type),
+    ("TG-523", _wrong_header),
+    ("TG-530", _no_file_system),
+    ("TG-529", _unreadable),
+)

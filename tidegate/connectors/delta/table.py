@@ -40,13 +40,13 @@ _REJECTED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
-def driver() -> Any:
+def import_deltalake() -> Any:
     """deltalake, which not everybody needs."""
     try:
         import deltalake
     except ImportError:
         raise RunError(
-            "TG-504",
+            "TG-521",
             "the connector delta needs deltalake, which is not installed",
             hint="pip install 'tidegate[delta]'",
         ) from None
@@ -54,20 +54,20 @@ def driver() -> Any:
 
 
 @contextmanager
-def told(who: str) -> Iterator[None]:
+def translate_errors(who: str) -> Iterator[None]:
     """Errors of deltalake as ours."""
-    errors = driver().exceptions
+    errors = import_deltalake().exceptions
     try:
         yield
     except errors.TableNotFoundError:
         raise RunError(
-            "TG-504", f"{who}: the table is gone", hint="put the table back, and start again."
+            "TG-522", f"{who}: the table is gone", hint="put the table back, and start again."
         ) from None
     except OSError as error:
         raise _of_store(error, who) from None
     except errors.DeltaError as error:
         raise RunError(
-            "TG-504",
+            "TG-529",
             f"{who}: {_first(error)}",
             hint="mend the table and start again: nothing is lost.",
         ) from None
@@ -92,7 +92,7 @@ def _first(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class DeltaColumn:
     """A column of a table."""
 
     name: str
@@ -101,7 +101,7 @@ class Column:
     rules: tuple[str, ...] = ()
 
 
-class Table:
+class DeltaLakeTable:
     """A table as it was when it was last looked at."""
 
     def __init__(self, place: str, loaded: Any) -> None:
@@ -124,13 +124,13 @@ class Table:
     def configuration(self) -> dict[str, str]:
         return dict(self.loaded.metadata().configuration)
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[DeltaColumn]:
         import pyarrow as pa
 
         schema = self.loaded.schema()
         types = pa.schema(schema.to_arrow())
         return [
-            Column(
+            DeltaColumn(
                 field.name,
                 types.field(field.name).type,
                 not field.nullable,
@@ -153,18 +153,18 @@ def _location(place: str) -> str:
     return to_path(place) if place.startswith("file:") else place
 
 
-def open_table(place: str, version: int | None = None) -> Table | None:
+def open_table(place: str, version: int | None = None) -> DeltaLakeTable | None:
     """A table; None if there is none."""
-    deltalake = driver()
+    deltalake = import_deltalake()
     try:
-        return Table(place, deltalake.DeltaTable(_location(place), version=version))
+        return DeltaLakeTable(place, deltalake.DeltaTable(_location(place), version=version))
     except deltalake.exceptions.TableNotFoundError:
         return None
 
 
 def create_table(place: str, columns: pa.Schema, partition_by: Sequence[str]) -> None:
     """A new table; that somebody else was faster is fine."""
-    deltalake = driver()
+    deltalake = import_deltalake()
     by = {name.lower(): name for name in columns.names}
     deltalake.DeltaTable.create(
         _location(place),
@@ -174,23 +174,23 @@ def create_table(place: str, columns: pa.Schema, partition_by: Sequence[str]) ->
     )
 
 
-def number_of(epoch: EpochId) -> int:
+def epoch_number(epoch: EpochId) -> int:
     return epoch.generation * _GENERATION + epoch.epoch + 1
 
 
-def epoch_of(number: int) -> EpochId:
+def epoch_from_number(number: int) -> EpochId:
     generation, epoch = divmod(number, _GENERATION)
     return EpochId(generation, epoch - 1)
 
 
-def properties(numbers: dict[str, int]) -> Any:
+def commit_properties(numbers: dict[str, int]) -> Any:
     """What a log entry says besides rows: the last number of each application."""
-    deltalake = driver()
+    deltalake = import_deltalake()
     pairs = [deltalake.Transaction(owner, number) for owner, number in numbers.items()]
     return deltalake.CommitProperties(app_transactions=pairs)
 
 
-def require_plain(table: Table, who: str) -> None:
+def require_supported(table: DeltaLakeTable, who: str) -> None:
     """A table asks for nothing that we would not do when files are added to it, or read."""
     configuration = table.configuration
     mapping = configuration.get("delta.columnMapping.mode", "none")
@@ -202,7 +202,7 @@ def require_plain(table: Table, who: str) -> None:
         raise _cannot(who, f"it needs {', '.join(strange)}")
 
 
-def require_free(table: Table, who: str, by_key: bool) -> None:
+def require_no_row_rules(table: DeltaLakeTable, who: str, by_key: bool) -> None:
     """Nothing of a table has to be checked or computed for every row that is written."""
     configuration = table.configuration
     rules = [name for name in configuration if name.startswith("delta.constraints.")]
@@ -217,7 +217,7 @@ def require_free(table: Table, who: str, by_key: bool) -> None:
 
 def _cannot(who: str, why: str) -> TidegateError:
     return RunError(
-        "TG-504", f"{who} cannot use this table: {why}", hint="take a table without it."
+        "TG-523", f"{who} cannot use this table: {why}", hint="take a table without it."
     )
 
 
@@ -240,21 +240,21 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(one.equals(other))
 
 
-def found_column(
-    columns: Sequence[Column], name: str, kind: pa.DataType, shown: str, who: str
-) -> Column:
+def matching_column(
+    columns: Sequence[DeltaColumn], name: str, kind: pa.DataType, shown: str, who: str
+) -> DeltaColumn:
     """The column of a name, which must be there and have just this type."""
     exact = [c for c in columns if c.name == name]
     found = exact or [c for c in columns if c.name.lower() == name.lower()]
     if len(found) != 1:
         raise RunError(
-            "TG-504",
+            "TG-523",
             f"{who}: the table has no column {name}",
             hint=did_you_mean(name, [c.name for c in columns], "columns it has"),
         )
     if not same_type(found[0].type, kind):
         raise RunError(
-            "TG-504",
+            "TG-523",
             f"{who}: the column {found[0].name} of the table is {found[0].type}, and {name} is "
             f"{shown}",
             hint=f"give both the same type, by a CAST of {name} for example.",

@@ -29,21 +29,21 @@ from tidegate.connectors.base import (
     sink_ahead_error,
     sweep_staged,
 )
-from tidegate.connectors.changelog import folded
+from tidegate.connectors.changelog import compact_changes
 from tidegate.connectors.delta.table import (
     LOG,
-    Column,
-    Table,
+    DeltaColumn,
+    DeltaLakeTable,
+    commit_properties,
     create_table,
-    driver,
-    epoch_of,
-    found_column,
-    number_of,
+    epoch_from_number,
+    epoch_number,
+    import_deltalake,
+    matching_column,
     open_table,
-    properties,
-    require_free,
-    require_plain,
-    told,
+    require_no_row_rules,
+    require_supported,
+    translate_errors,
 )
 from tidegate.connectors.delta.table_tasks import DeltaWriterFactory
 from tidegate.connectors.files.writer import NULL_FOLDER, FilesWriterFactory
@@ -63,8 +63,8 @@ _SIGN = "_tg_sign"
 
 
 def merge_changes(
-    table: Table,
-    columns: Sequence[Column],
+    table: DeltaLakeTable,
+    columns: Sequence[DeltaColumn],
     rows: StreamRows,
     staged: Store,
     names: Sequence[str],
@@ -76,7 +76,7 @@ def merge_changes(
     }
     keys = [ours[name.lower()] for name in rows.key or ()]
     tables = [pq.read_table(pa.BufferReader(staged.map(name))) for name in names]
-    changes = net(pa.concat_tables(tables), rows.kind, keys)
+    changes = net_changes(pa.concat_tables(tables), rows.kind, keys)
     if not changes.num_rows:
         return
     nullable = {column.name for column in columns if not column.not_null}
@@ -87,7 +87,7 @@ def merge_changes(
         same,
         source_alias="s",
         target_alias="t",
-        commit_properties=properties(numbers),
+        commit_properties=commit_properties(numbers),
     )
     (
         merger.when_matched_delete(f"s.{_SIGN} < 0")
@@ -98,12 +98,12 @@ def merge_changes(
     table.look_again()
 
 
-def net(changes: pa.Table, kind: ChangelogKind, keys: Sequence[str]) -> pa.Table:
+def net_changes(changes: pa.Table, kind: ChangelogKind, keys: Sequence[str]) -> pa.Table:
     """One row per key: its new row, or a row of it that says that it has none any more.
 
     Tasks stage in any order: of a changelog a row that was given and retracted is none.
     """
-    left = folded(changes, kind, keys)
+    left = compact_changes(changes, kind, keys)
     if OP not in left.column_names:
         return left.append_column(_SIGN, pa.array([1] * left.num_rows, pa.int32()))
     adds = pc.is_in(left.column(OP), pa.array(["+I", "+U"]))
@@ -111,7 +111,7 @@ def net(changes: pa.Table, kind: ChangelogKind, keys: Sequence[str]) -> pa.Table
     signed = left.drop_columns([OP]).append_column(_SIGN, sign)
     # A key that has a new row is not deleted: its row is the last of those that say something.
     order = pc.sort_indices(signed, sort_keys=[(_SIGN, "ascending")])
-    return folded(signed.take(order), ChangelogKind.UPSERT, keys)
+    return compact_changes(signed.take(order), ChangelogKind.UPSERT, keys)
 
 
 def _quoted(name: str) -> str:
@@ -145,11 +145,11 @@ class DeltaSink:
         self.prefix = f"{context.pipeline}-{short}-"
         self.aside = f"_tidegate/{self.prefix}"
         self.owner = f"tidegate/{context.pipeline}/{self.name.lower()}"
-        self._table: Table | None = None
-        self._columns: tuple[Column, ...] = ()
+        self._table: DeltaLakeTable | None = None
+        self._columns: tuple[DeltaColumn, ...] = ()
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DeltaLakeTable:
         assert self._table is not None, "the sink is open"
         return self._table
 
@@ -160,17 +160,17 @@ class DeltaSink:
     # Opening
 
     def recover(self, committed: CommittedState) -> None:
-        with told(self.who):
+        with translate_errors(self.who):
             self._table = self._found()
             self._columns = self._fitting(self._table)
             self._open_marker(committed)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
-        with told(self.who):
+        with translate_errors(self.who):
             self._keep_older_out(committed)
         sweep_staged(self.store, f"{self.aside}/staging", committed)
 
-    def _found(self) -> Table:
+    def _found(self) -> DeltaLakeTable:
         """The table, which must be there."""
         table = open_table(self.uri)
         if table is None and self.options["create_table"]:
@@ -186,7 +186,7 @@ class DeltaSink:
             table = open_table(self.uri)
         if table is None:
             raise RunError(
-                "TG-504",
+                "TG-522",
                 f"{self.who} writes the table {self.options['path']}, which does not exist",
                 hint="create it, or have it created: create_table = true.",
             )
@@ -195,19 +195,19 @@ class DeltaSink:
     def _is_key(self, name: str) -> bool:
         return name.lower() in {key.lower() for key in self.rows.key or ()}
 
-    def _fitting(self, table: Table) -> tuple[Column, ...]:
+    def _fitting(self, table: DeltaLakeTable) -> tuple[DeltaColumn, ...]:
         """The columns that rows go to, in the order of the stream."""
-        require_plain(table, self.who)
-        require_free(table, self.who, self.by_key)
+        require_supported(table, self.who)
+        require_no_row_rules(table, self.who, self.by_key)
         there = table.columns()
         found = tuple(
-            found_column(there, name, arrow_type(kind), kind, self.who)
+            matching_column(there, name, arrow_type(kind), kind, self.who)
             for name, kind in self.rows.columns
         )
         for column in there:
             if column not in found and column.not_null:
                 raise RunError(
-                    "TG-504",
+                    "TG-523",
                     f"{self.who}: the column {column.name} of the table must not be NULL, and the "
                     "stream does not have it",
                     hint=f"add {column.name} to the query.",
@@ -216,12 +216,12 @@ class DeltaSink:
         self._require_keys()
         return found
 
-    def _require_partition(self, table: Table) -> None:
+    def _require_partition(self, table: DeltaLakeTable) -> None:
         wanted = self.options["partition_by"]
         there = table.partition_by
         if wanted is not None and [w.lower() for w in wanted] != [t.lower() for t in there]:
             raise RunError(
-                "TG-504",
+                "TG-523",
                 f"{self.who}: the table is partitioned by {', '.join(there) or 'nothing'}, and not "
                 f"by {', '.join(wanted)}",
                 hint="leave out partition_by, or write to another table.",
@@ -229,7 +229,7 @@ class DeltaSink:
         missing = {t.lower() for t in there} - {name.lower() for name, _ in self.rows.columns}
         if missing:
             raise RunError(
-                "TG-504",
+                "TG-523",
                 f"{self.who}: the table is partitioned by {sorted(missing)[0]}, which the stream "
                 "does not have",
                 hint="add it to the query.",
@@ -241,7 +241,7 @@ class DeltaSink:
                 ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT")
             ):
                 raise RunError(
-                    "TG-504",
+                    "TG-523",
                     f"{self.who}: rows are replaced by {name}, which is {kind}: such values are "
                     "not safe to compare",
                     hint="key the stream by a number, a text or a time, with a CAST for example.",
@@ -263,7 +263,7 @@ class DeltaSink:
         number = self.table.written(self.owner)
         if number is None:
             return None
-        return epoch_of(number), self.table.written(self._newest) or 0
+        return epoch_from_number(number), self.table.written(self._newest) or 0
 
     def _open_marker(self, committed: CommittedState) -> None:
         marker = self._marker()
@@ -271,8 +271,8 @@ class DeltaSink:
             if committed.staged is not None and committed.committables:
                 raise self._no_marker()
             self._reject_doubles(committed)
-            self._note({self.owner: number_of(EpochId(0, -1)), self._newest: 0})
-        elif marker[0].epoch >= 0 and not committed.knows(marker[0]):
+            self._note({self.owner: epoch_number(EpochId(0, -1)), self._newest: 0})
+        elif marker[0].epoch >= 0 and not committed.contains(marker[0]):
             raise self._strange(marker[0], committed.last)
 
     def _keep_older_out(self, committed: CommittedState) -> None:
@@ -288,7 +288,7 @@ class DeltaSink:
 
     def _no_marker(self) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-526",
             f"the log of {self.options['path']} no longer knows {self.who}: nobody knows which "
             "rows the table has",
             hint="put the table back from a copy, or write to another one.",
@@ -309,7 +309,7 @@ class DeltaSink:
         if self.options["existing"] == "append" or wrote is None or wrote < committed.kept_before:
             return
         raise RunError(
-            "TG-504",
+            "TG-525",
             f"the table {self.options['path']} holds rows that an earlier pipeline wrote for "
             f"{self.who}; this one starts anew and would write them again",
             hint="remove the table, choose another path, or say existing = 'append'.",
@@ -317,7 +317,7 @@ class DeltaSink:
 
     # Epochs
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
     def writer_factory(self, schema: pa.Schema) -> DeltaWriterFactory:
@@ -344,7 +344,7 @@ class DeltaSink:
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         if not committables:
             return
-        with told(self.who):
+        with translate_errors(self.who):
             for _ in range(_TRIES):
                 self.table.look_again()
                 if self._has(epoch) or self._write(epoch, committables):
@@ -365,7 +365,7 @@ class DeltaSink:
             return True
         if newest > epoch.generation:
             raise RunError(
-                "TG-504",
+                "TG-527",
                 f"{self.who} was opened by generation {newest} of its pipeline, and epoch "
                 f"{epoch.epoch} is of generation {epoch.generation}",
                 hint="stop this process: the pipeline went back to a checkpoint in another one.",
@@ -375,7 +375,7 @@ class DeltaSink:
     def _write(self, epoch: EpochId, committables: Sequence[Committable]) -> bool:
         """Whether the epoch is in the log now; if not, somebody else's entry came between."""
         numbers = {
-            self.owner: number_of(epoch),
+            self.owner: epoch_number(epoch),
             self._newest: epoch.generation,
             self._anybody: epoch.generation,
         }
@@ -392,7 +392,7 @@ class DeltaSink:
                 self._commit_actions(
                     [self._shown(epoch, committable) for committable in committables], numbers
                 )
-        except driver().exceptions.CommitFailedError:
+        except import_deltalake().exceptions.CommitFailedError:
             return False
         except NotFound:
             # Whoever was faster has also removed what was staged.
@@ -425,7 +425,7 @@ class DeltaSink:
             "append",
             table.loaded.schema(),
             list(table.partition_by),
-            commit_properties=properties(numbers),
+            commit_properties=commit_properties(numbers),
         )
         table.look_again()
 

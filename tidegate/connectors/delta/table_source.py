@@ -15,15 +15,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tidegate.columns import OP
-from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext, Split
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext, Split
 from tidegate.connectors.delta.table import (
     LOG,
-    Column,
-    Table,
-    found_column,
+    DeltaColumn,
+    DeltaLakeTable,
+    matching_column,
     open_table,
-    require_plain,
-    told,
+    require_supported,
+    translate_errors,
 )
 from tidegate.connectors.delta.table_tasks import DeltaReader
 from tidegate.errors import RunError, TidegateError
@@ -46,19 +46,19 @@ class DeltaSource:
         self.options = context.source.options
         self.who = f"the source {self.source.name}"
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
-        self.pace = context.pace
+        self.sizer = context.sizer
         self.uri = uri(self.options["path"], self.source.origin.folder)
         self.store = open_store(self.uri)
         self._files: dict[tuple[int, bool], list[File]] = {}
-        with told(self.who):
+        with translate_errors(self.who):
             self.table = self._opened()
             self.columns = self._fitting(self.table)
 
-    def _opened(self, version: int | None = None) -> Table:
+    def _opened(self, version: int | None = None) -> DeltaLakeTable:
         table = open_table(self.uri, version)
         if table is None:
             raise RunError(
-                "TG-504",
+                "TG-522",
                 f"{self.who} reads the table {self.options['path']}, which does not exist",
                 hint="create the table, or correct the option path.",
             )
@@ -69,19 +69,19 @@ class DeltaSource:
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         return [*kinds, *([(OP, "STRING")] if self.source.carries_op else [])]
 
-    def _fitting(self, table: Table) -> dict[str, Column]:
+    def _fitting(self, table: DeltaLakeTable) -> dict[str, DeltaColumn]:
         """The columns of the table by the names that were declared."""
-        require_plain(table, self.who)
+        require_supported(table, self.who)
         there = table.columns()
         return {
-            name.lower(): found_column(there, name, arrow_type(kind), kind, self.who)
+            name.lower(): matching_column(there, name, arrow_type(kind), kind, self.who)
             for name, kind in self._declared
         }
 
     # Cutting
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
-        with told(self.who):
+        with translate_errors(self.who):
             self.table.look_again()
             chosen: list[File] = []
             offset, more = since, False
@@ -98,7 +98,7 @@ class DeltaSource:
 
     def _is_full(self, chosen: list[File], file: File) -> bool:
         sizes = [item["size"] for item in (*chosen, file)]
-        return len(chosen) >= self.limit or (bool(chosen) and self.pace.fitting(sizes) < len(sizes))
+        return len(chosen) >= self.limit or (bool(chosen) and self.sizer.fitting(sizes) < len(sizes))
 
     def _following(self, since: Offset | None) -> Iterator[tuple[Offset, File]]:
         """The files after an offset, each with the offset behind it."""
@@ -156,7 +156,7 @@ class DeltaSource:
             entry = self.store.get(f"{LOG}/{version:020d}.json")
         except NotFound:
             raise RunError(
-                "TG-504",
+                "TG-528",
                 f"{self.who}: the log of {self.options['path']} no longer has version {version}, "
                 "which was not read yet",
                 hint="start the stream over: run once with --on-change restart.",
@@ -188,14 +188,14 @@ class DeltaSource:
 
     def _unreadable(self, why: str) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-529",
             f"{self.who} cannot read {self.options['path']}: {why}",
             hint="read a copy of the table that was written anew.",
         )
 
     def _rewritten(self, version: int) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-528",
             f"{self.who}: version {version} of {self.options['path']} changes or removes rows, "
             "which may have been read before",
             hint="leave out such versions: on_rewrite = 'skip'; or start the stream over with the "
@@ -214,8 +214,8 @@ class DeltaSource:
         by = tuple(self.table.partition_by)
         return DeltaReader(self.who, self.uri, schema, pairs, by, read.arrival, read.located)
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        return leaf(self.direct(read))
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+        return builder(self.direct(read))
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all rows")

@@ -62,7 +62,7 @@ class DeltaReader:
             data = pa.BufferReader(store.map(path))
         except NotFound:
             raise RunError(
-                "TG-504",
+                "TG-528",
                 f"{self.who}: the file {path} was removed before it was read, by VACUUM perhaps",
                 hint="start the stream over with the table as it is now: run once with "
                 "--on-change restart; and keep files longer than the pipeline may stand still.",
@@ -70,7 +70,7 @@ class DeltaReader:
         file = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
         if any(key in (file.metadata.metadata or {}) for key in _OLD_TIMES):
             raise RunError(
-                "TG-504",
+                "TG-529",
                 f"{self.who}: {path} has times in the calendar of an old Spark",
                 hint="write the table anew with a Spark of today.",
             )
@@ -80,7 +80,7 @@ class DeltaReader:
         found = []
         for field, (_, name) in zip(self.columns, self.names, strict=True):
             if name in self.partition_by:
-                value = value_of(values.get(name), field.type)
+                value = partition_value(values.get(name), field.type)
                 found.append(pa.repeat(value, batch.num_rows))
             elif name in batch.schema.names:
                 found.append(batch.column(name).cast(field.type))
@@ -100,7 +100,7 @@ class DeltaReader:
         return found
 
 
-def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
+def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """A value of a type, of the text that stands for it in a log."""
     if text is None or text == "":
         return pa.scalar(None, kind)

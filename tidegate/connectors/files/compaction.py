@@ -1,9 +1,9 @@
-"""Small files that a files sink has committed are merged into larger ones.
+"""Merges the small files that a files sink has published into larger ones.
 
-The merged file is written aside and synced, then a record of the merge is created: that decides it,
-once, also if two processes try. Only then does the file get its name, and what it replaces is
-deleted: a rename and some deletes, with nothing to wait for in between. Whoever finds the newest
-record finishes its merge, any number of times with the same result.
+The merged file is written to an internal folder and fsynced. Then a record of the merge is created,
+which commits the merge and can succeed only once, even if two processes try. After that the file is
+renamed to its final name and the files that it replaces are deleted. Every process that finds an
+unfinished merge in the newest record finishes it; doing so repeatedly has no further effect.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from tidegate.connectors.files.listing import Held, held, merged_name
-from tidegate.connectors.files.writer import Content
+from tidegate.connectors.files.listing import EpochFileName, merged_name, parse_file_name
+from tidegate.connectors.files.writer import FileFormat
 from tidegate.storage import AlreadyExists, NotFound, StorageError
 
 if TYPE_CHECKING:
@@ -24,39 +24,42 @@ if TYPE_CHECKING:
 
 _RECORDS, _ASIDE = "merges", "merged"
 _RECORD = re.compile(r".*/(\d+)\.json")
-# A merged file has at most as many bytes: it goes through one process.
-_MOST_BYTES = 64 << 20
-# Files up to here are merged with whatever came after them, others with half as much at least.
+# The maximum size of a merged file, because one process writes it.
+_MAX_BYTES = 64 << 20
+# Larger files are only merged with newer files of at least half their size.
 _TINY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When files are merged, and how much a file holds."""
+class CompactionLimits:
+    """When files are merged, and the maximum size of a file."""
 
-    # So many files are too many; None: nothing is merged.
+    # Merge this many small files of a folder; None disables merging.
     files: int | None
     rows: int | None
     bytes: int | None
 
     @property
-    def most_bytes(self) -> int:
-        return min(self.bytes or _MOST_BYTES, _MOST_BYTES)
+    def max_bytes(self) -> int:
+        return min(self.bytes or _MAX_BYTES, _MAX_BYTES)
 
 
 @dataclass
-class File:
-    """A file that was committed."""
+class CommittedFile:
+    """A published file."""
 
     path: str
-    held: Held
+    name: EpochFileName
     size: int
     rows: int | None = None
 
 
 @dataclass(frozen=True)
-class Merge:
-    """The record of a merge: what replaces which files."""
+class MergeRecord:
+    """The record that commits a merge: a new file and the files that it replaces.
+
+    The field names are keys of the stored JSON. `aside` is the name in the internal folder.
+    """
 
     folder: str
     name: str
@@ -66,30 +69,33 @@ class Merge:
     files: tuple[str, ...]
 
     @property
-    def goal(self) -> str:
+    def target(self) -> str:
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
 
 @dataclass
 class Compaction:
-    """Merges the files of one sink, which all begin with a prefix."""
+    """Merges the files of one sink.
+
+    The sink calls `recover` when it opens, `add` for every file that it publishes, and `run` after
+    every epoch.
+    """
 
     store: Store
-    # The folder for what the sink keeps of itself.
-    aside: str
+    # The internal folder of the sink.
+    internal: str
+    # The prefix of the names of its files.
     prefix: str
-    limits: Limits
-    # The newest record, -1 for none; and what it says, unless that is done.
+    limits: CompactionLimits
+    # The number of the newest record, -1 for none; and the record, unless its merge is finished.
     number: int = -1
-    pending: Merge | None = None
-    # By folder, what is there, or None if nobody has looked; and where something was added.
-    files: dict[str, list[File]] | None = None
+    pending: MergeRecord | None = None
+    # The files of each folder, None if they have not been listed; and folders with new files.
+    files: dict[str, list[CommittedFile]] | None = None
     changed: set[str] = field(default_factory=set)
 
-    # Opening
-
     def recover(self) -> None:
-        """Finish what was decided, and remove what was not."""
+        """Finish the newest merge, and delete files of merges that were not committed."""
         self.files = None
         records = self._records()
         self.number = max(records, default=-1)
@@ -97,53 +103,51 @@ class Compaction:
             self.pending = self._record(self.number)
             self._finish()
         self.store.delete(self._record_name(n) for n in records if n != self.number)
-        folder = f"{self.aside}/{_ASIDE}"
-        left = [*self.store.list(folder), *self.store.list_unfinished(folder)]
-        self.store.delete(item.name for item in left)
+        folder = f"{self.internal}/{_ASIDE}"
+        leftovers = [*self.store.list(folder), *self.store.list_unfinished(folder)]
+        self.store.delete(item.name for item in leftovers)
 
     def _records(self) -> list[int]:
-        names = [item.name for item in self.store.list(f"{self.aside}/{_RECORDS}")]
-        return [int(found[1]) for name in names if (found := _RECORD.fullmatch(name))]
+        names = [item.name for item in self.store.list(f"{self.internal}/{_RECORDS}")]
+        return [int(match[1]) for name in names if (match := _RECORD.fullmatch(name))]
 
     def _record_name(self, number: int) -> str:
-        return f"{self.aside}/{_RECORDS}/{number:012d}.json"
+        return f"{self.internal}/{_RECORDS}/{number:012d}.json"
 
-    def _record(self, number: int) -> Merge:
+    def _record(self, number: int) -> MergeRecord:
         name = self._record_name(number)
         try:
             stored = json.loads(self.store.get(name))
-            return Merge(**{**stored, "files": tuple(stored["files"])})
+            return MergeRecord(**{**stored, "files": tuple(stored["files"])})
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(f"{self.store.uri}/{name}", f"is damaged ({error})") from None
 
-    # Merging
-
     def add(self, path: str, size: int, rows: int | None = None) -> None:
-        """A file was committed."""
-        found = held(path)
-        if self.files is not None and found is not None and found.owner == self.prefix:
-            self.files.setdefault(found.folder, []).append(File(path, found, size, rows))
-            self.changed.add(found.folder)
+        """Register a published file."""
+        name = parse_file_name(path)
+        if self.files is not None and name is not None and name.owner == self.prefix:
+            self.files.setdefault(name.folder, []).append(CommittedFile(path, name, size, rows))
+            self.changed.add(name.folder)
 
-    def run(self, content: Content) -> None:
-        """Merge what has become too much, about one merged file's worth of it."""
+    def run(self, file_format: FileFormat) -> None:
+        """Merge files of folders that have too many. Writes about one merged file per call."""
         if self.limits.files is None:
             return
         self._finish()
-        budget = self.limits.most_bytes
+        budget = self.limits.max_bytes
         while budget > 0:
-            there = self._there()
+            files = self._listed_files()
             if not self.changed:
                 return
             folder = next(iter(self.changed))
-            chosen = self._chosen(there[folder], self.limits.files, content)
+            chosen = self._choose(files[folder], self.limits.files, file_format)
             if not chosen:
                 self.changed.discard(folder)
                 continue
             budget -= sum(file.size for file in chosen)
-            self._merge(folder, chosen, content)
+            self._merge(folder, chosen, file_format)
 
-    def _there(self) -> dict[str, list[File]]:
+    def _listed_files(self) -> dict[str, list[CommittedFile]]:
         if self.files is None:
             self.files = {}
             self.changed.clear()
@@ -151,101 +155,109 @@ class Compaction:
                 self.add(item.name, item.size)
         return self.files
 
-    def _chosen(self, files: Sequence[File], least: int, content: Content) -> list[File]:
-        """Files that are worth a merge: the newest ones, as far back as they are small."""
-        chosen: list[File] = []
+    def _choose(
+        self, files: Sequence[CommittedFile], min_files: int, file_format: FileFormat
+    ) -> list[CommittedFile]:
+        """Choose the files to merge: the newest ones, as far back as they are small."""
+        chosen: list[CommittedFile] = []
         size = rows = 0
         for unit in _units(files):
-            more = sum(file.size for file in unit)
-            another = bool(chosen) and unit[0].held.generation != chosen[0].held.generation
-            size += more
-            if another or size > self.limits.most_bytes or _is_large(more, size - more):
+            unit_size = sum(file.size for file in unit)
+            is_other_generation = (
+                bool(chosen) and unit[0].name.generation != chosen[0].name.generation
+            )
+            size += unit_size
+            if (
+                is_other_generation
+                or size > self.limits.max_bytes
+                or _is_large(unit_size, size - unit_size)
+            ):
                 break
             if self.limits.rows is not None:
-                rows += sum(self._rows(file, content) for file in unit)
+                rows += sum(self._rows(file, file_format) for file in unit)
                 if rows > self.limits.rows:
                     break
             chosen = [*unit, *chosen]
-        return chosen if len(chosen) >= least else []
+        return chosen if len(chosen) >= min_files else []
 
-    def _rows(self, file: File, content: Content) -> int:
+    def _rows(self, file: CommittedFile, file_format: FileFormat) -> int:
         if file.rows is None:
             try:
-                file.rows = content.count(self.store, file.path)
+                file.rows = file_format.count(self.store, file.path)
             except NotFound:
-                # Somebody else has removed it, which is noticed when it is merged.
+                # The file has been removed. `_merge` will notice.
                 return 0
         return file.rows
 
-    def _merge(self, folder: str, chosen: Sequence[File], content: Content) -> None:
-        first, last = chosen[0].held, chosen[-1].held
-        name = merged_name(self.prefix, first.generation, first.first, last.last, content.format)
+    def _merge(self, folder: str, chosen: Sequence[CommittedFile], file_format: FileFormat) -> None:
+        first, last = chosen[0].name, chosen[-1].name
+        name = merged_name(self.prefix, first.generation, first.first, last.last, file_format.format)
         aside = f"{uuid.uuid4().hex[:12]}-{name}"
         paths = [file.path for file in chosen]
         try:
-            with self.store.writer(f"{self.aside}/{_ASIDE}/{aside}") as out:
-                rows = content.merge(self.store, paths, out)
+            with self.store.writer(f"{self.internal}/{_ASIDE}/{aside}") as out:
+                rows = file_format.merge(self.store, paths, out)
         except NotFound:
-            # The directory is its owner's: what somebody has removed stays removed.
+            # A user has removed a file. It stays removed, so list the files again.
             self.files = None
             return
-        merge = Merge(folder, name, aside, out.tell(), rows, tuple(paths))
-        if self._decide(merge):
+        merge = MergeRecord(folder, name, aside, out.tell(), rows, tuple(paths))
+        if self._commit(merge):
             self._finish()
         else:
-            # Another process was faster.
+            # Another process has committed a merge.
             self.recover()
 
-    def _decide(self, merge: Merge) -> bool:
-        """Create the record of a merge; False if its number was taken, now or at any time."""
+    def _commit(self, merge: MergeRecord) -> bool:
+        """Create the record of a merge. Returns False if its number is or was in use."""
         number = self.number + 1
         content = json.dumps(asdict(merge), indent=1).encode()
         try:
             self.store.put_new(self._record_name(number), content)
         except AlreadyExists:
             return False
-        # The newest record is never deleted, so a number that was used before has newer ones.
+        # The newest record is never deleted, so there is a newer one if this number was in use.
         if max(self._records()) != number:
             return False
-        before, self.number, self.pending = self.number, number, merge
-        if before >= 0:
-            self.store.delete([self._record_name(before)])
+        previous, self.number, self.pending = self.number, number, merge
+        if previous >= 0:
+            self.store.delete([self._record_name(previous)])
         return True
 
     def _finish(self) -> None:
-        """Swap the files of the newest record.
+        """Replace the files of the newest record by the merged file.
 
-        The merged file is safe under its name aside, so nothing has to be synced in between. Where
-        it is gone, nothing was replaced, or whoever owns the directory has removed it.
+        The merged file is durable in the internal folder, so no sync is needed in between. If it is
+        in neither location, the merge has been finished and a user has removed the file.
         """
         merge = self.pending
         if merge is None:
             return
-        aside = f"{self.aside}/{_ASIDE}/{merge.aside}"
-        if self.store.exists(merge.goal) or self.store.exists(aside):
-            self.store.move_new(aside, merge.goal)
-            if self.store.size(merge.goal) != merge.size:
-                raise AlreadyExists(f"{self.store.uri}/{merge.goal}")
+        merged = f"{self.internal}/{_ASIDE}/{merge.aside}"
+        if self.store.exists(merge.target) or self.store.exists(merged):
+            self.store.move_new(merged, merge.target)
+            if self.store.size(merge.target) != merge.size:
+                raise AlreadyExists(f"{self.store.uri}/{merge.target}")
             self.store.delete(merge.files)
             self.store.sync([merge.folder])
         self.pending = None
         self._replace(merge)
 
-    def _replace(self, merge: Merge) -> None:
+    def _replace(self, merge: MergeRecord) -> None:
         if self.files is not None:
             old = self.files.get(merge.folder, [])
             self.files[merge.folder] = [file for file in old if file.path not in merge.files]
-            self.add(merge.goal, merge.size, merge.rows)
+            self.add(merge.target, merge.size, merge.rows)
 
 
 def _is_large(size: int, newer: int) -> bool:
-    """Whether a file waits until more has come after it: else it is written again and again."""
+    """Return whether a file is too large to be rewritten for so few newer bytes."""
     return newer > 0 and size > max(2 * newer, _TINY_BYTES)
 
 
-def _units(files: Sequence[File]) -> Iterable[list[File]]:
-    """Files by the epochs they hold, the newest first: a merge takes all of an epoch or none."""
-    by_epochs: dict[tuple[int, int], list[File]] = {}
+def _units(files: Sequence[CommittedFile]) -> Iterable[list[CommittedFile]]:
+    """Group files by epoch, newest first. A merge contains all files of an epoch or none."""
+    by_epochs: dict[tuple[int, int], list[CommittedFile]] = {}
     for file in sorted(files, key=lambda file: file.path):
-        by_epochs.setdefault((file.held.generation, file.held.first), []).append(file)
+        by_epochs.setdefault((file.name.generation, file.name.first), []).append(file)
     return (by_epochs[key] for key in sorted(by_epochs, reverse=True))

@@ -1,8 +1,8 @@
-"""Which files of a directory are new: every file is read once, in the order of their times.
+"""Finds the new files of a directory. Every file is read once, in the order of modification times.
 
-A manifest holds the files of its epoch. Those of earlier epochs are remembered too, because a file
-may turn up late with an old time: the last thousand in the manifest itself, the others in files of
-names beside it, each written once.
+An offset contains the files of its epoch. The files of earlier epochs are stored, too, because a
+file may appear late with an old modification time: up to a thousand names are in the offset itself,
+the others in immutable files of names (chunks) that the offset refers to.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.storage import StoredFile, Store
+from tidegate.storage import Store, StoredFile
 
-# ---- Names of files that a files sink has committed: they say which epochs a file holds.
+# ---- The names of files that a files sink has published.
 #
-# A task's file is named after its epoch, a merged one after the first and the last epoch of the files
-# it replaces. A merged file holds all rows that its sink has of these epochs in that folder, so what
-# lies beside it of the same epochs is about to be deleted, and its rows must not be read again.
+# A file of a task is named after its epoch, a merged file after the first and the last epoch of the
+# files that it replaces. A merged file contains all rows of these epochs in its folder, so other
+# files of the same epochs are about to be deleted and must not be read.
 
 _MERGED = "-to-"
 _NAME = re.compile(
@@ -31,8 +31,8 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a file holds, by its name: epochs of one generation of one sink."""
+class EpochFileName:
+    """The parts of a file name: the sink and the epochs whose rows the file contains."""
 
     folder: str
     owner: str
@@ -42,25 +42,26 @@ class Held:
     merged: bool
 
     @property
-    def place(self) -> tuple[str, str, int]:
+    def series(self) -> tuple[str, str, int]:
+        """Files can only replace each other within a folder, a sink and a generation."""
         return self.folder, self.owner, self.generation
 
-    def holds(self, other: Held) -> bool:
-        """Whether the rows of another file of this place are in this one."""
+    def holds(self, other: EpochFileName) -> bool:
+        """Return whether this file contains the rows of another file of the same series."""
         return self.first <= other.first and other.last <= self.last and self != other
 
 
-def held(path: str) -> Held | None:
-    """What a file holds; None for files that no sink has named."""
+def parse_file_name(path: str) -> EpochFileName | None:
+    """Parse the name of a file, or return None if no files sink has written it."""
     folder, _, name = path.rpartition("/")
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    first, last = int(found["first"]), found["last"]
-    return Held(
+    first, last = int(match["first"]), match["last"]
+    return EpochFileName(
         folder,
-        found["owner"],
-        int(found["generation"]),
+        match["owner"],
+        int(match["generation"]),
         first,
         int(last) if last else first,
         last is not None,
@@ -68,47 +69,50 @@ def held(path: str) -> Held | None:
 
 
 def merged_name(prefix: str, generation: int, first: int, last: int, suffix: str) -> str:
+    """Return the name of the file that replaces the files of these epochs."""
     return f"{prefix}{generation:03d}-{first:012d}{_MERGED}{last:012d}.{suffix}"
 
 
 class MergedFiles:
-    """The merged files among some."""
+    """The merged files in a listing."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._by_place: dict[tuple[str, str, int], list[Held]] = {}
+        self._by_series: dict[tuple[str, str, int], list[EpochFileName]] = {}
         for path in paths:
-            # Most are not, and there may be very many.
-            found = held(path) if _MERGED in path else None
-            if found is not None and found.merged:
-                self._by_place.setdefault(found.place, []).append(found)
+            # Listings are long and few names are merged files, so most names are not parsed.
+            name = parse_file_name(path) if _MERGED in path else None
+            if name is not None and name.merged:
+                self._by_series.setdefault(name.series, []).append(name)
 
     def __bool__(self) -> bool:
-        return bool(self._by_place)
+        return bool(self._by_series)
 
     def hold(self, path: str) -> bool:
-        """Whether one of them holds the rows of another file."""
-        found = held(path)
-        return found is not None and any(
-            item.holds(found) for item in self._by_place.get(found.place, ())
+        """Return whether a merged file contains the rows of this file."""
+        name = parse_file_name(path)
+        return name is not None and any(
+            item.holds(name) for item in self._by_series.get(name.series, ())
         )
 
 
-# As many names lie in a manifest; more go to a file of their own.
+# ---- The files that have been read.
+
+# An offset contains up to this many names of earlier epochs. More are written to a chunk.
 _RECENT = 1_000
 _CHUNK = "names-"
-# So many files of names of a size become one.
+# This many chunks of similar size are merged into one.
 _FANOUT = 8
 
 
 class SeenFiles:
-    """The files that were read, up to an offset."""
+    """The names of the files that were read up to an offset."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._chunks: dict[str, frozenset[str]] = {}
 
     def names(self, offset: Mapping[str, Any] | None) -> set[str]:
-        """All names up to an offset."""
+        """Return all names up to an offset."""
         if offset is None:
             return set()
         seen = {*offset["files"], *offset["recent"]}
@@ -122,7 +126,7 @@ class SeenFiles:
         return self._chunks[name]
 
     def next(self, offset: Mapping[str, Any] | None, files: list[str]) -> dict[str, Any]:
-        """The offset after reading these files."""
+        """Return the offset after reading these files. May write a chunk."""
         if offset is None:
             return {"files": files, "recent": [], "older": []}
         recent = [*offset["recent"], *offset["files"]]
@@ -133,24 +137,24 @@ class SeenFiles:
         return {"files": files, "recent": recent, "older": older}
 
     def _with_chunk(self, older: list[str], names: Iterable[str]) -> list[str]:
-        """One more file of names; where there are many of about its size, all of them in one."""
-        kept = set(names)
+        """Write a chunk of names, merged with the existing chunks of similar size."""
+        content = set(names)
         while True:
-            merged = [name for name in older if len(self._chunk(name)) < _FANOUT * len(kept)]
+            merged = [name for name in older if len(self._chunk(name)) < _FANOUT * len(content)]
             if len(merged) < _FANOUT:
                 break
-            kept = kept.union(*map(self._chunk, merged))
+            content = content.union(*map(self._chunk, merged))
             older = [name for name in older if name not in merged]
-        text = json.dumps(sorted(kept), indent=0).encode()
-        # Streams that are not equally far share the folder: the name is that of the content.
+        text = json.dumps(sorted(content), indent=0).encode()
+        # Streams at different offsets share the folder, so a chunk is named after its content.
         chunk = f"{_CHUNK}{hashlib.sha256(text).hexdigest()[:32]}"
         self.store.put(chunk, text)
-        self._chunks[chunk] = frozenset(kept)
+        self._chunks[chunk] = frozenset(content)
         return [*older, chunk]
 
 
 def chunks_of(offset: Any) -> list[str]:
-    """The files of names that an offset needs; other sources' offsets need none."""
+    """Return the chunks that an offset refers to. Offsets of other sources have none."""
     return list(offset.get("older") or ()) if isinstance(offset, Mapping) else []
 
 
@@ -158,23 +162,26 @@ def is_chunk(name: str) -> bool:
     return name.rpartition("/")[2].startswith(_CHUNK)
 
 
-def new_files(items: Iterable[StoredFile], seen: set[str], glob: str | None) -> list[StoredFile]:
-    """What was not read yet, by modification time, then path.
+# ---- Listing a directory.
 
-    What a sink of ours has merged is read from the merged file only; `read_in_part` tells whether
-    that can be done.
+
+def new_files(items: Iterable[StoredFile], seen: set[str], glob: str | None) -> list[StoredFile]:
+    """Return the files that have not been read, by modification time, then name.
+
+    Rows that a files sink has merged are read from the merged file only. Callers must check with
+    `partly_read_merge` that no row of a merged file has been read before.
     """
     items = list(items)
-    found = [item for item in items if item.name not in seen and _is_data(item.name, glob)]
+    files = [item for item in items if item.name not in seen and _is_data(item.name, glob)]
     merged = MergedFiles(item.name for item in items)
     if merged:
-        found = [item for item in found if not merged.hold(item.name)]
-    return sorted(found, key=lambda item: (item.modified_us, item.name))
+        files = [item for item in files if not merged.hold(item.name)]
+    return sorted(files, key=lambda item: (item.modified_us, item.name))
 
 
-def read_in_part(found: Iterable[StoredFile], seen: Iterable[str]) -> str | None:
-    """A new file into which files were merged that have been read before."""
-    for item in found:
+def partly_read_merge(files: Iterable[StoredFile], seen: Iterable[str]) -> str | None:
+    """Return a new merged file that contains rows of files that have been read, if there is one."""
+    for item in files:
         merged = MergedFiles([item.name])
         if merged and any(merged.hold(name) for name in seen):
             return item.name
@@ -182,7 +189,7 @@ def read_in_part(found: Iterable[StoredFile], seen: Iterable[str]) -> str | None
 
 
 def _is_data(name: str, glob: str | None) -> bool:
-    """Hidden files and folders are not data, and neither is what a glob leaves out."""
+    """Return whether a file matches the glob and is not hidden, nor in a hidden folder."""
     parts = name.split("/")
     if any(part.startswith((".", "_")) and "=" not in part for part in parts):
         return False

@@ -1,7 +1,7 @@
 """Directories of files as lookup tables: all rows of all files, read again when a file changes.
 
-Records are judged as those of a source are; one that cannot be read stops the pipeline, because
-rows that ask for it would silently find nothing.
+Malformed records are found as in a source. They stop the pipeline, because rows that look them up
+would silently find nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidegate.columns import (
     RECORD_LINE,
 )
 from tidegate.connectors.files.listing import new_files
-from tidegate.connectors.files.source import ROW_ARRIVAL, literally
+from tidegate.connectors.files.source import ROW_ARRIVAL, escape_glob
 from tidegate.connectors.formats.lines import TextReader
 from tidegate.connectors.table_lookup import TableLookup
 from tidegate.errors import RunError, did_you_mean
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from tidegate.connectors.base import LookupContext
 
-# How long a file that has just come may take until it is whole.
+# How long a new file may be incomplete because it is still being written.
 _WRITING_SECONDS = 3.0
 
 
 class FileRows:
-    """The rows of a directory."""
+    """The rows of all files in a directory."""
 
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
@@ -48,7 +48,7 @@ class FileRows:
         if self.store.local and not self.store.local_path("").is_dir():
             path = self.options["path"]
             raise RunError(
-                "TG-504",
+                "TG-522",
                 f"the lookup table {self.table.name} reads the directory {path}, which does not "
                 "exist",
                 hint=f"mkdir -p {path}, or correct the option path.",
@@ -65,16 +65,16 @@ class FileRows:
         while True:
             items = self._items()
             try:
-                return self._of(spark, items)
+                return self._read(spark, items)
             except Exception as error:
-                # Of a file that is new, somebody may still be writing it.
+                # A new file may still be being written.
                 now_us = time.time_ns() // 1000
-                young = any(now_us - i.modified_us < _WRITING_SECONDS * 1_000_000 for i in items)
-                if not young or time.monotonic() > deadline:
+                is_new = any(now_us - i.modified_us < _WRITING_SECONDS * 1_000_000 for i in items)
+                if not is_new or time.monotonic() > deadline:
                     raise self._unreadable(error) from None
                 time.sleep(0.1)
 
-    def _of(self, spark: SparkSession, items: list[StoredFile]) -> pa.Table:
+    def _read(self, spark: SparkSession, items: list[StoredFile]) -> pa.Table:
         columns = [(c.name, str(c.type)) for c in self.table.columns]
         schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
         if not items:
@@ -82,7 +82,7 @@ class FileRows:
         is_parquet = self.options["format"] == "parquet"
         frame = self._parquet(spark, items) if is_parquet else self._text(spark, items)
         rows = frame.toArrow()
-        self._require_good(rows)
+        self._require_well_formed(rows)
         order = [(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")]
         rows = rows.sort_by(order).select([name for name, _ in columns])
         return rows.cast(schema).combine_chunks()
@@ -90,15 +90,15 @@ class FileRows:
     def _parquet(self, spark: SparkSession, items: list[StoredFile]) -> DataFrame:
         from tidegate.sql.quoting import quoted
 
-        paths = [literally(self.store.spark_uri(item.name)) for item in items]
+        paths = [escape_glob(self.store.spark_uri(item.name)) for item in items]
         reader = spark.read.option("basePath", self.store.spark_uri(""))
-        there = reader.option("mergeSchema", "true").parquet(*paths).columns
+        file_columns = reader.option("mergeSchema", "true").parquet(*paths).columns
         for column in self.table.columns:
-            if column.name.lower() not in {name.lower() for name in there}:
+            if column.name.lower() not in {name.lower() for name in file_columns}:
                 raise RunError(
-                    "TG-504",
+                    "TG-523",
                     f"the files have no column {column.name}",
-                    hint=did_you_mean(column.name, there, "columns they have"),
+                    hint=did_you_mean(column.name, file_columns, "columns they have"),
                 )
         schema = ", ".join(f"{quoted(c.name)} {c.type}" for c in self.table.columns)
         names = [quoted(c.name) for c in self.table.columns]
@@ -122,7 +122,7 @@ class FileRows:
         columns = tuple((c.name, str(c.type)) for c in self.table.columns)
         return TextFiles(self.options, columns, (ARRIVAL_FILE, ARRIVAL_ROW), True).read(raw)
 
-    def _require_good(self, rows: pa.Table) -> None:
+    def _require_well_formed(self, rows: pa.Table) -> None:
         if BAD_RECORD not in rows.column_names:
             return
         bad = rows.filter(rows.column(BAD_RECORD).is_valid()).slice(0, 1).to_pylist()
@@ -133,13 +133,13 @@ class FileRows:
             )
 
     def _unreadable(self, error: Exception) -> RunError:
-        own = error if isinstance(error, RunError) else None
+        known_error = error if isinstance(error, RunError) else None
         return RunError(
-            "TG-504",
+            "TG-529",
             f"the lookup table {self.table.name} cannot be read: "
-            f"{own.message if own is not None else str(error).splitlines()[0]}",
-            hint=(own.hint if own is not None else None)
-            or "mend the file and start again: nothing is lost.",
+            f"{known_error.message if known_error is not None else str(error).splitlines()[0]}",
+            hint=(known_error.hint if known_error is not None else None)
+            or "fix the file and start again; no data was lost.",
         )
 
 

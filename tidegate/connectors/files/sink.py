@@ -1,8 +1,8 @@
-"""Directories of files as a sink: tasks write aside, a commit gives files their final names.
+"""The files sink: tasks stage files, and `publish` renames them to their final names.
 
-A final name is made of pipeline, sink, generation, epoch and task, so a commit can be repeated. A
-marker beside the data says which epoch was the last. Nothing that was committed is ever deleted,
-unless a merged file holds the same rows.
+A final name consists of stream, sink, generation, epoch and task, so publishing can be repeated. A
+commit marker next to the data contains the last published epoch. Published files are only deleted
+after they have been merged into a larger file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidegate.connectors.base import (
     sink_ahead_error,
     sweep_staged,
 )
-from tidegate.connectors.files.compaction import Compaction, Limits
-from tidegate.connectors.files.listing import MergedFiles, held
-from tidegate.connectors.files.writer import Content, FilesWriterFactory
+from tidegate.connectors.files.compaction import Compaction, CompactionLimits
+from tidegate.connectors.files.listing import MergedFiles, parse_file_name
+from tidegate.connectors.files.writer import FileFormat, FilesWriterFactory
 from tidegate.errors import Location, RunError, TidegateError
 from tidegate.storage import StorageError, open_store, uri
 
@@ -34,265 +34,276 @@ if TYPE_CHECKING:
     from tidegate.storage import StoredFile
 
 
-# ---- The marker of a files sink: the last epoch that it has, and what its files look like.
+# ---- The commit marker: the last published epoch, and the layout of the files.
 
 _TEXT_OPTIONS = ("header", "delimiter")
 
 
-class Damaged(Exception):
-    """A marker that cannot be believed, and why."""
+class DamagedMarker(Exception):
+    """A commit marker cannot be parsed. The message is the reason."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the files of a sink look like: columns with types, folders, and how they are written."""
+class FileLayout:
+    """The columns, partition folders and format of a sink's files."""
 
     format: str
     partition_by: tuple[str, ...]
     columns: Columns
-    # How CSV is written.
+    # Only for CSV.
     header: bool | None = None
     delimiter: str | None = None
 
     @classmethod
-    def of(cls, options: Values, columns: Columns) -> Shape:
+    def of(cls, options: Values, columns: Columns) -> FileLayout:
         text = _TEXT_OPTIONS if options["format"] == "csv" else ()
         folders = tuple(name.lower() for name in options["partition_by"] or ())
         return cls(options["format"], folders, columns, **{name: options[name] for name in text})
 
     @classmethod
-    def stored(cls, content: dict[str, Any]) -> Shape:
+    def stored(cls, content: dict[str, Any]) -> FileLayout:
         columns = tuple((str(name), str(kind)) for name, kind in content["columns"])
         folders = tuple(map(str, content["partition_by"]))
         return cls(**{**content, "columns": columns, "partition_by": folders})
 
-    def changes(self, before: Shape) -> list[str]:
-        """How these files are others than those of before, in words."""
-        found = [
-            f"{name} was {_shown(old)} and is {_shown(new)} now"
+    def changes(self, before: FileLayout) -> list[str]:
+        """Describe how this layout differs from an earlier one."""
+        changes = [
+            f"{name} was {_format(old)} and is now {_format(new)}"
             for name in ("format", "partition_by", *_TEXT_OPTIONS)
             if (old := getattr(before, name)) != (new := getattr(self, name))
         ]
         was, now = dict(before.columns), dict(self.columns)
-        found += [f"the column {name} {was[name]} is gone" for name in was if name not in now]
-        found += [f"the column {name} {now[name]} is new" for name in now if name not in was]
-        found += [
-            f"the column {name} was {was[name]} and is {now[name]} now"
+        changes += [f"the column {name} {was[name]} is missing" for name in was if name not in now]
+        changes += [f"the column {name} {now[name]} is new" for name in now if name not in was]
+        changes += [
+            f"the column {name} was {was[name]} and is now {now[name]}"
             for name in was
             if name in now and was[name].lower() != now[name].lower()
         ]
-        if not found and self.format == "csv" and list(was) != list(now):
-            found = [f"the columns were {', '.join(was)} and are {', '.join(now)} now"]
-        return found
+        if not changes and self.format == "csv" and list(was) != list(now):
+            changes = [f"the columns were {', '.join(was)} and are now {', '.join(now)}"]
+        return changes
 
 
 @dataclass(frozen=True)
-class Marker:
-    """What a sink has; one without a shape was written before there were any."""
+class FilesMarker:
+    """The commit marker of a sink. Early versions did not write the layout."""
 
     epoch: EpochId
-    shape: Shape | None = None
+    layout: FileLayout | None = None
 
     def to_bytes(self) -> bytes:
         content: dict[str, Any] = asdict(self.epoch)
-        if self.shape is not None:
-            content["shape"] = asdict(self.shape)
+        if self.layout is not None:
+            content["shape"] = asdict(self.layout)
         return json.dumps(content).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Marker:
+    def from_bytes(cls, data: bytes) -> FilesMarker:
         try:
             stored = json.loads(data)
             epoch = EpochId(int(stored.get("generation", 0)), int(stored["epoch"]))
-            shape = Shape.stored(stored["shape"]) if "shape" in stored else None
+            layout = FileLayout.stored(stored["shape"]) if "shape" in stored else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Damaged(str(error)) from None
-        return cls(epoch, shape)
+            raise DamagedMarker(str(error)) from None
+        return cls(epoch, layout)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return (", ".join(value) or "nothing") if isinstance(value, tuple) else str(value)
 
 
-_OURS = "_tidegate"
+# ---- The sink.
+
+# The folder for internal files of all sinks that write to the directory.
+_INTERNAL = "_tidegate"
 _MARKER = "committed.json"
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _LIMITS = ("compact_after", "max_file_rows", "max_file_bytes")
-# Spark's own formats end at the milliseconds.
+# Spark's default formats have only milliseconds.
 _TIMES = {"timestampFormat": _MICROSECONDS + "XXX", "timestampNTZFormat": _MICROSECONDS}
-# The column that holds a record as text, where the format is one of text.
+# The column with the record as text, for text formats.
 LINE = "_tg_line_out"
 
 
 class FilesSink:
-    """A directory that epochs are added to."""
+    """A directory to which epochs are added."""
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
         self.options = context.sink.options
         self.store = open_store(uri(self.options["path"], context.sink.origin.folder))
-        # All sinks of this name, whatever pipeline they belong to, have names that end so.
-        self.others = f"-{context.sink.name.lower()}-"
-        self.prefix = f"{context.pipeline}{self.others}"
-        self.aside = f"{_OURS}/{self.prefix}"
+        # Files are named <stream id>-<sink>-..., so this is common to all sinks with this name.
+        self.name_suffix = f"-{context.sink.name.lower()}-"
+        self.prefix = f"{context.pipeline}{self.name_suffix}"
+        self.internal = f"{_INTERNAL}/{self.prefix}"
         self.last: EpochId | None = None
-        self.shape = Shape.of(self.options, context.columns)
-        self.content = Content(self.options["format"])
-        limits = Limits(*(self.options[name] for name in _LIMITS))
-        self.compaction = Compaction(self.store, self.aside, self.prefix, limits)
-
-    # Opening
+        self.layout = FileLayout.of(self.options, context.columns)
+        self.format = FileFormat(self.options["format"])
+        limits = CompactionLimits(*(self.options[name] for name in _LIMITS))
+        self.compaction = Compaction(self.store, self.internal, self.prefix, limits)
 
     def recover(self, committed: CommittedState) -> None:
         try:
             self._require_writable()
-            there = self.store.list()
-            markers = self._markers(there)
-            own = markers.get(self.prefix)
-            self.last = own.epoch if own is not None else None
-            epochs = _epochs_by_owner(there)
-            self._reject_strangers(committed, epochs.get(self.prefix, set()))
-            if own is None:
-                self._reject_doubles(committed, markers)
-            has_rows = {*epochs, *([self.prefix] if self._is_waited_for(committed) else [])}
-            self._reject_other_columns([m for owner, m in markers.items() if owner in has_rows])
-            if own is None or own.shape != self.shape:
-                self._mark(self.last or EpochId(0, -1))
+            files = self.store.list()
+            markers = self._markers(files)
+            marker = markers.get(self.prefix)
+            self.last = marker.epoch if marker is not None else None
+            epochs = _epochs_by_owner(files)
+            self._reject_unknown_epochs(committed, epochs.get(self.prefix, set()))
+            if marker is None:
+                self._reject_second_pipeline(committed, markers)
+            has_rows = {*epochs, *([self.prefix] if self._must_publish(committed) else [])}
+            self._reject_other_layout([m for owner, m in markers.items() if owner in has_rows])
+            if marker is None or marker.layout != self.layout:
+                self._write_marker(self.last or EpochId(0, -1))
             self.compaction.recover()
-            if self._is_waited_for(committed):
+            if self._must_publish(committed):
                 epoch = committed.committables_epoch
-                assert epoch is not None, "what was staged was staged for an epoch"
-                self._show(epoch, self._not_merged(epoch, committed.committables))
-            sweep_staged(self.store, f"{self.aside}/staging", committed)
+                assert epoch is not None, "committables belong to an epoch"
+                self._rename_staged(epoch, self._without_merged(epoch, committed.committables))
+            sweep_staged(self.store, f"{self.internal}/staging", committed)
         except StorageError as error:
             if error.retryable:
                 raise
-            raise self._cannot(error.message) from None
+            raise self._cannot_write(error.message) from None
 
-    def _is_waited_for(self, committed: CommittedState) -> bool:
-        """Whether rows were decided that this sink does not show yet."""
+    def _must_publish(self, committed: CommittedState) -> bool:
+        """Return whether committed rows have not been published."""
         epoch = committed.committables_epoch
         is_behind = epoch is not None and (self.last is None or self.last < epoch)
         return is_behind and bool(committed.committables)
 
-    def _not_merged(self, epoch: EpochId, committables: Sequence[Committable]) -> list[Committable]:
-        """What a merged file holds was committed, whatever the marker says."""
+    def _without_merged(
+        self, epoch: EpochId, committables: Sequence[Committable]
+    ) -> list[Committable]:
+        """Remove committables whose rows are in a merged file: they have been published."""
         merged = MergedFiles(item.name for item in self.store.list())
         return [
             committable
             for committable in committables
-            if not merged.hold(self._goal(epoch, committable))
+            if not merged.hold(self._final_name(epoch, committable))
         ]
 
     def _require_writable(self) -> None:
-        name = f"{self.aside}/writable"
+        name = f"{self.internal}/writable"
         self.store.put(name, b"")
         self.store.delete([name])
 
-    def _markers(self, there: Sequence[StoredFile]) -> dict[str, Marker]:
-        """The markers of all sinks of this name that ever wrote here, by how their files begin."""
-        found = {}
-        for item in there:
-            owner = item.name.removeprefix(f"{_OURS}/").rpartition("/")[0]
-            # A name may hold a dash, what stands before it does not.
-            ours = owner.endswith(self.others) and "-" not in owner[: -len(self.others)]
-            if ours and item.name == f"{_OURS}/{owner}/{_MARKER}":
+    def _markers(self, files: Sequence[StoredFile]) -> dict[str, FilesMarker]:
+        """Read the markers of all sinks of this name, by the prefix of their files."""
+        markers = {}
+        for item in files:
+            owner = item.name.removeprefix(f"{_INTERNAL}/").rpartition("/")[0]
+            # The name of a sink may contain a dash, the stream id before it does not.
+            is_same_name = (
+                owner.endswith(self.name_suffix) and "-" not in owner[: -len(self.name_suffix)]
+            )
+            if is_same_name and item.name == f"{_INTERNAL}/{owner}/{_MARKER}":
                 try:
-                    found[owner] = Marker.from_bytes(self.store.get(item.name))
-                except Damaged as error:
-                    raise self._cannot(
-                        f"its marker {item.name} is damaged ({error})",
-                        "put the marker back from a copy, or choose another path.",
+                    markers[owner] = FilesMarker.from_bytes(self.store.get(item.name))
+                except DamagedMarker as error:
+                    raise self._cannot_write(
+                        f"its commit marker {item.name} is damaged ({error})",
+                        "restore the marker from a copy, or choose another path.",
+                        "TG-526",
                     ) from None
-        return found
+        return markers
 
-    def _cannot(self, why: str, hint: str | None = None) -> TidegateError:
+    def _cannot_write(
+        self, why: str, hint: str | None = None, code: str = "TG-529"
+    ) -> TidegateError:
         return RunError(
-            "TG-504",
+            code,
             f"the sink {self.context.sink.name} cannot write to {self.options['path']}: {why}",
             hint=hint or "create the directory, or correct the option path.",
         )
 
-    def _reject_strangers(self, committed: CommittedState, there: set[EpochId]) -> None:
-        """Files or a marker that the manifest knows nothing of: never skipped, never deleted."""
-        if self.last is None and there:
-            raise self._strange(f"holds epochs up to {max(there).epoch}", "is gone", None)
-        if self.last is not None and self.last.epoch >= 0 and not committed.knows(self.last):
-            raise self._strange(
-                f"has epoch {self.last.epoch} of generation {self.last.generation}",
+    def _reject_unknown_epochs(self, committed: CommittedState, stored: set[EpochId]) -> None:
+        """Reject files or a marker of epochs that the manifest does not know."""
+        if self.last is None and stored:
+            raise self._ahead_error(
+                f"contains epochs up to {max(stored).epoch}", "is missing", None
+            )
+        if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
+            raise self._ahead_error(
+                f"contains epoch {self.last.epoch} of generation {self.last.generation}",
                 "is ahead of the pipeline, or of another generation",
                 committed.last,
             )
-        strange = [epoch for epoch in there if not committed.knows(epoch)]
-        if strange:
-            says = self.last.epoch if self.last is not None else -1
-            has = f"holds epochs up to {max(strange).epoch}"
-            raise self._strange(has, f"says {says}", committed.last)
+        unknown = [epoch for epoch in stored if not committed.contains(epoch)]
+        if unknown:
+            last = self.last.epoch if self.last is not None else -1
+            contents = f"contains epochs up to {max(unknown).epoch}"
+            raise self._ahead_error(contents, f"contains epoch {last}", committed.last)
 
-    def _strange(self, has: str, marker: str, last: EpochId | None) -> TidegateError:
+    def _ahead_error(self, contents: str, marker: str, last: EpochId | None) -> TidegateError:
         return sink_ahead_error(
-            f"{self.options['path']} {has} of the sink {self.context.sink.name}, but its marker "
-            f"{self.store.uri}/{self.aside}/{_MARKER} {marker}",
-            "put back the data directory and the marker that belong to these files, or write "
+            f"{self.options['path']} {contents} of the sink {self.context.sink.name}, but its "
+            f"commit marker {self.store.uri}/{self.internal}/{_MARKER} {marker}",
+            "restore the data directory and the marker that belong to these files, or write "
             "to another path",
             last,
         )
 
-    def _reject_doubles(self, committed: CommittedState, markers: Mapping[str, Marker]) -> None:
-        """A pipeline that starts anew would write rows again that an earlier one has written."""
+    def _reject_second_pipeline(
+        self, committed: CommittedState, markers: Mapping[str, FilesMarker]
+    ) -> None:
+        """Reject a new pipeline that would write the rows of an earlier one again."""
         if self.options["existing"] == "append":
             return
         epochs = [marker.epoch for marker in markers.values()]
         if any(at.epoch >= 0 and at.generation >= committed.kept_before for at in epochs):
             raise RunError(
-                "TG-504",
-                f"{self.options['path']} holds rows that an earlier pipeline wrote for the sink "
-                f"{self.context.sink.name}; this one starts anew and would write them again",
-                hint="remove the directory, choose another path, or say existing = 'append'.",
+                "TG-525",
+                f"{self.options['path']} contains rows that an earlier pipeline wrote for the sink "
+                f"{self.context.sink.name}; this pipeline starts from the beginning and would "
+                "write them again",
+                hint="remove the directory, choose another path, or set existing = 'append'.",
             )
 
-    def _reject_other_columns(self, markers: Sequence[Marker]) -> None:
-        """Files of other columns or types would make the directory unreadable as one table."""
+    def _reject_other_layout(self, markers: Sequence[FilesMarker]) -> None:
+        """Reject files with other columns: the directory could not be read as one table."""
         for marker in markers:
-            changes = self.shape.changes(marker.shape) if marker.shape is not None else []
+            changes = self.layout.changes(marker.layout) if marker.layout is not None else []
             if changes:
                 sink = self.context.sink
                 span = sink.statement.name_span
                 raise RunError(
-                    "TG-504",
+                    "TG-523",
                     f"the files that the sink {sink.name} has written to {self.options['path']} "
-                    f"look different from those it would add: {'; '.join(changes)}",
+                    f"have another layout than new files would have: {'; '.join(changes)}",
                     place=Location(sink.origin.text, span.start, span.end, sink.origin.file),
-                    hint="choose another path, or move the files that are there to another "
-                    "directory; or keep the columns and options of before.",
+                    hint="choose another path, move the existing files to another directory, or "
+                    "keep the previous columns and options.",
                 )
 
-    # Epochs
-
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
-        """What the sink wants instead of the columns: a record as text, and its partition."""
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
+        """Return the record as text for text formats, and partition columns as folder names."""
         from tidegate.sql.quoting import quoted
 
-        kind = self.options["format"]
-        rest = [(sql, name) for sql, name in given if name.lower() not in self._partition]
-        # The names of folders are the texts that Spark makes of values.
+        format = self.options["format"]
+        rest = [(sql, name) for sql, name in stream_columns if name.lower() not in self._partition]
+        # Spark converts the values to folder names.
         folders = [
             (f"CAST({sql} AS STRING)", name)
-            for sql, name in given
+            for sql, name in stream_columns
             if name.lower() in self._partition
         ]
-        if kind == "parquet":
+        if format == "parquet":
             return [*rest, *folders] if folders else None
         record = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in rest)
-        line = f"to_{kind}(struct({record}), {_sql_map(self._text_options())})"
+        line = f"to_{format}(struct({record}), {_sql_map(self._text_options())})"
         return [(line, LINE), *folders]
 
     def _text_options(self) -> dict[str, str]:
-        given = dict(_TIMES)
+        options = dict(_TIMES)
         if self.options["format"] == "csv":
-            given |= {"sep": self.options["delimiter"], "escape": '"'}
-            given |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-        return given
+            options |= {"sep": self.options["delimiter"], "escape": '"'}
+            options |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+        return options
 
     @property
     def _partition(self) -> set[str]:
@@ -302,9 +313,9 @@ class FilesSink:
         header = None
         if self.options["format"] == "csv" and self.options["header"]:
             header = self._header([n for n in schema.names if n.lower() not in self._partition])
-        self.content = Content(self.options["format"], header)
+        self.format = FileFormat(self.options["format"], header)
         return FilesWriterFactory(
-            self.store.child(f"{self.aside}/staging").uri,
+            self.store.child(f"{self.internal}/staging").uri,
             self.options["format"],
             tuple(self.options["partition_by"] or ()),
             header,
@@ -318,52 +329,52 @@ class FilesSink:
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         if committables and self.last != epoch:
-            self._show(epoch, committables)
+            self._rename_staged(epoch, committables)
             for committable in committables:
                 self.compaction.add(
-                    self._goal(epoch, committable), committable["bytes"], committable["rows"]
+                    self._final_name(epoch, committable), committable["bytes"], committable["rows"]
                 )
-        self.compaction.run(self.content)
+        self.compaction.run(self.format)
 
-    def _show(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
+    def _rename_staged(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         folders = set()
         for committable in committables:
-            goal = self._goal(epoch, committable)
-            self.store.move_new(f"{self.aside}/staging/{committable['staged']}", goal)
+            final_name = self._final_name(epoch, committable)
+            self.store.move_new(f"{self.internal}/staging/{committable['staged']}", final_name)
             folders.add("/".join(committable["folder"]))
         self.store.sync(folders)
-        self._mark(epoch)
+        self._write_marker(epoch)
 
-    def _goal(self, epoch: EpochId, committable: Committable) -> str:
+    def _final_name(self, epoch: EpochId, committable: Committable) -> str:
         return "/".join(
             [*committable["folder"], f"{self.prefix}{epoch.stamp}-{committable['name']}"]
         )
 
-    def _mark(self, epoch: EpochId) -> None:
-        self.store.put(f"{self.aside}/{_MARKER}", Marker(epoch, self.shape).to_bytes())
+    def _write_marker(self, epoch: EpochId) -> None:
+        self.store.put(f"{self.internal}/{_MARKER}", FilesMarker(epoch, self.layout).to_bytes())
         self.last = epoch
 
 
-def _epochs_by_owner(there: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
-    """The epochs that files are named after, by how their names begin."""
-    found: dict[str, set[EpochId]] = {}
-    for item in there:
-        holds = held(item.name)
-        if holds is not None and not item.name.startswith(f"{_OURS}/"):
-            epochs = {EpochId(holds.generation, at) for at in (holds.first, holds.last)}
-            found.setdefault(holds.owner, set()).update(epochs)
-    return found
+def _epochs_by_owner(files: Sequence[StoredFile]) -> dict[str, set[EpochId]]:
+    """Return the epochs in the names of files, by the prefix of the names."""
+    by_owner: dict[str, set[EpochId]] = {}
+    for item in files:
+        name = parse_file_name(item.name)
+        if name is not None and not item.name.startswith(f"{_INTERNAL}/"):
+            epochs = {EpochId(name.generation, at) for at in (name.first, name.last)}
+            by_owner.setdefault(name.owner, set()).update(epochs)
+    return by_owner
 
 
 def json_options(nulls: bool = False) -> str:
-    """How rows become JSON, as an argument of to_json; `nulls`: with fields that are NULL."""
+    """Return the options argument of to_json; `nulls` includes fields that are NULL."""
     return _sql_map({**_TIMES, **({"ignoreNullFields": "false"} if nulls else {})})
 
 
-def _sql_map(given: dict[str, str]) -> str:
+def _sql_map(options: dict[str, str]) -> str:
     from tidegate.sql.dialect import text_literal
 
-    return f"map({', '.join(text_literal(part) for pair in given.items() for part in pair)})"
+    return f"map({', '.join(text_literal(part) for pair in options.items() for part in pair)})"
 
 
 def _csv_text(name: str, delimiter: str) -> str:

@@ -1,7 +1,4 @@
-"""Directories of parquet, JSON or CSV files, as a source and as a sink.
-
-What they are and what can be said of them; `files_source` and `files_sink` do the work.
-"""
+"""The option specs of the files connector: directories of Parquet, JSON or CSV files."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ _READING = (
     OptionSpec(
         "multi_line",
         OptionType.BOOLEAN,
-        "whether a record may go over several lines; each file is then read as a whole",
+        "whether a record may span several lines; each file is then read as a whole",
         default=False,
         only_with=_TEXT,
     ),
     OptionSpec(
         "encoding",
         OptionType.TEXT,
-        "how texts are encoded; utf-16 needs multi_line",
+        "the encoding of text; utf-16 needs multi_line",
         default="utf-8",
         choices=("utf-8", "iso-8859-1", "windows-1252", "utf-16"),
         only_with=_TEXT,
@@ -58,12 +55,12 @@ _READING = (
     *CSV_READING,
 )
 
-_GLOB = OptionSpec("glob", OptionType.TEXT, "only files whose name fits this pattern")
+_GLOB = OptionSpec("glob", OptionType.TEXT, "read only files whose name matches this pattern")
 
 
 def _check_source(options: Values) -> Complaint | None:
     if options["encoding"] == "utf-16" and not options["multi_line"]:
-        return "lines of utf-16 cannot be told apart byte by byte", "add multi_line = true."
+        return "text in utf-16 cannot be split into lines bytewise", "add multi_line = true."
     return None
 
 
@@ -72,22 +69,22 @@ def _accepts(options: Values) -> frozenset[ChangelogKind]:
 
 
 def _check_columns(options: Values, columns: Columns) -> str | None:
-    """CSV has no nested values, and a directory name needs a plain one."""
+    """Reject nested values in CSV files and in directory names."""
     nested = {name for name, kind in columns if kind.startswith(_NESTED)}
     if options["format"] == "csv" and nested:
         return f"CSV cannot hold the column {sorted(nested)[0]}: use format = 'json' or 'parquet'"
     partition = {name.lower() for name in options["partition_by"] or ()}
     for name in sorted(nested):
         if name.lower() in partition:
-            return f"partition_by: {name} is not a plain value that could name a directory"
+            return f"partition_by: {name} is nested, and its values cannot be directory names"
     if columns and {name.lower() for name, _ in columns} <= partition:
-        return "partition_by names every column, so nothing is left to write into the files"
+        return "partition_by contains every column, so no column is left for the files"
     return None
 
 
 SPEC = ConnectorSpec(
     "files",
-    "directories of parquet, JSON or CSV files",
+    "directories of Parquet, JSON or CSV files",
     source=SourceSpec(
         (
             *_COMMON,
@@ -95,14 +92,14 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "files handed out per epoch; the setting of that name if left out",
+                "files read per epoch; by default the setting of the same name",
                 minimum=1,
             ),
             _GLOB,
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
-                "true if no more files will come",
+                "true if no more files will be added",
                 default=False,
             ),
         ),
@@ -118,20 +115,20 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "max_file_rows",
                 OptionType.INTEGER,
-                "rows that a file holds at most; then another one is begun",
+                "the maximum number of rows per file",
                 minimum=1,
             ),
             OptionSpec(
                 "max_file_bytes",
                 OptionType.INTEGER,
-                "bytes after which another file is begun",
+                "the size at which a new file is started, in bytes",
                 default=1 << 28,
                 minimum=1,
             ),
             OptionSpec(
                 "compact_after",
                 OptionType.INTEGER,
-                "so many small files of a directory are merged into one; none if left out",
+                "merge this many small files of a directory into one; never if left out",
                 minimum=2,
             ),
             EXISTING,
@@ -146,7 +143,7 @@ SPEC = ConnectorSpec(
         accepts=_accepts,
         check_columns=_check_columns,
         exclusive=("path",),
-        changelog_hint="let the stream EMIT ON WINDOW CLOSE, or keep _op as a column: changelog = "
+        changelog_hint="let the stream EMIT ON WINDOW CLOSE, or write _op as a column: changelog = "
         "'column'.",
     ),
     lookup=LookupSpec((*_COMMON, *_READING, _GLOB), check=_check_source),

@@ -1,4 +1,7 @@
-"""What tasks do for a files sink. Python workers import it: it must load little."""
+"""The writer of files sinks, and the file formats that compaction merges.
+
+Python workers import this module, which must not load the parser.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
     from tidegate.storage.store import Writer
 
-# So many rows are written at a time, and make a row group of parquet.
-_ROWS_AT_ONCE = 1 << 20
-# Hive's name of a folder whose value is NULL.
+# The maximum number of rows per write, and per row group of Parquet.
+_MAX_ROWS_PER_WRITE = 1 << 20
+# Hive's name of the folder for NULL.
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_ODD = frozenset([*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"])
+_ESCAPED = frozenset([*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"])
 
 
 @dataclass(frozen=True)
 class FilesWriterFactory:
-    """Opens stagers in tasks."""
+    """Opens the writers of a files sink. `root` is the staging folder."""
 
     root: str
     format: str
     partition: tuple[str, ...]
     header: str | None
-    # How much a file holds before another one is begun.
-    most_rows: int | None = None
-    most_bytes: int | None = None
+    # The size at which a new file is started.
+    max_rows: int | None = None
+    max_bytes: int | None = None
 
     def open(self, stamp: str, task: int) -> FilesWriter:
         return FilesWriter(self, stamp, task)
@@ -43,9 +46,9 @@ class FilesWriterFactory:
 
 @dataclass
 class FilesWriter:
-    """The files of one task: at least one per folder, and no rows, no file."""
+    """Writes the rows of one task into files, at least one per partition folder with rows."""
 
-    how: FilesWriterFactory
+    factory: FilesWriterFactory
     stamp: str
     task: int
     files: dict[tuple[str, ...], _File] = field(default_factory=dict)
@@ -53,32 +56,32 @@ class FilesWriter:
     number: int = 0
 
     def add(self, rows: pa.Table) -> None:
-        if not self.how.partition:
+        if not self.factory.partition:
             self._add((), rows)
             return
-        names = [n for n in rows.column_names if n.lower() in self._wanted]
-        places = _places(rows.select(names))
-        for folder, place in places.items():
-            self._add(folder, rows.take(pa.array(place)).drop_columns(names))
+        names = [n for n in rows.column_names if n.lower() in self._partition_names]
+        rows_by_folder = _rows_by_folder(rows.select(names))
+        for folder, positions in rows_by_folder.items():
+            self._add(folder, rows.take(pa.array(positions)).drop_columns(names))
 
     @property
-    def _wanted(self) -> set[str]:
-        return {name.lower() for name in self.how.partition}
+    def _partition_names(self) -> set[str]:
+        return {name.lower() for name in self.factory.partition}
 
     def _add(self, folder: tuple[str, ...], rows: pa.Table) -> None:
         while rows.num_rows:
-            file = self.files.get(folder) or self._begun(folder)
-            part = rows.slice(0, file.room)
-            rows = rows.slice(part.num_rows)
-            file.add(part)
+            file = self.files.get(folder) or self._start_file(folder)
+            fitting_rows = rows.slice(0, file.room)
+            rows = rows.slice(fitting_rows.num_rows)
+            file.add(fitting_rows)
             if file.is_full:
                 self.committables.append(self.files.pop(folder).finish())
 
-    def _begun(self, folder: tuple[str, ...]) -> _File:
-        name = f"{self.task:05d}-{self.number:03d}.{self.how.format}"
+    def _start_file(self, folder: tuple[str, ...]) -> _File:
+        name = f"{self.task:05d}-{self.number:03d}.{self.factory.format}"
         self.number += 1
         staged = f"{self.stamp}-{uuid.uuid4().hex[:12]}-{name}"
-        self.files[folder] = _File(self.how, folder, name, staged)
+        self.files[folder] = _File(self.factory, folder, name, staged)
         return self.files[folder]
 
     def finish(self) -> list[dict[str, Any]]:
@@ -87,7 +90,9 @@ class FilesWriter:
 
 @dataclass
 class _File:
-    how: FilesWriterFactory
+    """A staged file. It is opened when the first rows are added."""
+
+    factory: FilesWriterFactory
     folder: tuple[str, ...]
     name: str
     staged: str
@@ -97,22 +102,24 @@ class _File:
 
     @property
     def room(self) -> int:
-        """How many rows may be added at once."""
-        most = self.how.most_rows
-        return _ROWS_AT_ONCE if most is None else min(most - self.rows, _ROWS_AT_ONCE)
+        """The number of rows that may be added at once."""
+        limit = self.factory.max_rows
+        return _MAX_ROWS_PER_WRITE if limit is None else min(limit - self.rows, _MAX_ROWS_PER_WRITE)
 
     @property
     def is_full(self) -> bool:
-        many = self.how.most_rows is not None and self.rows >= self.how.most_rows
-        return many or (self.how.most_bytes is not None and self.out.tell() >= self.how.most_bytes)
+        has_max_rows = self.factory.max_rows is not None and self.rows >= self.factory.max_rows
+        return has_max_rows or (
+            self.factory.max_bytes is not None and self.out.tell() >= self.factory.max_bytes
+        )
 
     def add(self, rows: pa.Table) -> None:
         if self.out is None:
-            self.out = open_store(self.how.root).writer(self.staged)
-            if self.how.format == "parquet":
+            self.out = open_store(self.factory.root).writer(self.staged)
+            if self.factory.format == "parquet":
                 self.writer = pq.ParquetWriter(self.out, rows.schema)
-            elif self.how.header is not None:
-                self.out.write(self.how.header.encode() + b"\n")
+            elif self.factory.header is not None:
+                self.out.write(self.factory.header.encode() + b"\n")
         self.rows += rows.num_rows
         if self.writer is not None:
             self.writer.write_table(rows)
@@ -137,47 +144,47 @@ class _File:
         }
 
 
-def _places(keys: pa.Table) -> dict[tuple[str, ...], list[int]]:
-    """Which rows belong into which folder."""
-    texts = [[_escaped(v) for v in keys.column(n).to_pylist()] for n in keys.column_names]
-    places: dict[tuple[str, ...], list[int]] = {}
+def _rows_by_folder(keys: pa.Table) -> dict[tuple[str, ...], list[int]]:
+    """Return the positions of the rows of each partition folder."""
+    texts = [[_folder_value(v) for v in keys.column(n).to_pylist()] for n in keys.column_names]
+    positions: dict[tuple[str, ...], list[int]] = {}
     for row, values in enumerate(zip(*texts, strict=True)):
         folder = tuple(
             f"{name}={value}" for name, value in zip(keys.column_names, values, strict=True)
         )
-        places.setdefault(folder, []).append(row)
-    return places
+        positions.setdefault(folder, []).append(row)
+    return positions
 
 
-def _escaped(value: str | None) -> str:
-    """A value as the name of a folder, as Hive and Spark write it."""
+def _folder_value(value: str | None) -> str:
+    """Return a value as a folder name, escaped like in Hive and Spark."""
     if value is None or value == "":
         return NULL_FOLDER
-    return "".join(f"%{ord(sign):02X}" if sign in _ODD else sign for sign in value)
+    return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in value)
 
 
-# ---- What lies in the files of a sink: how rows are counted, and how files become one.
+# ---- Counting the rows of published files, and merging them.
 
-# Rows are written in groups of about this size.
+# The approximate size of the row groups of merged files.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Content:
-    """The format of a sink's files; CSV may have a header."""
+class FileFormat:
+    """The format of a sink's files, with the header line of CSV files if they have one."""
 
     format: str
     header: str | None = None
 
     def count(self, store: Store, path: str) -> int:
-        """How many rows a file has."""
+        """Return the number of rows of a file."""
         if self.format == "parquet":
-            return int(_opened(store, path).metadata.num_rows)
+            return int(_open_parquet(store, path).metadata.num_rows)
         return self._records(self._body(store, path))
 
     def merge(self, store: Store, paths: Sequence[str], out: Writer) -> int:
-        """Write the rows of several files into one; returns how many they are."""
+        """Write the rows of several files into one, and return their number."""
         if self.format == "parquet":
             return _merge_parquet(store, paths, out)
         out.write(self._head)
@@ -189,7 +196,7 @@ class Content:
         return rows
 
     def _records(self, body: bytes) -> int:
-        """Lines, but for those of CSV that end inside of quotes."""
+        """Count the lines, in CSV without line breaks inside quotes."""
         outside = body.split(b'"')[::2] if self.format == "csv" else [body]
         return sum(part.count(b"\n") for part in outside)
 
@@ -200,7 +207,7 @@ class Content:
     def _body(self, store: Store, path: str) -> bytes:
         data = store.get(path)
         if not data.startswith(self._head) or not data.endswith(b"\n"):
-            raise _unreadable(store, path, "it is not as it was written")
+            raise _unreadable(store, path, "it has been changed")
         return data[len(self._head) :]
 
 
@@ -208,7 +215,7 @@ def _merge_parquet(store: Store, paths: Sequence[str], out: Writer) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _opened(store, paths[0]).schema_arrow
+    schema = _open_parquet(store, paths[0]).schema_arrow
     rows = 0
     with pq.ParquetWriter(out, schema) as writer:
         for batches in _groups(_batches(store, paths, schema)):
@@ -221,9 +228,9 @@ def _batches(store: Store, paths: Sequence[str], schema: pa.Schema) -> Iterator[
     import pyarrow as pa
 
     for path in paths:
-        file = _opened(store, path)
+        file = _open_parquet(store, path)
         if not file.schema_arrow.equals(schema):
-            raise _unreadable(store, path, "its columns are not those of the others")
+            raise _unreadable(store, path, "its columns differ from those of the other files")
         try:
             yield from file.iter_batches(_GROUP_ROWS)
         except (pa.ArrowException, OSError) as error:
@@ -243,7 +250,7 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield group
 
 
-def _opened(store: Store, path: str) -> Any:
+def _open_parquet(store: Store, path: str) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -255,7 +262,7 @@ def _opened(store: Store, path: str) -> Any:
 
 def _unreadable(store: Store, path: str, why: str) -> RunError:
     return RunError(
-        "TG-504",
-        f"{store.uri}/{path} was committed and cannot be merged with others: {why}",
-        hint="put the file back as it was, move it elsewhere, or leave out compact_after.",
+        "TG-529",
+        f"{store.uri}/{path} was published and cannot be merged with other files: {why}",
+        hint="restore the file, move it to another directory, or leave out compact_after.",
     )

@@ -1,9 +1,9 @@
-"""Records of CSV that tasks decode themselves: only those that Spark's from_csv reads alike.
+"""Decodes CSV records in tasks, with Arrow, if Spark's from_csv would return the same rows.
 
-Values are told apart by Arrow, and looked at column by column. One that is written in the plain way
-is taken; of one that no reader takes for such a value the record is bad; all between is left to
-Spark. All columns are decoded, also those that nobody asks for: a record with a value that does not
-fit is bad as a whole. Python workers import this: it must load little.
+Arrow separates the values, which are then checked column by column. A value in the plain notation
+of its type is accepted. If no reader would accept a value, its record is malformed. Everything in
+between is left to Spark. All columns are decoded, also those that no stream uses, because a record
+with one invalid value is malformed as a whole.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import BAD_RECORD
-from tidegate.connectors.formats.json import MICROS, TYPES, time_of
+from tidegate.connectors.formats.json import MICROS, TYPES, parse_timestamps
 from tidegate.operators.vectorized import RecordFailed
 
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
-# What is found in a text of these letters that is no such value to anybody.
+# Patterns that an ASCII text matches only if no reader accepts it as a value of the type.
 _ASCII = r"^[ -~]*$"
 _NO_WHOLE = "[^0-9+-]"
 _NO_DECIMAL = "[^0-9eE+.,-]"
 _NO_DOUBLE = "[^0-9a-fA-FinfityINFTYxXpP+. -]"
 _NO_TIME = "^[^0-9]*$"
 _NO_BOOLEAN = "."
-# Values, and which texts are none.
-Judged = tuple[pa.Array, pa.Array]
+# The values of a column, and a mask of the texts that are not values.
+ValuesAndInvalid = tuple[pa.Array, pa.Array]
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How records are written: one letter each; no quote if there is none."""
+    """The special characters of a CSV format. `quote` is None if values are not quoted."""
 
     delimiter: str
     quote: str | None
@@ -43,14 +43,14 @@ class CsvFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each is one letter, and another."""
+        """Whether Arrow supports the format: single and distinct ASCII characters."""
         letters = [self.delimiter, *([self.quote, self.escape] if self.quote else [])]
         single = all(re.fullmatch(r"[\t -~]", letter) for letter in letters)
         return single and self.delimiter not in letters[1:]
 
     @property
     def plain(self) -> str:
-        """The pattern of records whose quotes stand around whole values."""
+        """The pattern of records in which quotes only surround whole values."""
         ends = re.escape(self.delimiter)
         if self.quote is None:
             return "^.*$"
@@ -61,12 +61,12 @@ class CsvFormat:
 
     @property
     def doubles(self) -> bool:
-        """Whether a quote in a value is written twice."""
+        """Whether a quote inside a value is doubled."""
         return self.quote == self.escape
 
 
 def csv_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
-    """What records are decoded to; None if Spark has to do it."""
+    """Return the schema of the decoded rows, or None if only Spark can decode these columns."""
     kinds = [_type(kind) for _, kind in columns]
     if any(kind is None for kind in kinds):
         return None
@@ -74,57 +74,57 @@ def csv_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
 
 
 def _type(kind: str) -> pa.DataType | None:
-    found = _DECIMAL.fullmatch(kind)
-    if found is not None:
-        return pa.decimal128(int(found.group(1)), int(found.group(2)))
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal is not None:
+        return pa.decimal128(int(decimal.group(1)), int(decimal.group(2)))
     return TYPES.get(kind)
 
 
-def decoded(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
-    """The rows of records, and BAD_RECORD: the text of those that are none.
+def decode_csv(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
+    """Decode records. The column BAD_RECORD contains the text of malformed ones.
 
-    RecordFailed if only Spark can say what one of them is.
+    Raises RecordFailed if Spark could decode one of them differently.
     """
     try:
         texts = lines.cast(pa.string())
     except pa.ArrowException:
-        return _without_broken(lines, schema, form)
+        return _separate_undecodable(lines, schema, form)
     if not len(texts):
         return schema.empty_table().append_column(BAD_RECORD, pa.nulls(0, pa.string()))
     if not pc.all(pc.match_substring_regex(texts, form.plain)).as_py():
-        raise RecordFailed("quotes that are not around whole values")
+        raise RecordFailed("quotes that do not surround whole values")
     if pc.any(pc.match_substring(texts, "\0")).as_py():
-        raise RecordFailed("a letter that is none")
-    values, short = _values(texts, schema, form)
+        raise RecordFailed("a zero byte")
+    values, short = _split_values(texts, schema, form)
     columns = []
     bad = short
     for name, kind in zip(schema.names, schema.types, strict=True):
-        column, wrong = _judged(values.column(name).combine_chunks(), kind)
+        column, invalid = _convert(values.column(name).combine_chunks(), kind)
         columns.append(column)
-        bad = pc.or_(bad, wrong)
-    shown = pc.if_else(bad, texts, pa.scalar(None, pa.string()))
-    return pa.table([*columns, shown], schema=schema.append(pa.field(BAD_RECORD, pa.string())))
+        bad = pc.or_(bad, invalid)
+    bad_texts = pc.if_else(bad, texts, pa.scalar(None, pa.string()))
+    return pa.table([*columns, bad_texts], schema=schema.append(pa.field(BAD_RECORD, pa.string())))
 
 
 def header_fits(line: bytes, names: Sequence[str], form: CsvFormat) -> bool:
-    """Whether a header that has no quotes names the columns."""
-    found = line.decode("utf-8", "replace").split(form.delimiter)
-    return [name.strip(" ").lower() for name in found] == [name.lower() for name in names]
+    """Return whether a header without quotes has the names of the columns, in their order."""
+    header = line.decode("utf-8", "replace").split(form.delimiter)
+    return [name.strip(" ").lower() for name in header] == [name.lower() for name in names]
 
 
-def _without_broken(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
-    """Lines that are no text are bad; they are taken out, and put back in their places."""
+def _separate_undecodable(lines: pa.Array, schema: pa.Schema, form: CsvFormat) -> pa.Table:
+    """Decode lines that are UTF-8, mark the others as malformed, and restore the order."""
     texts = lines.to_pylist()
-    whole = np.array([_is_text(text) for text in texts])
-    good = decoded(lines.filter(pa.array(whole)), schema, form)
-    shown = [texts[at].decode("utf-8", "replace") for at in np.flatnonzero(~whole)]
-    nothing = [pa.nulls(len(shown), item.type) for item in schema]
-    bad = pa.table([*nothing, pa.array(shown, pa.string())], schema=good.schema)
-    order = np.argsort(~whole, kind="stable")
+    is_valid = np.array([_is_utf8(text) for text in texts])
+    good = decode_csv(lines.filter(pa.array(is_valid)), schema, form)
+    bad_texts = [texts[at].decode("utf-8", "replace") for at in np.flatnonzero(~is_valid)]
+    nulls = [pa.nulls(len(bad_texts), item.type) for item in schema]
+    bad = pa.table([*nulls, pa.array(bad_texts, pa.string())], schema=good.schema)
+    order = np.argsort(~is_valid, kind="stable")
     return pa.concat_tables([good, bad]).take(pa.array(np.argsort(order)))
 
 
-def _is_text(line: bytes) -> bool:
+def _is_utf8(line: bytes) -> bool:
     try:
         line.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,14 +132,16 @@ def _is_text(line: bytes) -> bool:
     return True
 
 
-def _values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[pa.Table, pa.Array]:
-    """The values of records as texts, NULL where there is none, and which have not one for each
-    column: those have no values here."""
+def _split_values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[pa.Table, pa.Array]:
+    """Split records into text values, NULL where they are empty.
+
+    Also returns a mask of the records that do not have one value per column. They have no values.
+    """
     from pyarrow import csv as arrow_csv
 
     short: list[int] = []
 
-    def seen(row: Any) -> str:
+    def skip_row(row: Any) -> str:
         short.append(row.number - 1)
         return "skip"
 
@@ -155,7 +157,7 @@ def _values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[pa.Tab
                 quote_char=form.quote or False,
                 double_quote=form.doubles,
                 ignore_empty_lines=False,
-                invalid_row_handler=seen,
+                invalid_row_handler=skip_row,
             ),
             arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(schema.names, pa.string()),
@@ -172,60 +174,57 @@ def _values(texts: pa.Array, schema: pa.Schema, form: CsvFormat) -> tuple[pa.Tab
         return rows, pa.repeat(pa.scalar(False), len(texts))
     mask = np.zeros(len(texts), bool)
     mask[short] = True
-    places = np.where(mask, -1, np.cumsum(~mask) - 1)
-    known = pa.array(places, mask=mask)
-    return rows.take(known), pa.array(mask)
+    positions = pa.array(np.where(mask, -1, np.cumsum(~mask) - 1), mask=mask)
+    return rows.take(positions), pa.array(mask)
 
 
-# What a value is, by type
-
-
-def _judged(texts: pa.Array, kind: pa.DataType) -> Judged:
-    """The values of texts that are plain, and which are surely none; RecordFailed for others."""
+def _convert(texts: pa.Array, kind: pa.DataType) -> ValuesAndInvalid:
+    """Convert texts to a type. Raises RecordFailed if only Spark can judge one of them."""
     if kind == pa.string():
         return texts, pa.repeat(pa.scalar(False), len(texts))
     if kind == pa.bool_():
         lower = pc.utf8_lower(texts)
         plain = pc.is_in(lower, value_set=pa.array(["true", "false"]))
-        return _taken(lower, plain, _NO_BOOLEAN, lambda given: given.cast(kind))
+        return _convert_plain(lower, plain, _NO_BOOLEAN, lambda values: values.cast(kind))
     if kind == MICROS:
         plain = pc.match_substring_regex(texts, r"^[12]\d{3}-\d{2}-\d{2}[T ]")
-        return _taken(texts, plain, _NO_TIME, _times)
+        return _convert_plain(texts, plain, _NO_TIME, _convert_timestamps)
     if kind == pa.float64():
         plain = pc.and_(
             pc.match_substring_regex(texts, r"^-?\d{1,15}(\.\d{1,15})?$"),
             pc.invert(pc.match_substring_regex(texts, r"^-[0.]*$")),
         )
-        return _taken(texts, plain, _NO_DOUBLE, lambda given: given.cast(kind))
+        return _convert_plain(texts, plain, _NO_DOUBLE, lambda values: values.cast(kind))
     if pa.types.is_decimal(kind):
         plain = pc.match_substring_regex(texts, _decimal(kind.precision, kind.scale))
-        return _taken(texts, plain, _NO_DECIMAL, lambda given: given.cast(kind))
+        return _convert_plain(texts, plain, _NO_DECIMAL, lambda values: values.cast(kind))
     digits = 9 if kind == pa.int32() else 18
     plain = pc.match_substring_regex(texts, rf"^-?\d{{1,{digits}}}$")
-    return _taken(texts, plain, _NO_WHOLE, lambda given: given.cast(kind))
+    return _convert_plain(texts, plain, _NO_WHOLE, lambda values: values.cast(kind))
 
 
 def _decimal(precision: int, scale: int) -> str:
-    """Numbers that are held without rounding."""
+    """Return the pattern of numbers that fit a decimal type without rounding."""
     whole = rf"\d{{1,{precision - scale}}}" if precision > scale else "0"
     return rf"^-?{whole}(\.\d{{1,{scale}}})?$" if scale else rf"^-?{whole}$"
 
 
-def _times(texts: pa.Array) -> pa.Array:
-    return time_of(pa.chunked_array([texts])).combine_chunks()
+def _convert_timestamps(texts: pa.Array) -> pa.Array:
+    return parse_timestamps(pa.chunked_array([texts])).combine_chunks()
 
 
-def _taken(
-    texts: pa.Array, plain: pa.Array, none: str, cast: Callable[[pa.Array], pa.Array]
-) -> Judged:
+def _convert_plain(
+    texts: pa.Array, plain: pa.Array, never: str, cast: Callable[[pa.Array], pa.Array]
+) -> ValuesAndInvalid:
+    """Convert plain texts with `cast`; texts that match the pattern `never` are invalid."""
     if pc.all(plain).as_py() is not False:
         return _cast(texts, cast), pa.repeat(pa.scalar(False), len(texts))
     plain = pc.fill_null(plain, False)
-    found = (pc.match_substring_regex(texts, pattern) for pattern in (_ASCII, none))
-    wrong = pc.fill_null(pc.and_not(pc.and_(*found), plain), False)
-    if not pc.all(pc.or_(pc.or_(plain, wrong), pc.is_null(texts))).as_py():
-        raise RecordFailed("values that are written in another way")
-    return _cast(pc.if_else(plain, texts, pa.scalar(None, pa.string())), cast), wrong
+    matches = (pc.match_substring_regex(texts, pattern) for pattern in (_ASCII, never))
+    invalid = pc.fill_null(pc.and_not(pc.and_(*matches), plain), False)
+    if not pc.all(pc.or_(pc.or_(plain, invalid), pc.is_null(texts))).as_py():
+        raise RecordFailed("values in another format")
+    return _cast(pc.if_else(plain, texts, pa.scalar(None, pa.string())), cast), invalid
 
 
 def _cast(texts: pa.Array, cast: Callable[[pa.Array], pa.Array]) -> pa.Array:

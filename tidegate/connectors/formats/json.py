@@ -1,10 +1,9 @@
-"""Records of JSON that tasks decode themselves: only those that Spark's from_json reads alike.
+"""Decodes JSON records in tasks, with Arrow, if Spark's from_json would return the same rows.
 
-Arrow is stricter than Spark almost everywhere, and fails. Where it is not, or where both read
-something else, a record is left to Spark: numbers that are none or minus zero, what is nested too
-deep. What is no JSON to anybody is bad, and needs no Spark. All columns are decoded, also those
-that nobody asks for: a record with a value that does not fit is bad as a whole. Python workers
-import this: it must load little.
+Arrow is stricter than Spark almost everywhere and then fails. Records that Arrow accepts but Spark
+reads differently are left to Spark: NaN and infinity, minus zero, very deep nesting. Records that
+no reader accepts as JSON are malformed and do not need Spark. All columns are decoded, also those
+that no stream uses, because a record with one invalid value is malformed as a whole.
 """
 
 from __future__ import annotations
@@ -32,66 +31,65 @@ TYPES = {
 }
 _TIME = r"^[12]\d{3}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
 _ZONED, _PLAIN = _TIME + r"(Z|[+-]0\d:[0-5]\d)$", _TIME + "$"
-# Both take words for numbers, and not the same ones.
+# Arrow and Spark both accept words for numbers, but different ones.
 _WORDS = re.compile(rb"[:,\[]\s*-?(?:Inf|NaN)")
-# What Spark takes and others do not.
+# Text that Spark accepts although it is not JSON.
 _LENIENT = re.compile(r"'|nan|inf", re.IGNORECASE)
-# Spark reads no number of so many digits, and nothing that is nested so deep.
+# Spark rejects numbers with more digits and objects that are nested deeper.
 _SPARKS_LIMIT = 1_000
 _LONG_NUMBER = re.compile(rb"[0-9.eE+-]{900}")
 
 
 def json_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema | None:
-    """What records are decoded to; None if Spark has to do it."""
+    """Return the schema of the decoded rows, or None if only Spark can decode these columns."""
     if any(kind not in TYPES for _, kind in columns):
         return None
     return pa.schema([(name, TYPES[kind]) for name, kind in columns])
 
 
-def decoded(texts: list[bytes], schema: pa.Schema) -> pa.Table:
-    """The rows of records, and BAD_RECORD: the text of those that are none.
+def decode_json(texts: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Decode records. The column BAD_RECORD contains the text of malformed ones.
 
-    RecordFailed if only Spark can say what one of them is.
+    Raises RecordFailed if Spark could decode one of them differently.
     """
     if not texts:
-        return _none(schema)
+        return _with_bad(schema.empty_table(), pa.nulls(0, pa.string()))
     try:
-        return _with_bad(_rows(texts, schema), pa.nulls(len(texts), pa.string()))
+        return _with_bad(_decode_plain(texts, schema), pa.nulls(len(texts), pa.string()))
     except RecordFailed:
         texts = [text.strip(b" \t\r\n") for text in texts]
         framed = [text.startswith(b"{") and text.endswith(b"}") for text in texts]
         if all(framed):
-            return _apart(texts, schema)
-        return _without_odd(texts, framed, schema)
+            return _bisect(texts, schema)
+        return _separate_unframed(texts, framed, schema)
 
 
-def _apart(texts: list[bytes], schema: pa.Schema) -> pa.Table:
-    """One of them is not plain: which one it is."""
+def _bisect(texts: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Find the records that cannot be decoded by bisection, and decode all others."""
     if len(texts) > 1:
         half = len(texts) // 2
-        return pa.concat_tables([decoded(texts[:half], schema), decoded(texts[half:], schema)])
+        return pa.concat_tables(
+            [decode_json(texts[:half], schema), decode_json(texts[half:], schema)]
+        )
     return _bad_rows(texts, schema)
 
 
-def _without_odd(texts: list[bytes], framed: list[bool], schema: pa.Schema) -> pa.Table:
-    """Records that do not even look like objects are taken out, and put back in their places."""
-    whole = [text for text, fits in zip(texts, framed, strict=True) if fits]
-    odd = [text for text, fits in zip(texts, framed, strict=True) if not fits]
-    both = pa.concat_tables([decoded(whole, schema), _bad_rows(odd, schema)])
+def _separate_unframed(texts: list[bytes], framed: list[bool], schema: pa.Schema) -> pa.Table:
+    """Decode records in braces, mark the others as malformed, and restore the order."""
+    objects = [text for text, is_framed in zip(texts, framed, strict=True) if is_framed]
+    others = [text for text, is_framed in zip(texts, framed, strict=True) if not is_framed]
+    rows = pa.concat_tables([decode_json(objects, schema), _bad_rows(others, schema)])
     order = np.argsort(~np.array(framed), kind="stable")
-    return both.take(pa.array(np.argsort(order)))
+    return rows.take(pa.array(np.argsort(order)))
 
 
 def _bad_rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Return rows of NULLs with the text of malformed records."""
     if not all(map(_is_surely_bad, texts)):
-        raise RecordFailed("a record that may be one to Spark")
-    shown = pa.array([text.decode("utf-8", "replace") for text in texts], pa.string())
-    empty = pa.table([pa.nulls(len(texts), f.type) for f in schema], schema=schema)
-    return _with_bad(empty, shown)
-
-
-def _none(schema: pa.Schema) -> pa.Table:
-    return _with_bad(schema.empty_table(), pa.nulls(0, pa.string()))
+        raise RecordFailed("a record that Spark might accept")
+    decoded_texts = pa.array([text.decode("utf-8", "replace") for text in texts], pa.string())
+    nulls = pa.table([pa.nulls(len(texts), f.type) for f in schema], schema=schema)
+    return _with_bad(nulls, decoded_texts)
 
 
 def _with_bad(rows: pa.Table, texts: pa.Array) -> pa.Table:
@@ -99,19 +97,18 @@ def _with_bad(rows: pa.Table, texts: pa.Array) -> pa.Table:
 
 
 def _is_surely_bad(text: bytes) -> bool:
-    """Whether it ends in the middle, or has something where JSON has nothing of the kind.
+    """Return whether Spark rejects the record, too: it is truncated, or invalid in the middle.
 
-    Spark reads it as a part of an object, and takes single quotes and words for numbers besides;
-    what follows a whole object it does not read.
+    Spark also accepts single quotes and words for numbers, and ignores text after an object.
     """
     try:
-        shown = text.decode("utf-8")
+        record = text.decode("utf-8")
     except UnicodeDecodeError:
         return True
-    if _LENIENT.search(shown):
+    if _LENIENT.search(record):
         return False
     try:
-        json.loads(f'{{"record":{shown},"end":1}}')
+        json.loads(f'{{"record":{record},"end":1}}')
     except json.JSONDecodeError as error:
         return not error.msg.startswith("Extra data")
     except (RecursionError, ValueError):
@@ -119,22 +116,22 @@ def _is_surely_bad(text: bytes) -> bool:
     return False
 
 
-def _rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
-    """The rows of records, or RecordFailed if one of them is not plain."""
+def _decode_plain(texts: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Decode records with Arrow; raises RecordFailed if one of them is not plain."""
     from pyarrow import json as arrow_json
 
     joined = b"\n".join(texts)
     _require_plain(joined, texts)
     raw = pa.schema([(f.name, pa.string() if f.type == MICROS else f.type) for f in schema])
     try:
-        # Spark takes nothing for text that is not.
+        # Spark rejects records that are not UTF-8.
         pa.scalar(joined, pa.binary()).cast(pa.string())
         rows = arrow_json.read_json(
             pa.BufferReader(joined),
             arrow_json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
             arrow_json.ParseOptions(explicit_schema=raw, unexpected_field_behavior="ignore"),
         )
-        # With one object in each record at least, as many rows mean one object in each.
+        # Every record contains at least one object, so equal counts mean exactly one in each.
         if rows.num_rows != len(texts):
             raise RecordFailed("a record is not one object")
         return pa.table([_value(rows.column(f.name), f) for f in schema], schema=schema)
@@ -143,7 +140,7 @@ def _rows(texts: list[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def _require_plain(joined: bytes, texts: list[bytes]) -> None:
-    """Every record begins and ends as an object does, so that none goes on in the next one."""
+    """Check that every record is in braces on one line, so that none continues in the next one."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     letters = np.frombuffer(joined, np.uint8)
     ends = np.cumsum(lengths + 1) - 2
@@ -152,12 +149,12 @@ def _require_plain(joined: bytes, texts: list[bytes]) -> None:
     )
     if not framed or np.count_nonzero(letters == ord(b"\n")) != len(texts) - 1:
         raise RecordFailed("a record is not an object on one line")
-    # A letter is found much sooner than a word.
+    # Searching for a letter first is much faster than for a word.
     suspect = (b"I" in joined and b"Inf" in joined) or (b"N" in joined and b"NaN" in joined)
     if suspect and _WORDS.search(joined):
         raise RecordFailed("a word for a number")
-    for place in np.flatnonzero(lengths >= _SPARKS_LIMIT):
-        _require_shallow(texts[place])
+    for index in np.flatnonzero(lengths >= _SPARKS_LIMIT):
+        _require_shallow(texts[index])
 
 
 def _all(letters: Any, letter: bytes) -> bool:
@@ -171,11 +168,11 @@ def _require_shallow(text: bytes) -> None:
 
 def _value(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     if field.type == MICROS:
-        return time_of(column)
+        return parse_timestamps(column)
     if field.type == pa.float64():
-        # -0 is 0 to Spark, where it is written without a point.
-        odd = pc.or_(pc.invert(pc.is_finite(column)), _is_minus_zero(column))
-        if pc.any(odd).as_py():
+        # Spark reads -0 as 0 if it is written without a decimal point.
+        unsupported = pc.or_(pc.invert(pc.is_finite(column)), _is_minus_zero(column))
+        if pc.any(unsupported).as_py():
             raise RecordFailed("a double that is not finite, or minus zero")
     return column
 
@@ -184,15 +181,15 @@ def _is_minus_zero(column: pa.ChunkedArray) -> Any:
     return pc.and_(pc.equal(column, 0.0), pc.less(pc.divide(1.0, column), 0.0))
 
 
-def time_of(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times with a zone, and in UTC where they name none."""
+def parse_timestamps(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Parse timestamps, in UTC unless they have a zone."""
     zoned = pc.match_substring_regex(texts, _ZONED)
     plain = pc.match_substring_regex(texts, _PLAIN)
     if pc.all(pc.or_(zoned, plain)).as_py() is False:
-        raise RecordFailed("times that are written in another way")
-    nothing = pa.scalar(None, pa.string())
-    found = pc.if_else(zoned, texts, nothing).cast(MICROS)
+        raise RecordFailed("timestamps in another format")
+    null = pa.scalar(None, pa.string())
+    timestamps = pc.if_else(zoned, texts, null).cast(MICROS)
     if pc.any(plain).as_py():
-        others = pc.if_else(plain, texts, nothing).cast(pa.timestamp("us"))
-        found = pc.coalesce(found, pc.assume_timezone(others, "UTC"))
-    return found
+        without_zone = pc.if_else(plain, texts, null).cast(pa.timestamp("us"))
+        timestamps = pc.coalesce(timestamps, pc.assume_timezone(without_zone, "UTC"))
+    return timestamps

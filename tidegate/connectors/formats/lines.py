@@ -1,6 +1,7 @@
-"""Reads text files in tasks: lines with their place, or whole files.
+"""Readers of text files: lines with their position, or whole files.
 
-Python workers import this module: it must not load the parser.
+`TextReader` returns the texts, which Spark then decodes (`spark_text`). `PlainLinesReader` decodes
+plain records in the task. Python workers import this module, which must not load the parser.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.vectorized import RecordFailed
 from tidegate.storage import open_store
 
-# The text of a line or file as it is, and whether it is the first line of a file that has text.
+# Columns: the undecoded text of a line or file, and whether it is the first non-blank line.
 TEXT_BYTES, FIRST = "_tg_bytes", "_tg_first"
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TEXT = re.compile(rb"[^ \t\r\n]")
-# What goes to Spark at once.
+# The size of the batches that are sent to Spark.
 _BATCH_BYTES = 16 << 20
 _SCHEMA = pa.schema(
     [
@@ -43,8 +44,11 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads shares [file, time, start, end] of the files below a root; `end` of a share that
-    goes to the end of its file is None."""
+    """Reads splits [file, modification time, start, end] of the files below a root.
+
+    `start` and `end` are byte positions; `end` is None for the rest of the file. With `whole`, a
+    split is a whole file and becomes a single row.
+    """
 
     root: str
     whole: bool
@@ -57,64 +61,62 @@ class TextReader:
 
     def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
         name, modified_us, start, end = split
-        assert isinstance(name, str) and isinstance(start, int), "a share is a part of a file"
-        shown = f"{open_store(self.root).uri}/{name}"
-        arrival = f"{modified_us:020d} {shown}"
+        assert isinstance(name, str) and isinstance(start, int), "a split is a part of a file"
+        uri = f"{open_store(self.root).uri}/{name}"
+        arrival = f"{modified_us:020d} {uri}"
         content = _content(self.root, name)
         if self.whole:
-            batch = _batch([content], shown, arrival, [1], [True], [0])
-            # How many records that are is seen when they are parsed.
+            batch = _batch([content], uri, arrival, [1], [True], [0])
+            # The records are counted after they have been parsed.
             yield batch, 0
             return
-        yield from self._lines(
-            content, shown, arrival, start, end if isinstance(end, int) else None
-        )
+        yield from self._lines(content, uri, arrival, start, end if isinstance(end, int) else None)
 
     def _lines(
-        self, content: bytes, shown: str, arrival: str, start: int, end: int | None
+        self, content: bytes, uri: str, arrival: str, start: int, end: int | None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        # A line belongs to the share in which it begins.
+        # A line belongs to the split in which it begins.
         first = content.find(b"\n", start - 1) + 1 if start else 0
         last = content.find(b"\n", end - 1) + 1 if end is not None else len(content)
         if (start and not first) or first >= (last or len(content)):
             return
         number = _line_ends(content, first)
         text_seen = self._has_text(content, first)
-        at = first
+        position = first
         stop = last or len(content)
-        while at < stop:
-            until = stop
-            if stop - at > _BATCH_BYTES:
-                until = (content.find(b"\n", at + _BATCH_BYTES) + 1) or stop
-                until = min(until, stop)
-            block = content[at:until]
-            if at == 0 and self.utf8 and block.startswith(_MARK):
-                block = block[len(_MARK) :]
+        while position < stop:
+            batch_end = stop
+            if stop - position > _BATCH_BYTES:
+                batch_end = (content.find(b"\n", position + _BATCH_BYTES) + 1) or stop
+                batch_end = min(batch_end, stop)
+            block = content[position:batch_end]
+            if position == 0 and self.utf8 and block.startswith(_BYTE_ORDER_MARK):
+                block = block[len(_BYTE_ORDER_MARK) :]
             lines = _split(block)
             numbers = np.arange(number + 1, number + 1 + len(lines), dtype=np.int64)
             number += len(lines)
-            filled = _filled(lines)
+            has_text = _has_text_mask(lines)
             firsts = np.zeros(len(lines), bool)
-            if not text_seen and filled.any():
-                firsts[int(filled.argmax())] = True
+            if not text_seen and has_text.any():
+                firsts[int(has_text.argmax())] = True
                 text_seen = True
-            at = until
-            records = int(filled.sum())
+            position = batch_end
+            records = int(has_text.sum())
             if not records:
                 continue
             if records < len(lines):
-                lines = lines.filter(pa.array(filled))
-                numbers, firsts = numbers[filled], firsts[filled]
+                lines = lines.filter(pa.array(has_text))
+                numbers, firsts = numbers[has_text], firsts[has_text]
             header = int(self.has_header and bool(firsts.any()))
-            yield _lines_batch(lines, shown, arrival, numbers, firsts), records - header
+            yield _lines_batch(lines, uri, arrival, numbers, firsts), records - header
 
     def _has_text(self, content: bytes, end: int) -> bool:
-        begin = len(_MARK) if self.utf8 and content.startswith(_MARK) else 0
+        begin = len(_BYTE_ORDER_MARK) if self.utf8 and content.startswith(_BYTE_ORDER_MARK) else 0
         return _TEXT.search(content, begin, end) is not None
 
 
 def _content(root: str, name: str) -> bytes:
-    """The bytes of a file; what is compressed by its name is unpacked."""
+    """Read a file, and decompress it according to its suffix."""
     data = open_store(root).get(name)
     if name.endswith(".gz"):
         return gzip.decompress(data)
@@ -128,12 +130,12 @@ def _content(root: str, name: str) -> bytes:
 
 
 def is_compressed(name: str) -> bool:
-    """Whether a file can only be read from its beginning."""
+    """Return whether a file is compressed and can only be read from its beginning."""
     return name.endswith((".gz", ".bz2", ".zst", ".lz4"))
 
 
 def _line_ends(content: bytes, end: int) -> int:
-    """How many lines end before a place where a line begins."""
+    """Count the lines that end before a position at which a line begins."""
     count = content.count(b"\n", 0, end)
     if b"\r" in content:
         count += content.count(b"\r", 0, end) - content.count(b"\r\n", 0, end)
@@ -141,14 +143,14 @@ def _line_ends(content: bytes, end: int) -> int:
 
 
 def _split(block: bytes) -> pa.Array:
-    """The lines of a block, without what ends them, as an array of bytes."""
+    """Split a block into lines without their line breaks, as a binary array."""
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if block.endswith(b"\n"):
         block = block[:-1]
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == 10)
-    # Without the line ends, the text before the i-th of them is i bytes shorter.
+    # The i-th line break moves i bytes to the left when all line breaks are removed.
     offsets = np.empty(len(ends) + 2, np.int32)
     offsets[0] = 0
     offsets[1:-1] = ends - np.arange(len(ends))
@@ -159,23 +161,23 @@ def _split(block: bytes) -> pa.Array:
     )
 
 
-def _filled(lines: pa.Array) -> np.ndarray:
-    """Whether lines have text: something besides blanks and tabs."""
+def _has_text_mask(lines: pa.Array) -> np.ndarray:
+    """Return a mask of the lines with characters other than spaces and tabs."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[: len(lines) + 1]
     data = np.frombuffer(lines.buffers()[2] or b"", np.uint8)
-    dark = np.zeros(len(data) + 1, np.int64)
-    np.cumsum((data != 32) & (data != 9), out=dark[1:])
-    return np.asarray(dark[offsets[1:]] > dark[offsets[:-1]])
+    characters = np.zeros(len(data) + 1, np.int64)
+    np.cumsum((data != 32) & (data != 9), out=characters[1:])
+    return np.asarray(characters[offsets[1:]] > characters[offsets[:-1]])
 
 
 def _lines_batch(
-    lines: pa.Array, shown: str, arrival: str, numbers: np.ndarray, firsts: np.ndarray
+    lines: pa.Array, uri: str, arrival: str, numbers: np.ndarray, firsts: np.ndarray
 ) -> pa.RecordBatch:
     count = len(lines)
     return pa.record_batch(
         [
             lines,
-            pa.repeat(pa.scalar(shown), count),
+            pa.repeat(pa.scalar(uri), count),
             pa.array(numbers),
             pa.array(firsts),
             pa.repeat(pa.scalar(arrival), count),
@@ -187,70 +189,73 @@ def _lines_batch(
 
 def _batch(
     texts: list[bytes],
-    shown: str,
+    uri: str,
     arrival: str,
     numbers: list[int],
     firsts: list[bool],
     rows: list[int],
 ) -> pa.RecordBatch:
     count = len(texts)
-    columns = [texts, [shown] * count, numbers, firsts, [arrival] * count, rows]
+    columns = [texts, [uri] * count, numbers, firsts, [arrival] * count, rows]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=_SCHEMA)
 
 
-# ---- Files of JSON or CSV, a record per line, that tasks decode themselves.
-#
-# Python workers import this: it must load little.
+# ---- Files with one JSON or CSV record per line, decoded in the task.
 
 
 class LineFormat(Protocol):
-    """How lines are decoded, and to what."""
+    """Decodes lines. Both methods raise RecordFailed if only Spark can decode a line."""
 
     @property
-    def schema(self) -> pa.Schema: ...
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
 
     def records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The lines that are records."""
+        """Return the lines of a batch that are records, without a header."""
 
     def rows(self, lines: pa.Array) -> pa.Table:
-        """Their columns, and BAD_RECORD."""
+        """Decode records into their columns and BAD_RECORD."""
 
 
 @dataclass(frozen=True)
 class JsonLines:
+    """Lines with one JSON object each."""
+
     schema: pa.Schema
 
     def records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
     def rows(self, lines: pa.Array) -> pa.Table:
-        return plain_json.decoded(lines.to_pylist(), self.schema)
+        return plain_json.decode_json(lines.to_pylist(), self.schema)
 
 
 @dataclass(frozen=True)
 class CsvLines:
+    """Lines with one CSV record each."""
+
     schema: pa.Schema
     form: plain_csv.CsvFormat
     header: bool
 
     def records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without the header, which must name the columns; Spark says what is wrong with others."""
+        """Check and remove the header. For a header that does not fit, Spark raises the error."""
         first = batch.column(FIRST)
         if not self.header or not pc.any(first).as_py():
             return batch
         (line,) = batch.filter(first).column(TEXT_BYTES).to_pylist()
         if not plain_csv.header_fits(line, self.schema.names, self.form):
-            raise RecordFailed("another header")
+            raise RecordFailed("a different header")
         return batch.filter(pc.invert(first))
 
     def rows(self, lines: pa.Array) -> pa.Table:
-        return plain_csv.decoded(lines, self.schema, self.form)
+        return plain_csv.decode_csv(lines, self.schema, self.form)
 
 
 @dataclass(frozen=True)
 class PlainLinesReader:
-    """Reads the columns `names` of records, and where they stood."""
+    """Reads and decodes lines. Returns the columns `names`, the arrival position and BAD_RECORD."""
 
     lines: TextReader
     format: LineFormat
@@ -265,8 +270,8 @@ class PlainLinesReader:
         return pa.schema([*fields, pa.field(BAD_RECORD, pa.string())])
 
     def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for read, records in self.lines.read(split):
-            batch = self.format.records(read)
+        for lines, records in self.lines.read(split):
+            batch = self.format.records(lines)
             rows = self.format.rows(batch.column(TEXT_BYTES))
             arrays = [rows.column(name).combine_chunks() for name in self.names]
             if self.arrival:

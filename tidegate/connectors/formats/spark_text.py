@@ -1,12 +1,12 @@
-"""Records of JSON and CSV files: lines of text that Spark's from_json and from_csv parse.
+"""Decodes JSON and CSV records with Spark's from_json and from_csv, and finds malformed ones.
 
-Spark's own readers of these formats read half of some records without a word: of two JSON objects
-on a line the first, of a CSV line whose quote is open the part up to its end. Here the text of a
-record is at hand, so that it can be looked at as a whole. For 1 M lines (2 cores, warm) that costs
-nothing with JSON (2.6 to 3.4 s either way); with CSV 1.9 s, not 1.3 s, if all lines have quotes.
+Spark's own file readers silently accept parts of some records: the first of two JSON objects on a
+line, or a CSV line up to an unclosed quote. Here the text of every record is a column, so the whole
+record can be checked. For 1 M lines (2 cores, warm) this costs nothing with JSON (2.6 to 3.4 s
+either way); with CSV it takes 1.9 s instead of 1.3 s if all lines have quotes.
 
-One thing differs from Spark's reader of JSON: a number or an object in a STRING column is written
-anew (1.10 becomes 1.1), as from_json does for every source of JSON that is not a file.
+There is one difference from Spark's JSON reader: a number or an object in a STRING column is
+serialized again (1.10 becomes 1.1), as from_json does.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-# The bytes that mean something else in windows-1252 than in iso-8859-1; five are in neither.
+# The bytes that differ between windows-1252 and iso-8859-1, without five that neither defines.
 _WINDOWS_ONLY = bytes(sorted({*range(0x80, 0xA0)} - {0x81, 0x8D, 0x8F, 0x90, 0x9D}))
 _TEXT, _PARSED, _CORRUPT = "_tg_text", "_tg_parsed", "_tg_corrupt"
-# What is put around a record of JSON: `end` is only found if nothing else follows the record.
+# A JSON record is wrapped into an object. Its field `end` is only parsed if nothing else follows
+# the record.
 _ONE, _MANY, _END = "record", "records", "end"
 _BEFORE_ONE, _BEFORE_MANY = f'{{"{_ONE}":', f'{{"{_MANY}":'
 _AFTER = f',"{_END}":1}}'
@@ -44,15 +45,18 @@ _AFTER = f',"{_END}":1}}'
 
 @dataclass(frozen=True)
 class TextFiles:
-    """A source of text files: its options, columns, and what a reader must add to its rows."""
+    """Builds the expressions that decode the records of a text source."""
 
+    # The options of the source, as in `files`.
     options: Mapping[str, Any]
+    # Names and Spark types of the columns of a record.
     columns: tuple[tuple[str, str], ...]
-    # Columns of the reader that are kept.
+    # Columns of the reader that are passed through.
     kept: tuple[str, ...]
-    # Whether bad records say why they are bad, and every record where it stood.
+    # Whether to add the file and line of every record, and the reason for malformed ones.
     located: bool
-    # Whether texts are not lines, so that one may hold a line break, which ends no record.
+    # Whether a text is a message and not a line. It may then contain line breaks, which do not
+    # separate records.
     messages: bool = False
 
     @property
@@ -60,39 +64,39 @@ class TextFiles:
         return bool(self.options["format"] == "csv")
 
     def read(self, raw: DataFrame) -> DataFrame:
-        """The columns of the records in a frame of texts, and the text of those that are bad."""
+        """Decode a DataFrame of texts into the columns, and malformed records into BAD_RECORD."""
         records = self._records(raw)
-        broken = self._is_broken()
-        shown = [self._field(name) for name, _ in self.columns]
-        shown.append(f"CASE WHEN {broken} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
-        shown += [*self.kept, CONTROL, NOW]
+        malformed = self._is_malformed()
+        columns = [self._field(name) for name, _ in self.columns]
+        columns.append(f"CASE WHEN {malformed} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
+        columns += [*self.kept, CONTROL, NOW]
         if not self.located:
-            return records.selectExpr(*shown)
-        shown += [RECORD_FILE, RECORD_LINE, f"explode(array({self._blame(broken)})) AS blame"]
-        known = records.selectExpr(*shown)
-        return known.selectExpr(
+            return records.selectExpr(*columns)
+        columns += [RECORD_FILE, RECORD_LINE, f"explode(array({self._reason(malformed)})) AS blame"]
+        located = records.selectExpr(*columns)
+        return located.selectExpr(
             "* EXCEPT (blame)", f"blame.reason AS {BAD_REASON}", f"blame.name AS {BAD_COLUMN}"
         )
 
-    # Texts
+    # Splitting texts into records.
 
     def _records(self, raw: DataFrame) -> DataFrame:
-        """A row for each record: its text, what it was parsed to, where it stood."""
-        place = [RECORD_FILE, RECORD_LINE, FIRST]
-        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *place, *self.kept, CONTROL, NOW)
+        """Return one row per record, with its text, its parsed value and its location."""
+        location = [RECORD_FILE, RECORD_LINE, FIRST]
+        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *location, *self.kept, CONTROL, NOW)
         if not self.options["multi_line"]:
             return self._parsed(self._lines(frame))
         return self._parsed(self._pieces(frame)) if self.is_csv else self._elements(frame)
 
     def _columns(self, frame: DataFrame) -> list[str]:
-        """What is known of a record besides what it was parsed to."""
+        """Return the columns of a record except its parsed value."""
         names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.kept, CONTROL, NOW]
         return [name for name in names if name in frame.columns]
 
     def _decoded(self) -> str:
-        """The text of the file; NULL if it cannot be decoded (utf-8 is judged later)."""
+        """Return the decoded text, NULL if it is invalid. `_is_malformed` checks utf-8."""
         encoding = self.options["encoding"]
-        # Lines come without the mark that some programs put first, whole files with it.
+        # The reader removes the byte order mark from lines, but not from whole files.
         mark = "regexp_replace({0}, '^\\\\uFEFF', '')" if self.options["multi_line"] else "{0}"
         if encoding == "utf-8":
             return mark.format(f"CAST({TEXT_BYTES} AS STRING)")
@@ -101,38 +105,38 @@ class TextFiles:
             return mark.format(f"CAST(try_to_binary({text}, 'utf-8') AS STRING)")
         text = f"decode({TEXT_BYTES}, 'ISO-8859-1')"
         if encoding == "windows-1252":
-            given, meant = (_WINDOWS_ONLY.decode(name) for name in ("latin-1", "cp1252"))
-            text = f"translate({text}, {text_literal(given)}, {text_literal(meant)})"
+            latin, windows = (_WINDOWS_ONLY.decode(name) for name in ("latin-1", "cp1252"))
+            text = f"translate({text}, {text_literal(latin)}, {text_literal(windows)})"
         return text
 
     def _lines(self, frame: DataFrame) -> DataFrame:
-        """Lines without headers; those without text were left out where they were read."""
+        """Remove the headers. The reader has already removed blank lines."""
         columns = self._columns(frame)
         if self._has_header:
             frame = frame.where(f"CASE WHEN {FIRST} THEN {self._header(_TEXT)} ELSE true END")
         return frame.selectExpr(*columns)
 
     def _pieces(self, frame: DataFrame) -> DataFrame:
-        """The records of whole CSV files: a line break inside quotes does not end one."""
-        # What is no text is one piece.
+        """Split whole CSV files into records. Line breaks inside quotes do not end a record."""
+        # A file that cannot be decoded is one record.
         text = f"coalesce({_TEXT}, ' ')"
         split = f"posexplode(regexp_extract_all({text}, {text_literal(self._piece())}, 0))"
         frame = frame.selectExpr(*self._columns(frame), f"{split} AS (place, piece)")
-        wanted = f"NOT ({_is_blank('piece')})"
+        is_record = f"NOT ({_is_blank('piece')})"
         if self._has_header:
-            wanted = f"CASE WHEN place = 0 THEN {self._header('piece')} ELSE {wanted} END"
-        return frame.where(f"{_TEXT} IS NULL OR {wanted}").selectExpr(
+            is_record = f"CASE WHEN place = 0 THEN {self._header('piece')} ELSE {is_record} END"
+        return frame.where(f"{_TEXT} IS NULL OR {is_record}").selectExpr(
             f"CASE WHEN {_TEXT} IS NOT NULL THEN piece END AS {_TEXT}",
             *(name for name in self._columns(frame) if name not in (_TEXT, RECORD_LINE)),
             f"CAST(place + 1 AS BIGINT) AS {RECORD_LINE}",
         )
 
     def _elements(self, frame: DataFrame) -> DataFrame:
-        """The records of whole JSON files: one object, or an array with one record an element."""
+        """Split whole JSON files into records: one object, or the elements of an array."""
         frame = self._parsed(frame)
         columns = self._columns(frame)
         one = f"array({_PARSED}.{_ONE})"
-        rows = f"CASE WHEN {self._is_broken(whole=True)} THEN {one} "
+        rows = f"CASE WHEN {self._is_malformed(whole=True)} THEN {one} "
         rows += f"ELSE coalesce({_PARSED}.{_MANY}, {one}) END"
         parts = {_ONE: "element", _END: f"{_PARSED}.{_END}", _CORRUPT: f"{_PARSED}.{_CORRUPT}"}
         parsed = ", ".join(f"'{name}', {value}" for name, value in parts.items())
@@ -145,38 +149,40 @@ class TextFiles:
             f"named_struct({parsed}) AS {_PARSED}",
         )
 
-    # Headers
-
     @property
     def _has_header(self) -> bool:
         return self.is_csv and bool(self.options["header"])
 
     def _header(self, text: str) -> str:
-        """A condition that is false for a header that fits, and stops the stream for another."""
+        """Return a condition that is false for a matching header and raises an error otherwise."""
         names = [name for name, _ in self.columns]
-        committables = self._csv(text, [(name, "STRING") for name in names])
-        # Columns are matched by place, so their names must be the declared ones.
+        values = self._csv(text, [(name, "STRING") for name in names])
+        # Columns are matched by position, so the header must have the declared names.
         same = [f"name.{_CORRUPT} IS NULL"]
         same += [
             f"lower(trim(name.{quoted(name)})) <=> {text_literal(name.lower())}" for name in names
         ]
-        fits = f"exists(array({committables}), name -> {' AND '.join(same)})"
+        fits = f"exists(array({values}), name -> {' AND '.join(same)})"
         declared = text_literal(
             f"; declared are {', '.join(names)})\nHint: declare the columns in the order of the "
-            "header, or say header = false.\n"
+            "header, or set header = false.\n"
         )
-        found = f"replace({text}, {text_literal(self.options['delimiter'])}, ', ')"
+        header = f"replace({text}, {text_literal(self.options['delimiter'])}, ', ')"
         error = (
-            f"concat('error[TG-504]: the header of ', {RECORD_FILE}, ' does not fit the columns of "
-            f"its source (it has ', {found}, {declared})"
+            f"concat('error[TG-523]: the header of ', {RECORD_FILE}, ' does not match the columns "
+            f"of its source (it has ', {header}, {declared})"
         )
         stop = f"CAST(raise_error({error}) AS BOOLEAN)"
         return f"CASE WHEN {fits} THEN false ELSE {stop} END"
 
-    # Parsing
+    # Parsing records.
 
     def _parsed(self, frame: DataFrame) -> DataFrame:
-        """Exploded, the record is parsed once: Spark would copy the call into every condition."""
+        """Add the parsed value.
+
+        It is wrapped into explode(), because Spark would otherwise copy the call into every
+        condition.
+        """
         parse = f"explode(array({self._parse(self.columns)})) AS {_PARSED}"
         return frame.selectExpr(*self._columns(frame), parse)
 
@@ -201,26 +207,26 @@ class TextFiles:
         return f"from_csv({text}, {text_literal(schema)}, {self._options()})"
 
     def _options(self) -> str:
-        given = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         if self.options["timestamp_format"] is not None:
-            given["timestampFormat"] = self.options["timestamp_format"]
-            given["timestampNTZFormat"] = self.options["timestamp_format"]
+            options["timestampFormat"] = self.options["timestamp_format"]
+            options["timestampNTZFormat"] = self.options["timestamp_format"]
         if self.is_csv:
-            given["sep"] = self.options["delimiter"]
-            given["quote"] = self.options["quote"] or ""
-            given["escape"] = self.options["escape"]
-            given["nullValue"] = self.options["null_value"] or ""
-            given["multiLine"] = str(self.options["multi_line"]).lower()
-        return f"map({', '.join(text_literal(part) for pair in given.items() for part in pair)})"
+            options["sep"] = self.options["delimiter"]
+            options["quote"] = self.options["quote"] or ""
+            options["escape"] = self.options["escape"]
+            options["nullValue"] = self.options["null_value"] or ""
+            options["multiLine"] = str(self.options["multi_line"]).lower()
+        return f"map({', '.join(text_literal(part) for pair in options.items() for part in pair)})"
 
     def _field(self, name: str) -> str:
         record = _PARSED if self.is_csv else f"{_PARSED}.{_ONE}"
         return f"{record}.{quoted(name)} AS {quoted(name)}"
 
-    # Bad records
+    # Malformed records.
 
-    def _is_broken(self, whole: bool = False) -> str:
-        """A condition, never NULL: whether a record cannot be used (`whole`: the file it is in)."""
+    def _is_malformed(self, whole: bool = False) -> str:
+        """Return the condition that a record (with `whole`: its file) is malformed; never NULL."""
         tests = [f"{_PARSED}.{_CORRUPT} IS NOT NULL", self._is_no_text()]
         if self.is_csv:
             tests += [self._misquoted()] if self.options["quote"] else []
@@ -235,18 +241,18 @@ class TextFiles:
         return f"NOT is_valid_utf8({_TEXT})" if utf8 else f"{_TEXT} IS NULL"
 
     def _misquoted(self) -> str:
-        """Whether a CSV record is not what quotes allow; most records have none."""
+        """Return the condition that a CSV record has misplaced quotes. Most records have none."""
         fits = f"{_TEXT} RLIKE {text_literal(self._strict())}"
         return f"contains({_TEXT}, {text_literal(self.options['quote'])}) AND NOT {fits}"
 
     def _alone(self, name: str) -> str:
-        """A record parsed for one column only; CSV has the others as texts."""
+        """Parse a record for a single column. CSV reads the other columns as text."""
         if not self.is_csv:
             return self._parse([item for item in self.columns if item[0] == name])
         return self._parse([(n, kind if n == name else "STRING") for n, kind in self.columns])
 
-    def _blame(self, broken: str) -> str:
-        """An expression: why a record is bad, and the column that is to blame."""
+    def _reason(self, malformed: str) -> str:
+        """Return an expression of the reason why a record is malformed, and of the column."""
         cases: list[tuple[str, str, str | None]] = []
         cases.append((self._is_no_text(), f"not text in {self.options['encoding']}", None))
         cases += self._csv_cases() if self.is_csv else self._json_cases()
@@ -259,13 +265,13 @@ class TextFiles:
             f"{text_literal(name) if name else 'CAST(NULL AS STRING)'})"
             for test, reason, name in cases
         )
-        return f"CASE WHEN NOT ({broken}) THEN NULL {branches} END"
+        return f"CASE WHEN NOT ({malformed}) THEN NULL {branches} END"
 
     def _misfit(self, name: str, kind: str) -> str:
         article = "an" if kind[0] in "AEIOU" else "a"
-        given = self.options["timestamp_format"]
-        how = f" ({given})" if given and kind.startswith("TIMESTAMP") else ""
-        return f"{name} is not {article} {kind}{how}"
+        pattern = self.options["timestamp_format"]
+        suffix = f" ({pattern})" if pattern and kind.startswith("TIMESTAMP") else ""
+        return f"{name} is not {article} {kind}{suffix}"
 
     def _csv_cases(self) -> list[tuple[str, str, str | None]]:
         cases: list[tuple[str, str, str | None]] = []
@@ -295,10 +301,10 @@ class TextFiles:
             (f"{_PARSED}.{_END} IS NULL", "text after the JSON object", None),
         ]
 
-    # Quotes
+    # Patterns of quoted values.
 
     def _value(self) -> tuple[str, str]:
-        """Patterns of a quoted value without its last quote, and of a plain one."""
+        """Return the patterns of a quoted value without its closing quote, and of a plain value."""
         quote, escape = (re.escape(self.options[name]) for name in ("quote", "escape"))
         inner = f"[^{quote}]|{quote}{quote}" if quote == escape else f"[^{quote}{escape}]|{escape}."
         return f"{quote}(?:{inner})*+", f"(?:(?!{self._delimiter})[^{quote}])*+"
@@ -308,21 +314,24 @@ class TextFiles:
         return re.escape(str(self.options["delimiter"]).replace("\\t", "\t"))
 
     def _strict(self, is_open: bool = False) -> str:
-        """A record whose quotes stand around whole values, or whose last value is not closed."""
-        begun, plain = self._value()
-        value = f"(?:{begun}{re.escape(self.options['quote'])}[ \\t]*+|{plain})"
+        """Return the pattern of records in which quotes only surround whole values.
+
+        With `is_open`, return the pattern of records whose last quoted value is not closed.
+        """
+        unclosed, plain = self._value()
+        value = f"(?:{unclosed}{re.escape(self.options['quote'])}[ \\t]*+|{plain})"
         if is_open:
-            return f"(?s)\\A(?:{value}{self._delimiter})*+{begun}\\z"
+            return f"(?s)\\A(?:{value}{self._delimiter})*+{unclosed}\\z"
         return f"(?s)\\A{value}(?:{self._delimiter}{value})*+\\z"
 
     def _piece(self) -> str:
-        """A record of a whole file: up to a line break that is outside of quotes."""
+        """Return the pattern of a record in a whole file: up to a line break outside of quotes."""
         if not self.options["quote"]:
             return "[^\\r\\n]++"
-        begun, _ = self._value()
-        after = f"(?:(?<=[\\r\\n])|(?<={self._delimiter})|\\A)"
+        unclosed, _ = self._value()
+        value_start = f"(?:(?<=[\\r\\n])|(?<={self._delimiter})|\\A)"
         quote = re.escape(self.options["quote"])
-        return f"(?s)(?:{after}{begun}(?:{quote}|\\z)|[^\\r\\n])++"
+        return f"(?s)(?:{value_start}{unclosed}(?:{quote}|\\z)|[^\\r\\n])++"
 
 
 def _has_line_break() -> str:

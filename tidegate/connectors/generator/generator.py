@@ -1,8 +1,8 @@
 """The generator source: NEXMark events or a simple series, deterministic by event number.
 
-Tasks only say *which* event numbers an epoch holds, in chunks of a few thousand; Spark enumerates
-them and computes the columns in generated code. So the source can resume and knows its end, and yet
-no row passes through Python.
+Tasks return only the event numbers of an epoch, in chunks of a few thousand. Spark enumerates them
+and computes the columns in generated code. The source can therefore resume and knows its end, and
+no row is created in Python.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import NOW
-from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
 from tidegate.connectors.generator.nexmark import (
     TABLES,
-    Fields,
-    Share,
-    Table,
+    CycleSlice,
+    EventFields,
+    GeneratedTable,
     hash_sql,
     pick_sql,
     unit_sql,
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Generated code buffers all rows of a chunk before it hands on the first one: keep them in cache.
+# Generated code buffers all rows of a chunk before it emits the first one. This many fit into the
+# CPU cache.
 CHUNK_EVENTS = 4096
 
 _SERIES_COLUMNS = (("n", "BIGINT"), ("key", "BIGINT"), ("value", "DOUBLE"), ("ts", "TIMESTAMP"))
 
 
 def columns(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Column names and Spark SQL types of what these options generate."""
+    """Return the names and Spark types of the columns that these options generate."""
     return _Spec.of(options).table.columns
 
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads shares [first, stop) of event numbers, as chunks."""
+    """Reads splits [first, stop) of event numbers as chunks."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,15 +57,15 @@ class ChunkReader:
         first, stop = share
         starts = range(first, stop, CHUNK_EVENTS)
         stops = [min(start + CHUNK_EVENTS, stop) for start in starts]
-        # How many rows these events have is known without reading.
+        # `InputRange.rows` has counted the rows already.
         yield pa.record_batch([pa.array(list(starts)), pa.array(stops)], schema=self.schema), 0
 
 
 class GeneratorSource:
-    """Events by number.
+    """Generates events by number. The offset is the number of the next event.
 
-    An epoch holds `rows_per_epoch` events of the sequence, whatever table is read, so that tables
-    that are read side by side stay in step.
+    An epoch contains `rows_per_epoch` events of the whole sequence, independently of the table, so
+    that streams over different tables advance at the same rate.
     """
 
     def __init__(self, context: SourceContext) -> None:
@@ -77,24 +78,24 @@ class GeneratorSource:
         stop = first + self.events_per_epoch
         if self.spec.rows is not None:
             stop = min(stop, self.spec.rows)
-        # Never back, even if the source has been declared again with fewer rows.
+        # The source may have been declared again with fewer rows.
         if stop <= first:
             return None
         bounds = [first + (stop - first) * task // tasks for task in range(tasks + 1)]
         shares = [[[begin, end]] if end > begin else [] for begin, end in pairwise(bounds)]
         rows = rows_between(self.options, {"event": first}, {"event": stop})
         more = self.spec.rows is None or stop < self.spec.rows
-        left = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
-        return InputRange({"event": stop}, shares, rows, more, progress=left)
+        progress = None if self.spec.rows is None else (stop - first, self.spec.rows - stop)
+        return InputRange({"event": stop}, shares, rows, more, progress=progress)
 
     def on_commit(self, offset: Offset) -> None:
-        """Events are made again when they are asked for."""
+        """Do nothing: events can be generated again."""
 
     def direct(self, read: Read) -> None:
-        """Spark makes them."""
+        """Return None: Spark generates the rows."""
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        frame = _generate(leaf(ChunkReader()), self.spec, (NOW,))
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+        frame = _generate(builder(ChunkReader()), self.spec, (NOW,))
         return frame.select(*[name for name, _ in read.columns], NOW)
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
@@ -108,10 +109,10 @@ def open_source(context: SourceContext) -> GeneratorSource:
 def read_batch(
     spark: SparkSession, options: Mapping[str, Any], partitions: int | None = None
 ) -> DataFrame:
-    """The same rows as a batch DataFrame; each partition is a stretch of them, in order."""
+    """Return the same rows as a batch DataFrame whose partitions are consecutive ranges."""
     spec = _Spec.of(options)
     if spec.rows is None:
-        raise ValueError("an unbounded generator is no batch: give it the option rows")
+        raise ValueError("an unbounded generator cannot be read as a batch: set the option rows")
     partitions = partitions or spark.sparkContext.defaultParallelism
     chunk = max(1, min(CHUNK_EVENTS, spec.rows // partitions))
     starts = spark.range(0, spec.rows, chunk, partitions)
@@ -122,16 +123,16 @@ def read_batch(
 def rows_between(
     options: Mapping[str, Any], start: Mapping[str, int] | None, end: Mapping[str, int]
 ) -> int:
-    """How many rows an epoch between two offsets holds; nobody has to count them."""
-    share = _Spec.of(options).table.share
-    return share.rank(end["event"]) - share.rank(start["event"] if start else 0)
+    """Return the number of rows between two offsets, without generating them."""
+    cycle_slice = _Spec.of(options).table.cycle_slice
+    return cycle_slice.rank(end["event"]) - cycle_slice.rank(start["event"] if start else 0)
 
 
 @dataclass(frozen=True)
 class _Spec:
-    """The options of one generator source."""
+    """The parsed options of a generator source."""
 
-    table: Table
+    table: GeneratedTable
     rows: int | None
     seed: int
     start_us: int
@@ -158,7 +159,7 @@ class _Spec:
         )
 
     def time_us(self, event: str) -> str:
-        """The event time of an event number, as an expression."""
+        """Return the expression of the event time, in microseconds, of an event number."""
         in_order = f"{self.start_us}L + {event} * 1000000 div {self.events_per_second}"
         if self.out_of_order_ms == 0:
             return in_order
@@ -168,7 +169,7 @@ class _Spec:
         return f"{in_order} - {late_by}"
 
 
-def _table(options: Mapping[str, Any]) -> Table:
+def _table(options: Mapping[str, Any]) -> GeneratedTable:
     kind = options.get("kind", "nexmark")
     if kind == "series":
         return _series(options.get("keys", 10))
@@ -180,11 +181,11 @@ def _table(options: Mapping[str, Any]) -> Table:
     return TABLES[name]
 
 
-def _series(keys: int) -> Table:
+def _series(keys: int) -> GeneratedTable:
     if keys < 1:
         raise ValueError(f"keys must be at least 1, got {keys}")
 
-    def expressions(fields: Fields) -> Mapping[str, str]:
+    def expressions(fields: EventFields) -> Mapping[str, str]:
         return {
             "n": fields.event,
             "key": pick_sql(fields.hash("key"), keys),
@@ -192,37 +193,39 @@ def _series(keys: int) -> Table:
             "ts": f"timestamp_micros({fields.time_us})",
         }
 
-    return Table(Share(cycle=1, first=0, width=1), _SERIES_COLUMNS, expressions)
+    return GeneratedTable(CycleSlice(cycle=1, first=0, width=1), _SERIES_COLUMNS, expressions)
 
 
 def _microseconds(timestamp: str) -> int:
-    """Microseconds since 1970 of an ISO timestamp, in UTC unless it names its zone."""
+    """Parse an ISO timestamp, in UTC unless it has a zone, to microseconds since 1970."""
     try:
-        moment = datetime.fromisoformat(timestamp)
+        start = datetime.fromisoformat(timestamp)
     except ValueError:
         raise ValueError(
             f"the option start: {timestamp!r} is not a timestamp such as '2015-07-15 00:00:00'"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    if start.tzinfo is None:
+        start = start.replace(tzinfo=UTC)
+    return (start - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _generate(chunks: DataFrame, spec: _Spec, kept: tuple[str, ...] = ()) -> DataFrame:
-    """The rows of the event ranges [first, stop)."""
-    share = spec.table.share
+def _generate(chunks: DataFrame, spec: _Spec, extra: tuple[str, ...] = ()) -> DataFrame:
+    """Compute the rows of the event ranges [first, stop), and keep the columns `extra`."""
+    cycle_slice = spec.table.cycle_slice
     ranks = chunks.selectExpr(
-        f"{share.rank_sql('first')} AS _first", f"{share.rank_sql('stop')} AS _stop", *kept
-    ).where("_first < _stop")  # a sequence() with nothing in it would run backwards
-    # For plain explode() Spark infers a filter on the array, and would build every array twice.
+        f"{cycle_slice.rank_sql('first')} AS _first",
+        f"{cycle_slice.rank_sql('stop')} AS _stop",
+        *extra,
+    ).where("_first < _stop")  # sequence() would count backwards over an empty range
+    # For plain explode() Spark infers a filter on the array and would build every array twice.
     every = "explode_outer(sequence(_first, _stop - 1, 1L)) AS _rank"
-    rows = ranks.selectExpr(every, *kept).selectExpr(
+    rows = ranks.selectExpr(every, *extra).selectExpr(
         "_rank",
-        f"{share.cycle_sql('_rank')} AS _cycle",
-        f"{share.event_sql('_rank')} AS _event",
-        *kept,
+        f"{cycle_slice.cycle_sql('_rank')} AS _cycle",
+        f"{cycle_slice.event_sql('_rank')} AS _event",
+        *extra,
     )
-    fields = Fields(
+    fields = EventFields(
         rank="_rank",
         cycle="_cycle",
         event="_event",
@@ -232,4 +235,4 @@ def _generate(chunks: DataFrame, spec: _Spec, kept: tuple[str, ...] = ()) -> Dat
     )
     expressions = spec.table.expressions(fields)
     columns = [f"{expressions[name]} AS {name}" for name, _ in spec.table.columns]
-    return rows.selectExpr(*columns, *kept)
+    return rows.selectExpr(*columns, *extra)

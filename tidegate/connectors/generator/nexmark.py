@@ -1,11 +1,12 @@
 """The NEXMark auction events as Spark SQL expressions over the event number.
 
-Every value is a pure function of event number and seed, so a replay, a restart and a batch run see
-the same rows, and Spark computes only the columns that a query reads. The shape follows the NEXMark
-generator of Beam and Flink: cycles of 50 events (1 person, 3 auctions, 46 bids), the same hot keys,
-the same distributions. Three deliberate differences: nothing refers to a person or an auction that
-does not exist yet (the original runs up to 10 ids ahead); event times are microseconds instead of
-milliseconds, so that ties in time do not blur a comparison; text is picked from small lists.
+Every value is a pure function of the event number and the seed, so a replay, a restart and a batch
+run see the same rows, and Spark computes only the columns that a query reads. The events follow the
+NEXMark generator of Beam and Flink: cycles of 50 events (1 person, 3 auctions, 46 bids), the same
+hot keys, the same distributions. There are three deliberate differences: no event refers to a
+person or an auction that does not exist yet (the original runs up to 10 ids ahead); event times are
+microseconds instead of milliseconds, so that ties in time do not affect comparisons; text is picked
+from small lists.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ _LOW_48_BITS = (1 << 48) - 1
 
 
 @dataclass(frozen=True)
-class Share:
-    """The part of every cycle of the event sequence that one table takes.
+class CycleSlice:
+    """The events of every cycle that belong to one table.
 
-    A table numbers its own rows 0, 1, 2, …; that *rank* is what gets enumerated, so that no row is
-    made only to be thrown away.
+    A table numbers its own rows 0, 1, 2, ... The generator enumerates these *ranks*, so that it
+    does not create events of other tables.
     """
 
     cycle: int
@@ -65,32 +66,32 @@ class Share:
 
     def __post_init__(self) -> None:
         if not (self.first >= 0 and self.width >= 1 and self.first + self.width <= self.cycle):
-            raise ValueError(f"a share must lie within its cycle, got {self}")
+            raise ValueError(f"a slice must lie within its cycle, got {self}")
 
     def rank(self, event: int) -> int:
-        """How many rows of this table come before an event number."""
+        """Return how many rows of this table precede an event number."""
         cycles, offset = divmod(event, self.cycle)
         return cycles * self.width + max(0, min(offset - self.first, self.width))
 
     def rank_sql(self, event: str) -> str:
-        """The same as `rank`, for Spark."""
+        """Return `rank` as a Spark SQL expression."""
         offset = f"{event} % {self.cycle} - {self.first}"
         return (
             f"{event} div {self.cycle} * {self.width} + greatest(least({offset}, {self.width}), 0)"
         )
 
     def cycle_sql(self, rank: str) -> str:
-        """The cycle in which the row of that rank falls."""
+        """Return the expression of the cycle that contains the row with this rank."""
         return f"{rank} div {self.width}"
 
     def event_sql(self, rank: str) -> str:
-        """The event number of the row of that rank."""
+        """Return the expression of the event number of the row with this rank."""
         return f"{self.cycle_sql(rank)} * {self.cycle}L + {self.first}L + {rank} % {self.width}"
 
 
 @dataclass(frozen=True)
-class Fields:
-    """What column expressions are built from: columns of the enumeration, a seed and a clock."""
+class EventFields:
+    """The inputs of column expressions: columns of the enumeration, the seed and the event time."""
 
     rank: str
     cycle: str
@@ -101,36 +102,39 @@ class Fields:
     events_per_second: int
 
     def hash(self, field: str) -> str:
-        """64 pseudo-random bits for a field of this event."""
+        """Return the expression of 64 pseudo-random bits for a field of this event."""
         return hash_sql(self.event, self.seed, field)
 
 
 @dataclass(frozen=True)
-class Table:
-    """One of the three NEXMark tables."""
+class GeneratedTable:
+    """A generated table: its events, its columns, and their expressions."""
 
-    share: Share
+    cycle_slice: CycleSlice
     columns: tuple[tuple[str, str], ...]
-    expressions: Callable[[Fields], Mapping[str, str]]
+    expressions: Callable[[EventFields], Mapping[str, str]]
 
 
 def hash_sql(value: str, seed: int, field: str) -> str:
-    """64 pseudo-random bits. Seed and field are one literal: it is one value less to hash a row."""
+    """Return the expression of 64 pseudo-random bits.
+
+    Seed and field form one literal, so that Spark hashes one value less per row.
+    """
     return f"xxhash64({value}, {zlib.crc32(f'{seed}/{field}'.encode())}L)"
 
 
 def pick_sql(bits: str, count: int | str) -> str:
-    """A number in [0, count), from the low 48 bits."""
+    """Return the expression of a number in [0, count), from the low 48 bits."""
     return f"(({bits} & {_LOW_48_BITS}L) % {count})"
 
 
 def unit_sql(bits: str) -> str:
-    """A double in [0, 1), from the high 53 bits."""
+    """Return the expression of a double in [0, 1), from the high 53 bits."""
     return f"(shiftrightunsigned({bits}, 11) * {2.0**-53!r}D)"
 
 
 def _is_hot(bits: str, ratio: int) -> str:
-    # The high 16 bits, so that this choice and `pick_sql` of the same hash are independent.
+    # Uses the high 16 bits, so that it is independent of `pick_sql` for the same hash.
     return f"shiftrightunsigned({bits}, 48) % {ratio} > 0"
 
 
@@ -140,15 +144,16 @@ def _one_of(values: tuple[str, ...], bits: str, shift: int = 0) -> str:
 
 
 def _price(bits: str) -> str:
-    # 100 to 100,000,000 with evenly spread logarithms. Spark's round() of a double goes through
-    # BigDecimal, and pow() costs twice an exp(): they made this column dearer than all the others.
+    # 100 to 100,000,000 with uniformly distributed logarithms. Spark's round() of a double uses
+    # BigDecimal, and pow() costs twice as much as exp(): with them this column cost more than all
+    # others together.
     return f"cast(exp({unit_sql(bits)} * {math.log(1e6)!r}D) * 100 + 0.5D AS BIGINT)"
 
 
-def _extra(fields: Fields, average_size: int) -> str:
-    """Filler of about average_size ± 20 %: an event weighs what it weighs in the original."""
-    # 12 hexadecimal digits and 7 to 15 more, repeated. To cut a longer text to size would cost
-    # three times as much: Spark's substring functions walk it character by character.
+def _extra(fields: EventFields, average_size: int) -> str:
+    """Return filler text of about average_size ± 20 %, as in the original."""
+    # 12 hexadecimal digits and 7 to 15 more, repeated. Truncating a longer text would cost three
+    # times as much, because Spark's substring functions scan it character by character.
     head, tail = fields.hash("extra"), fields.hash("extra tail")
     shift = f"cast(4 + 4 * {pick_sql(head, 9)} AS INT)"
     digits = f"hex(shiftrightunsigned({head}, 16)), hex(shiftrightunsigned({tail}, {shift}))"
@@ -156,7 +161,7 @@ def _extra(fields: Fields, average_size: int) -> str:
 
 
 def _active_person(cycle: str, bits: str) -> str:
-    # Person number `cycle` is the newest one: every cycle begins with its person.
+    # Every cycle begins with its person, so the newest person has the number of the cycle.
     active = f"least({cycle} + 1, {ACTIVE_PEOPLE}L)"
     return f"{cycle} + 1 - {active} + {pick_sql(bits, active)}"
 
@@ -170,7 +175,7 @@ def _hot(number: str) -> str:
     return f"{number} div {HOT_STRIDE} * {HOT_STRIDE}"
 
 
-def _person(fields: Fields) -> Mapping[str, str]:
+def _person(fields: EventFields) -> Mapping[str, str]:
     name, email, card = (fields.hash(field) for field in ("name", "email", "credit card"))
     digits = (
         f"lpad(cast((shiftrightunsigned({card}, {shift}) & 65535L) % 10000 AS STRING), 4, '0')"
@@ -189,11 +194,11 @@ def _person(fields: Fields) -> Mapping[str, str]:
     }
 
 
-def _auction(fields: Fields) -> Mapping[str, str]:
+def _auction(fields: EventFields) -> Mapping[str, str]:
     item, text, seller = (fields.hash(field) for field in ("item", "description", "seller"))
     phrases = ", ".join(_one_of(PHRASES, text, shift) for shift in (0, 16, 32, 48))
     initial_bid = _price(fields.hash("initial bid"))
-    # An auction is open, on average, until IN_FLIGHT_AUCTIONS more have been opened.
+    # On average an auction stays open until IN_FLIGHT_AUCTIONS more have been opened.
     horizon_ms = IN_FLIGHT_AUCTIONS * 50 // 3 * 1000 // fields.events_per_second
     open_ms = f"1 + {pick_sql(fields.hash('expires'), max(2 * horizon_ms, 1))}"
     return {
@@ -211,11 +216,11 @@ def _auction(fields: Fields) -> Mapping[str, str]:
     }
 
 
-def _bid(fields: Fields) -> Mapping[str, str]:
+def _bid(fields: EventFields) -> Mapping[str, str]:
     auction, bidder = (fields.hash(field) for field in ("auction", "bidder"))
     newest = f"({fields.cycle} * 3 + 2)"
-    # The second of every hundred people, so that hot bidders are not the hot sellers. While there
-    # is no second one yet, it is the first.
+    # Hot bidders are the second of every hundred people, so that they are not the hot sellers. At
+    # the beginning, when there is only one person, it is the first.
     hot_bidder = f"least({_hot(fields.cycle)} + 1, {fields.cycle})"
     channel = _channel_number(fields.hash("channel"))
     return {
@@ -232,7 +237,7 @@ def _bid(fields: Fields) -> Mapping[str, str]:
 
 
 def _channel_number(bits: str) -> str:
-    """0, 1, 2, … for the many small channels; -1, -2, -3, -4 for the hot ones."""
+    """Return the expression of a channel: 0, 1, 2, ... for small ones, -1 to -4 for hot ones."""
     hot = f"-1 - {pick_sql(bits, len(HOT_CHANNELS))}"
     return f"if({_is_hot(bits, HOT_CHANNEL_RATIO)}, {hot}, {pick_sql(bits, CHANNEL_COUNT)})"
 
@@ -246,7 +251,7 @@ def _channel_name(channel: str) -> str:
 
 
 def _url(channel: str, bits: str) -> str:
-    """Each channel has one URL; nine in ten of the small channels have an id in it (for q21)."""
+    """Return the URL of a channel. 90 % of the small channels have an id in it (for query 21)."""
     path = ", '/', ".join(_one_of(WORDS, bits, shift) for shift in (0, 16, 32))
     named = f"{channel} >= 0 AND {pick_sql(bits, 10)} > 0"
     channel_id = f"concat('&channel_id=', cast(shiftrightunsigned({bits}, 33) AS STRING))"
@@ -256,9 +261,9 @@ def _url(channel: str, bits: str) -> str:
     )
 
 
-TABLES: Mapping[str, Table] = {
-    "person": Table(
-        Share(cycle=50, first=0, width=1),
+TABLES: Mapping[str, GeneratedTable] = {
+    "person": GeneratedTable(
+        CycleSlice(cycle=50, first=0, width=1),
         (
             ("id", "BIGINT"),
             ("name", "STRING"),
@@ -271,8 +276,8 @@ TABLES: Mapping[str, Table] = {
         ),
         _person,
     ),
-    "auction": Table(
-        Share(cycle=50, first=1, width=3),
+    "auction": GeneratedTable(
+        CycleSlice(cycle=50, first=1, width=3),
         (
             ("id", "BIGINT"),
             ("item_name", "STRING"),
@@ -287,8 +292,8 @@ TABLES: Mapping[str, Table] = {
         ),
         _auction,
     ),
-    "bid": Table(
-        Share(cycle=50, first=4, width=46),
+    "bid": GeneratedTable(
+        CycleSlice(cycle=50, first=4, width=46),
         (
             ("auction", "BIGINT"),
             ("bidder", "BIGINT"),

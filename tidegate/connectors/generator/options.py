@@ -1,4 +1,4 @@
-"""The options of the generator source."""
+"""The option spec of the generator source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = (
     OptionSpec(
         "rows",
         OptionType.INTEGER,
-        "events of the whole sequence (all tables together); endless if left out",
+        "events of the whole sequence (all tables together); unbounded if left out",
         minimum=0,
     ),
     OptionSpec(
@@ -34,7 +34,7 @@ _OPTIONS = (
         default=10_000,
         minimum=1,
     ),
-    OptionSpec("seed", OptionType.INTEGER, "another seed gives other events", default=42),
+    OptionSpec("seed", OptionType.INTEGER, "a different seed generates other events", default=42),
     OptionSpec(
         "start",
         OptionType.TEXT,
@@ -44,16 +44,16 @@ _OPTIONS = (
     OptionSpec(
         "out_of_order_ms",
         OptionType.INTEGER,
-        "event times are up to this many milliseconds behind their place",
+        "event times are up to this many milliseconds late",
         default=0,
         minimum=0,
     ),
-    OptionSpec("keys", OptionType.INTEGER, "keys of a series", default=10, minimum=1),
-    # Its events are made, not measured: they may run ahead of the clock.
+    OptionSpec("keys", OptionType.INTEGER, "the number of keys of a series", default=10, minimum=1),
+    # Event times are generated and may be far in the future.
     OptionSpec(
         "max_future",
         OptionType.DURATION,
-        "as for every source, but off unless it is given",
+        "as for every source, but off by default",
         may_be_off=True,
     ),
 )
@@ -64,7 +64,7 @@ def _bounded(options: Values) -> bool:
 
 
 def _check(options: Values) -> Complaint | None:
-    """What is wrong with the options together, if anything."""
+    """Return what is wrong with the combination of options, or None."""
     try:
         columns(options)
     except ValueError as error:
@@ -74,7 +74,7 @@ def _check(options: Values) -> Complaint | None:
 
 SPEC = ConnectorSpec(
     "generator",
-    "makes NEXMark events or a series, the same ones every time",
+    "generates NEXMark events or a series, the same ones every time",
     source=SourceSpec(
         _OPTIONS,
         bounded=_bounded,

@@ -54,7 +54,7 @@ class Registry:
         if kind != "AVRO" or found.get("references"):
             why = "refers to others" if kind == "AVRO" else f"is of the type {kind}"
             raise RunError(
-                "TG-504",
+                "TG-523",
                 f"{self.owner}: the schema {number} of the registry {self.url} {why}",
                 hint="only Avro schemas that stand by themselves are read: use format = 'raw'.",
             )
@@ -124,7 +124,7 @@ class Registry:
 
     def _odd(self, what: str) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-529",
             f"{self.owner}: the registry {self.url} {what}",
             hint="check registry_url, and whether the schema fits those that the subject has.",
         )
@@ -151,7 +151,7 @@ def require_avro() -> None:
         import fastavro  # noqa: F401
     except ImportError:
         raise RunError(
-            "TG-504", "the codec for Avro is not installed", hint="pip install 'tidegate[kafka]'."
+            "TG-521", "the codec for Avro is not installed", hint="pip install 'tidegate[kafka]'."
         ) from None
 
 

@@ -117,7 +117,7 @@ def require_client() -> None:
         import confluent_kafka  # noqa: F401
     except ImportError:
         raise RunError(
-            "TG-504",
+            "TG-521",
             "the client for Kafka is not installed",
             hint="pip install 'tidegate[kafka]'.",
         ) from None

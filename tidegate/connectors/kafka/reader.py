@@ -21,7 +21,7 @@ from tidegate.columns import (
     RECORD_FILE,
     RECORD_LINE,
 )
-from tidegate.connectors.formats.json import decoded
+from tidegate.connectors.formats.json import decode_json
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.kafka.avro import REASON, AvroDecoder
 from tidegate.connectors.kafka.client import ClientErrors, Connection, is_login
@@ -367,7 +367,7 @@ class JsonReader:
         texts = [value for value in taken.values if value is not None]
         if len(texts) != len(taken.messages):
             raise RecordFailed("a record without a value")
-        rows = decoded(texts, self.decoded)
+        rows = decode_json(texts, self.decoded)
         arrays = [rows.column(name).combine_chunks() for name in self.names]
         if self.arrival:
             arrays.append(pa.repeat(pa.scalar(taken.arrival), len(texts)))

@@ -102,7 +102,7 @@ class KafkaSink:
         except Fenced:
             raise self._written_by_another() from None
         self.last = marker.epoch if marker is not None else self._known(committed)
-        if self.last is not None and self.last.epoch >= 0 and not committed.knows(self.last):
+        if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
             raise self._strange(self.last, committed)
         # Whoever comes back from being thought dead finds out that it is not the owner any more.
         self._write((), self.last or EpochId(0, -1))
@@ -116,7 +116,7 @@ class KafkaSink:
         if self.topic not in known:
             own = [name for name in known if not name.startswith("__")]
             raise RunError(
-                "TG-504",
+                "TG-522",
                 f"the sink {self.context.sink.name} writes to the topic {self.topic}, which is not "
                 f"on {self.options['brokers']}",
                 hint=f"create it first; {did_you_mean(self.topic, own, 'topics there')}",
@@ -149,7 +149,7 @@ class KafkaSink:
         if known == [staged.generation, staged.epoch]:
             return staged
         raise RunError(
-            "TG-504",
+            "TG-526",
             f"the marker of the sink {self.context.sink.name} is gone (the offset of the group "
             f"{self.name} on {self.options['brokers']}): nobody knows whether the topic "
             f"{self.topic} has epoch {staged.epoch}",
@@ -168,7 +168,7 @@ class KafkaSink:
 
     def _written_by_another(self) -> TidegateError:
         self.failure = RunError(
-            "TG-504",
+            "TG-527",
             f"another process writes the sink {self.context.sink.name} to the topic {self.topic} "
             "now; this one has stopped, and nothing is there twice",
             hint="run one of them only.",

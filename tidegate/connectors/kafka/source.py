@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext
 from tidegate.connectors.kafka.avro import require_avro
 from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Place, Topics
 from tidegate.connectors.kafka.spec import read_start, topics_of
@@ -91,7 +91,7 @@ class KafkaSource:
         own = [name for name in known if not name.startswith("__")]
         what = f"the topic {missing[0]}" if missing else f"topics {wanted}"
         raise RunError(
-            "TG-504",
+            "TG-522",
             f"the source {self.source.name} reads {what}, and there is no such topic on "
             f"{self.options['brokers']}",
             hint=did_you_mean(missing[0] if missing else wanted, own, "topics there"),
@@ -174,7 +174,7 @@ class KafkaSource:
                 continue
             if self.options["on_data_loss"] == "fail":
                 raise RunError(
-                    "TG-504",
+                    "TG-528",
                     f"the source {self.source.name} has lost records: {why}",
                     hint="to count them and go on: on_data_loss = 'continue'.",
                 )
@@ -212,7 +212,7 @@ class KafkaSource:
                         f"has {first[place]} to {ends[place]}" if place in ends else "is not there"
                     )
                     raise RunError(
-                        "TG-504",
+                        "TG-528",
                         f"the source {self.source.name} is to begin at offset {offset} of "
                         f"{_shown(place)}, which {has}",
                         hint="correct the option start.",
@@ -246,7 +246,7 @@ class KafkaSource:
     def _limit(self) -> int:
         """How many records an epoch reads at most."""
         given = self.options["rows_per_epoch"] or self.context.settings["rows_per_epoch"]
-        return min(int(given), max(self.context.pace.bytes // _RECORD_BYTES, 1))
+        return min(int(given), max(self.context.sizer.bytes // _RECORD_BYTES, 1))
 
     def _shares(self, at: Positions, taken: dict[Place, int], tasks: int) -> list[list[Any]]:
         """Parts of equal length, one for each task. They follow each other, so that rows of a
@@ -293,17 +293,17 @@ class KafkaSource:
         names = tuple(name for name, _ in read.columns)
         return JsonReader(self.connection, schema, names, read.arrival)
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
         from tidegate.connectors.kafka.decoding import Records
         from tidegate.connectors.kafka.reader import KafkaReader
 
         plain = self.direct(read)
         if plain is not None:
-            return leaf(plain)
+            return builder(plain)
         records = Records(self.source, read.arrival, read.located)
         told = tuple(dict.fromkeys(what for _, what, _ in records.metadata))
         decoder = self._decoder(records.text_columns) if records.format == "avro" else None
-        return records.read(leaf(KafkaReader(self.connection, told, self._keys(), decoder)))
+        return records.read(builder(KafkaReader(self.connection, told, self._keys(), decoder)))
 
     def _decoder(self, columns: Sequence[tuple[str, str]]) -> AvroDecoder:
         import pyarrow as pa

@@ -133,7 +133,7 @@ class Transactions:
             return Marker.of(found.offset, found.metadata)
         except (ValueError, KeyError, TypeError):
             raise RunError(
-                "TG-504",
+                "TG-526",
                 f"{self.connection.owner}: the group {self.name} has an offset that is no marker",
                 hint=f"nobody but the sink may commit offsets of the group {self.name}.",
             ) from None

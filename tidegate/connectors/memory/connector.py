@@ -1,8 +1,8 @@
-"""Rows from and to the Python process.
+"""The memory source and sink.
 
-As a source, every insert becomes a numbered Arrow file in the data directory: it is durable, and a
-restart goes on where it was. As a sink, every epoch becomes one Arrow file, so each subscriber can
-read every epoch, also after a restart.
+The source reads inserts. Every insert is a numbered Arrow file in the data directory, so it is
+durable and a restart continues after the last one read. The sink writes one Arrow file per epoch,
+so every subscriber can read every epoch, also after a restart.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidegate.connectors.base import (
     Committable,
     CommittedState,
     EpochId,
+    FrameBuilder,
     InputRange,
-    Leaf,
     Offset,
     Read,
     SinkContext,
@@ -45,7 +45,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "inserts_per_epoch",
                 OptionType.INTEGER,
-                "inserts handed out per epoch",
+                "inserts read per epoch",
                 default=1_000,
                 minimum=1,
             ),
@@ -57,7 +57,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "retain_epochs",
                 OptionType.INTEGER,
-                "epochs kept for subscribers that come later",
+                "epochs kept for later subscribers",
                 default=100_000,
                 minimum=1,
             ),
@@ -69,7 +69,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "changelog",
                 OptionType.BOOLEAN,
-                "true if rows are inserted with a column _op: -D takes a row away",
+                "true if rows are inserted with a column _op: -D removes a row",
                 default=False,
             ),
         ),
@@ -79,16 +79,16 @@ SPEC = ConnectorSpec(
 
 DEFAULT_RETAIN_EPOCHS = 100_000
 _SUFFIX = ".arrow"
-# The file that tells which epoch was the last one to be removed.
+# The file with the number of the last epoch that was removed.
 _EXPIRED = "expired"
-# The file that tells which epochs never were, because the pipeline went back.
+# The file with the epochs that a restore has undone.
 _GONE_BACK = "gone_back.json"
 _OUT, _STAGED = "out", "staged"
-# The folder, and the mark in the rows, of inserts that are made once.
+# The folder of inserts with an identity, and the metadata key of the identity in their rows.
 _ONCE = "once"
 
 
-# Rows in
+# ---- Source.
 
 
 def _insert_name(number: int) -> str:
@@ -96,7 +96,7 @@ def _insert_name(number: int) -> str:
 
 
 class Inserts:
-    """The inserts into one memory source, numbered from 0."""
+    """The inserts into one memory source or lookup table, numbered from 0. Thread-safe."""
 
     def __init__(self, data: str) -> None:
         self.store = open_store(data)
@@ -104,7 +104,7 @@ class Inserts:
         self._next: int | None = None
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of inserts."""
         with self._lock:
             return self._counted()
 
@@ -116,20 +116,20 @@ class Inserts:
         return self._next
 
     def append(self, table: pa.Table, identity: str | None = None) -> None:
-        """Make one insert durable; one with an identity can be asked for."""
+        """Add an insert and fsync it. `has` finds an insert with an identity."""
         from tidegate.connectors.memory.rows import arrow_bytes
 
         with self._lock:
             number = self._counted()
             if identity is not None:
-                # First where to look, then the rows: they alone say that it happened.
+                # The reference is written first. Only the rows prove that the insert happened.
                 self.store.put(f"{_ONCE}/{identity}", str(number).encode())
                 table = table.replace_schema_metadata({_ONCE: identity})
             self.store.put_new(_insert_name(number), arrow_bytes(table))
             self._next = number + 1
 
     def has(self, identity: str) -> bool:
-        """Whether an insert of this identity was made."""
+        """Return whether there is an insert with this identity."""
         import pyarrow as pa
 
         try:
@@ -137,26 +137,26 @@ class Inserts:
             rows = pa.BufferReader(self.store.map(_insert_name(number)))
         except NotFound:
             return False
-        found = pa.ipc.open_file(rows).schema.metadata or {}
-        return bool(found.get(_ONCE.encode()) == identity.encode())
+        metadata = pa.ipc.open_file(rows).schema.metadata or {}
+        return bool(metadata.get(_ONCE.encode()) == identity.encode())
 
 
 _inserts: dict[str, Inserts] = {}
 
 
-def inserts(data: str) -> Inserts:
-    """The inserts of a source; a data directory is open in one process only."""
+def inserts_of(data: str) -> Inserts:
+    """Return the shared `Inserts` of a source. Only one process opens a data directory."""
     return _inserts.setdefault(data, Inserts(data))
 
 
 def forget_inserts(data: str) -> None:
-    """A source is gone, or a data directory was closed with all its sources."""
-    for known in [uri for uri in _inserts if uri == data or uri.startswith(f"{data}/")]:
-        del _inserts[known]
+    """Drop the cached `Inserts` of a dropped source, or of all sources below a closed directory."""
+    for uri in [uri for uri in _inserts if uri == data or uri.startswith(f"{data}/")]:
+        del _inserts[uri]
 
 
-def inserted(data: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Table]:
-    """The rows of inserts."""
+def read_inserts(data: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Table]:
+    """Read the inserts with these numbers, as one table each."""
     import pyarrow as pa
 
     from tidegate.connectors.memory.rows import InsertReader
@@ -167,31 +167,31 @@ def inserted(data: str, columns: pa.Schema, first: int, stop: int) -> list[pa.Ta
 
 
 class MemorySource:
-    """Rows that were inserted."""
+    """Reads inserts in order. The offset is the number of inserts read."""
 
     def __init__(self, context: SourceContext) -> None:
         self.context = context
-        self.inserts = inserts(context.data)
+        self.inserts = inserts_of(context.data)
         self.limit = int(context.source.options["inserts_per_epoch"])
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         first = int(since["insert"]) if since is not None else 0
-        there = self.inserts.count()
-        if there <= first:
+        count = self.inserts.count()
+        if count <= first:
             return None
-        stop = min(there, first + self.limit)
+        stop = min(count, first + self.limit)
         names = [_insert_name(number) for number in range(first, stop)]
         sizes = [self.inserts.store.size(name) for name in names]
-        taken = self.context.pace.fitting(sizes)
-        names, stop = names[:taken], first + taken
-        # Few inserts are small: one task reads them, and the others need not be woken.
+        fitting = self.context.sizer.fitting(sizes)
+        names, stop = names[:fitting], first + fitting
+        # A few inserts are read by one task: starting more tasks would take longer.
         per_task = -(-len(names) // tasks) if len(names) >= 4 * tasks else len(names)
         splits = [names[at : at + per_task] for at in range(0, len(names), per_task)]
-        size, progress = sum(sizes[:taken]), (taken, there - stop)
-        return InputRange({"insert": stop}, splits, more=there > stop, size=size, progress=progress)
+        size, progress = sum(sizes[:fitting]), (fitting, count - stop)
+        return InputRange({"insert": stop}, splits, more=count > stop, size=size, progress=progress)
 
     def on_commit(self, offset: Offset) -> None:
-        """Inserts are kept: streams that are declared later read them all."""
+        """Keep the inserts: streams that are declared later read all of them."""
 
     def direct(self, read: Read) -> InsertReader:
         import pyarrow as pa
@@ -202,8 +202,8 @@ class MemorySource:
         columns = pa.schema([(name, arrow_type(kind)) for name, kind in read.columns])
         return InsertReader(self.inserts.store.uri, columns, read.arrival)
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        return leaf(self.direct(read))
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+        return builder(self.direct(read))
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all inserts")
@@ -213,12 +213,12 @@ def open_source(context: SourceContext) -> MemorySource:
     return MemorySource(context)
 
 
-# Rows out
+# ---- Sink.
 
 
 @dataclass
 class MemorySink:
-    """One Arrow file per epoch, in a folder that subscribers read."""
+    """Writes one Arrow file per epoch into a folder that subscribers read."""
 
     store: Store
     retain_epochs: int
@@ -228,31 +228,30 @@ class MemorySink:
         if committed.last is not None:
             self._reject_ahead(max(last, committed.last.epoch))
         elif any(epoch > last for epoch in stored_epochs(self.store)):
-            # The stream begins in another line of epochs: those of its life before would be taken
-            # for them.
+            # The stream starts over. The files of its previous run would be mistaken for its own.
             self.store.delete_all(_OUT)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
-        self._forget(committed.gaps)
+        self._remove_undone(committed.gaps)
         sweep_staged(self.store, _STAGED, committed)
 
     def _reject_ahead(self, last: int) -> None:
         ahead = [epoch for epoch in stored_epochs(self.store) if epoch > last]
         if ahead:
             raise RunError(
-                "TG-504",
-                f"{self.store.uri}/{_OUT} holds epoch {ahead[-1]}, which was given out to "
-                f"subscribers, and the pipeline is at epoch {last}",
-                hint="put back the data directory as a whole; or remove that folder: subscribers "
+                "TG-525",
+                f"{self.store.uri}/{_OUT} contains epoch {ahead[-1]}, which subscribers may have "
+                f"read, but the pipeline is at epoch {last}",
+                hint="restore the whole data directory; or remove that folder: subscribers "
                 "then miss the epochs in it.",
             )
 
-    def _forget(self, gaps: list[tuple[int, int]]) -> None:
-        """The pipeline went back: epochs in gaps never were."""
+    def _remove_undone(self, gaps: list[tuple[int, int]]) -> None:
+        """Remove the epochs that a restore has undone."""
         if not gaps:
             return
-        if gone_back(self.store) != gaps:
-            # Said before it is done, for those who have taken what goes.
+        if rolled_back_ranges(self.store) != gaps:
+            # Recorded before the files are deleted, for subscribers that have read them.
             self.store.put(f"{_OUT}/{_GONE_BACK}", json.dumps(gaps).encode())
         self.store.delete(
             epoch_file(epoch)
@@ -260,7 +259,7 @@ class MemorySink:
             if any(before < epoch < after for before, after in gaps)
         )
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
     def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory:
@@ -270,27 +269,27 @@ class MemorySink:
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         names = [f"{_STAGED}/{committable}" for committable in committables]
-        goal = epoch_file(epoch.epoch)
+        target = epoch_file(epoch.epoch)
         if len(names) == 1:
-            self.store.move_new(names[0], goal)
+            self.store.move_new(names[0], target)
             self.store.sync([_OUT])
-        elif names and not self.store.exists(goal):
-            self._merge(names, goal)
+        elif names and not self.store.exists(target):
+            self._merge(names, target)
         self.store.delete(names)
         self._expire(epoch.epoch - self.retain_epochs)
 
-    def _merge(self, names: list[str], goal: str) -> None:
+    def _merge(self, names: list[str], target: str) -> None:
         import pyarrow as pa
 
         from tidegate.connectors.memory.rows import arrow_bytes
 
         tables = [read_table(self.store, name) for name in names]
-        self.store.put(goal, arrow_bytes(pa.concat_tables(tables)))
+        self.store.put(target, arrow_bytes(pa.concat_tables(tables)))
 
     def _expire(self, epoch: int) -> None:
         name = epoch_file(epoch)
         if epoch >= 0 and self.store.exists(name):
-            # Said before it is done: a slow subscriber must not take the next epoch for its own.
+            # Recorded before the file is deleted: a slow subscriber must not skip it silently.
             self.store.put(f"{_OUT}/{_EXPIRED}", str(epoch).encode())
             self.store.delete([name])
 
@@ -299,26 +298,31 @@ def open_sink(context: SinkContext) -> MemorySink:
     return MemorySink(open_store(context.data), context.sink.options["retain_epochs"])
 
 
+# ---- Reading the epochs of a sink.
+
+
 def read_table(store: Store, name: str) -> pa.Table:
+    """Read a whole Arrow file."""
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.BufferReader(store.map(name))).read_all()
 
 
 def epoch_file(epoch: int) -> str:
+    """Return the name of the file of an epoch."""
     return f"{_OUT}/{epoch:012d}{_SUFFIX}"
 
 
 def last_expired(store: Store) -> int:
-    """The last epoch with rows that is no longer kept, -1 for none."""
+    """Return the last epoch with rows that was removed, or -1."""
     try:
         return int(store.get(f"{_OUT}/{_EXPIRED}") or -1)
     except NotFound:
         return -1
 
 
-def gone_back(store: Store) -> list[tuple[int, int]]:
-    """Where the stream went back: the last epoch before, and the first one after."""
+def rolled_back_ranges(store: Store) -> list[tuple[int, int]]:
+    """Return where the stream was restored: the last epoch before and the first one after."""
     try:
         return [
             (int(last), int(first)) for last, first in json.loads(store.get(f"{_OUT}/{_GONE_BACK}"))
@@ -328,18 +332,18 @@ def gone_back(store: Store) -> list[tuple[int, int]]:
 
 
 def stored_epochs(store: Store) -> Iterator[int]:
-    """The epochs that are there, in order."""
+    """Return the stored epochs in order."""
     names = sorted(item.name.rpartition("/")[2] for item in store.list(_OUT))
     return (int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX))
 
 
 def read_epoch(store: Store, epoch: int) -> Any:
-    """The rows of an epoch as an Arrow table."""
+    """Read the rows of an epoch as an Arrow table."""
     try:
         return read_table(store, epoch_file(epoch))
     except NotFound:
         raise RunError(
             "TG-604",
-            f"epoch {epoch} is no longer kept",
+            f"epoch {epoch} has been removed",
             hint="raise retain_epochs of the memory sink, or subscribe earlier.",
         ) from None

@@ -1,4 +1,4 @@
-"""What tasks do for memory sources and sinks. Python workers import it: it must load little."""
+"""The reader of the memory source and the writer of the memory sink. Python workers import them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.storage import open_store
 
 @dataclass(frozen=True)
 class InsertReader:
-    """Reads inserts by their names; columns that an insert does not have are NULL."""
+    """Reads inserts. A split is the name of one insert. Missing columns are NULL."""
 
     root: str
     columns: pa.Schema
@@ -34,31 +34,31 @@ class InsertReader:
         row = 0
         for batch in pa.ipc.open_file(pa.BufferReader(buffer)).read_all().to_batches():
             count = batch.num_rows
-            arrays = [self._column(batch, wanted) for wanted in self.columns]
+            arrays = [self._column(batch, field) for field in self.columns]
             if self.arrival:
                 arrays.append(pa.repeat(pa.scalar(split), count))
                 arrays.append(pa.array(np.arange(row, row + count)))
             row += count
             yield pa.record_batch(arrays, schema=self.schema), count
 
-    def _column(self, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
-        index = batch.schema.get_field_index(wanted.name)
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        index = batch.schema.get_field_index(field.name)
         if index < 0:
-            return pa.nulls(batch.num_rows, wanted.type)
+            return pa.nulls(batch.num_rows, field.type)
         try:
-            return batch.column(index).cast(wanted.type)
+            return batch.column(index).cast(field.type)
         except pa.ArrowException as error:
             raise RunError(
                 "TG-504",
-                f"rows were inserted with the column {wanted.name} as {batch.column(index).type}, "
-                f"and it is declared as {wanted.type}: {error}",
-                hint="declare the type that it had, or another source.",
+                f"rows were inserted with the column {field.name} as {batch.column(index).type}, "
+                f"but it is declared as {field.type}: {error}",
+                hint="declare the type that it had, or declare another source.",
             ) from None
 
 
 @dataclass
 class ArrowWriter:
-    """Puts the rows of a task into one Arrow file."""
+    """Collects the rows of a task and writes them into one Arrow file."""
 
     root: str
     stamp: str
@@ -82,7 +82,7 @@ class ArrowWriter:
 
 @dataclass(frozen=True)
 class ArrowWriterFactory:
-    """Opens stagers in tasks."""
+    """Opens the writers of memory sinks and views."""
 
     root: str
 
@@ -91,7 +91,7 @@ class ArrowWriterFactory:
 
 
 def arrow_bytes(table: pa.Table) -> bytes:
-    """A table as the content of an Arrow file."""
+    """Serialize a table in the Arrow file format."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)

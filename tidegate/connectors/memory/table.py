@@ -1,4 +1,4 @@
-"""Lookup tables that rows are inserted into; they are kept in the data directory."""
+"""The memory lookup table, whose inserts are stored in the data directory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import OP
-from tidegate.connectors.changelog import folded
-from tidegate.connectors.memory.connector import inserted, inserts
+from tidegate.connectors.changelog import compact_changes
+from tidegate.connectors.memory.connector import inserts_of, read_inserts
 from tidegate.connectors.table_lookup import TableLookup
 from tidegate.physical.typed import arrow_type
 from tidegate.types import ChangelogKind
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class InsertedRows:
-    """The rows of all inserts that stand; those that were read stay in memory."""
+    """The current rows after all inserts. Inserts that were read are cached in memory."""
 
     def __init__(self, context: LookupContext) -> None:
-        self.inserts = inserts(context.data)
+        self.inserts = inserts_of(context.data)
         columns = [(c.name, arrow_type(str(c.type))) for c in context.table.columns]
         columns += [(OP, pa.string())] if context.table.carries_op else []
         self.schema = pa.schema(columns)
@@ -37,23 +37,23 @@ class InsertedRows:
         return self.inserts.count()
 
     def rows(self, spark: SparkSession) -> pa.Table:
-        there = self.inserts.count()
-        parts = inserted(self.inserts.store.uri, self.schema, self._read, there)
-        self._rows = self._standing(pa.concat_tables([self._rows, *parts])).combine_chunks()
-        self._read = there
+        count = self.inserts.count()
+        parts = read_inserts(self.inserts.store.uri, self.schema, self._read, count)
+        self._rows = self._apply_deletes(pa.concat_tables([self._rows, *parts])).combine_chunks()
+        self._read = count
         return self._rows.drop_columns([OP]) if OP in self.schema.names else self._rows
 
-    def _standing(self, rows: pa.Table) -> pa.Table:
-        """Without the rows that were taken away; taking away what is not there does nothing."""
+    def _apply_deletes(self, rows: pa.Table) -> pa.Table:
+        """Remove deleted rows. Deleting a row that does not exist has no effect."""
         if OP not in rows.column_names or not rows.num_rows:
             return rows
         kind = ChangelogKind.UPSERT if self.key else ChangelogKind.CHANGELOG
-        left = folded(rows, kind, self.key)
-        return left.filter(pc.not_equal(left.column(OP), "-D"))
+        changes = compact_changes(rows, kind, self.key)
+        return changes.filter(pc.not_equal(changes.column(OP), "-D"))
 
 
 def keys_as_declared(table: LookupTable) -> list[str]:
-    """The columns of the primary key, spelled like the columns."""
+    """Return the primary key columns in the spelling of the column declarations."""
     names = {column.name.lower(): column.name for column in table.columns}
     return [names[name.lower()] for name in table.primary_key]
 

@@ -51,7 +51,7 @@ class Login:
 
     def connect(self, who: str) -> Any:
         """A connection that commits every statement, unless a transaction is begun."""
-        psycopg = driver()
+        psycopg = import_psycopg()
         given = {
             "host": self.host,
             "port": self.port,
@@ -65,17 +65,17 @@ class Login:
             "keepalives_idle": 30,
         }
         known = {name: value for name, value in given.items() if value is not None}
-        with told(f"{who}: the database {self.shown}"):
+        with translate_errors(f"{who}: the database {self.shown}"):
             return psycopg.connect(**known, autocommit=True)
 
 
-def driver() -> Any:
+def import_psycopg() -> Any:
     """psycopg, which not everybody needs."""
     try:
         import psycopg
     except ImportError:
         raise RunError(
-            "TG-504",
+            "TG-521",
             "the connector postgres needs psycopg, which is not installed",
             hint="pip install 'tidegate[postgres]'",
         ) from None
@@ -83,9 +83,9 @@ def driver() -> Any:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Errors of the database as ours: what may pass, and what somebody must mend."""
-    psycopg = driver()
+    psycopg = import_psycopg()
     try:
         yield
     except psycopg.Error as error:
@@ -101,13 +101,13 @@ def _of(error: Any, what: str) -> TidegateError:
     # While it starts or stops it rejects connections without a state that psycopg would know.
     rejected = state.startswith(_REJECTED) or _is_rejection(reason)
     passing = state.startswith(_PASSING) and state != "53300"
-    lost = isinstance(error, driver().OperationalError) and not rejected
-    if passing or lost or isinstance(error, driver().InterfaceError):
+    lost = isinstance(error, import_psycopg().OperationalError) and not rejected
+    if passing or lost or isinstance(error, import_psycopg().InterfaceError):
         return SystemAway(f"{what}: {reason}", "it is asked again until it answers.")
     if state.startswith("28") or _is_login(reason):
         hint = "correct the options user and password."
         return RunError("TG-512", f"{what}: {reason}", hint=hint)
-    return RunError("TG-504", f"{what}: {reason}", hint=_hint(state, reason))
+    return RunError("TG-529", f"{what}: {reason}", hint=_hint(state, reason))
 
 
 def _first(error: Exception) -> str:
@@ -148,13 +148,13 @@ def _hint(state: str, reason: str) -> str:
 _kept: dict[tuple[Login, str], Any] = {}
 
 
-def kept_connection(login: Login, who: str) -> Any:
+def cached_connection(login: Login, who: str) -> Any:
     """The connection of one who asks in this process, made anew where it was lost; nothing is begun
     on it."""
     key = (login, who)
     known = _kept.pop(key, None)
     if known is not None:
-        with suppress(driver().Error):
+        with suppress(import_psycopg().Error):
             known.rollback()
             known.execute("SELECT 1")
             _kept[key] = known
@@ -184,7 +184,7 @@ GROUP BY i.indexrelid
 
 
 @dataclass(frozen=True)
-class TableColumn:
+class PostgresColumn:
     name: str
     type: str
     not_null: bool
@@ -194,19 +194,19 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Table:
+class PostgresTable:
     """What a table has; `keys` are the columns of its unique indexes."""
 
     schema: str
     name: str
-    columns: tuple[TableColumn, ...]
+    columns: tuple[PostgresColumn, ...]
     keys: tuple[frozenset[str], ...]
 
     @property
     def shown(self) -> str:
         return f"{self.schema}.{self.name}"
 
-    def column(self, name: str) -> TableColumn | None:
+    def column(self, name: str) -> PostgresColumn | None:
         """A column by its name, or by one that differs in case only."""
         exact = [column for column in self.columns if column.name == name]
         alike = [column for column in self.columns if column.name.lower() == name.lower()]
@@ -221,7 +221,7 @@ def split_name(name: str, connection: Any) -> tuple[str, str]:
     return str(connection.execute("SELECT current_schema()").fetchone()[0] or "public"), name
 
 
-def read_table(connection: Any, schema: str, name: str) -> Table | None:
+def read_table(connection: Any, schema: str, name: str) -> PostgresTable | None:
     """What the server knows of a table; None if there is none."""
     found = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -232,17 +232,17 @@ def read_table(connection: Any, schema: str, name: str) -> Table | None:
         return None
     columns = connection.execute(_COLUMNS, found).fetchall()
     keys = connection.execute(_KEYS, found).fetchall()
-    return Table(
+    return PostgresTable(
         schema,
         name,
-        tuple(TableColumn(*row) for row in columns),
+        tuple(PostgresColumn(*row) for row in columns),
         tuple(frozenset(row[0]) for row in keys),
     )
 
 
 def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> None:
     """A table for the rows of a stream; where keys may be NULL, NULLs are equal."""
-    sql = driver().sql
+    sql = import_psycopg().sql
     parts = [
         sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(created_type(kind)))
         for column, kind in rows.columns
@@ -261,7 +261,9 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> N
     )
 
 
-def require_fitting(table: Table, rows: StreamRows, sink: str) -> tuple[TableColumn, ...]:
+def require_fitting(
+    table: PostgresTable, rows: StreamRows, sink: str
+) -> tuple[PostgresColumn, ...]:
     """The columns of the table for those of the stream; rejected where one does not fit."""
     found = []
     for name, kind in rows.columns:
@@ -290,13 +292,13 @@ def require_fitting(table: Table, rows: StreamRows, sink: str) -> tuple[TableCol
     return tuple(found)
 
 
-def _named(table: Table, name: str) -> str:
+def _named(table: PostgresTable, name: str) -> str:
     column = table.column(name)
     assert column is not None, "keys are columns, which are there"
     return column.name
 
 
-def _require_filled(table: Table, found: Sequence[TableColumn], sink: str) -> None:
+def _require_filled(table: PostgresTable, found: Sequence[PostgresColumn], sink: str) -> None:
     for column in table.columns:
         if column.not_null and not column.filled and column not in found:
             raise _misfit(
@@ -308,7 +310,7 @@ def _require_filled(table: Table, found: Sequence[TableColumn], sink: str) -> No
             )
 
 
-def _require_key(table: Table, key: set[str], sink: str) -> None:
+def _require_key(table: PostgresTable, key: set[str], sink: str) -> None:
     if frozenset(key) in table.keys:
         return
     listed = ", ".join(sorted(key))
@@ -321,4 +323,4 @@ def _require_key(table: Table, key: set[str], sink: str) -> None:
 
 
 def _misfit(sink: str, why: str, hint: str) -> RunError:
-    return RunError("TG-504", f"the sink {sink} cannot write: {why}", hint=hint)
+    return RunError("TG-523", f"the sink {sink} cannot write: {why}", hint=hint)

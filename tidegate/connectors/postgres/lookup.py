@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.connectors.postgres.client import Login, driver, told
+from tidegate.connectors.postgres.client import Login, import_psycopg, translate_errors
 from tidegate.connectors.postgres.reader import ReadColumn, read_columns, to_arrow
-from tidegate.operators.join.lookup_results import Cache, LookupResult
+from tidegate.operators.join.lookup_results import LookupCache, LookupResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ _KEYS_PER_QUESTION = 1_000
 
 
 @dataclass(frozen=True)
-class PostgresReader:
+class PostgresLookupReaderFactory:
     """What asks: `keys` are the places of the key columns."""
 
     login: Login
@@ -43,12 +43,12 @@ class PostgresReader:
 
     def open(self, as_of: Any, now_us: int) -> PostgresLookupReader:
         if self not in _asking:
-            _asking[self] = Asking(self)
+            _asking[self] = WorkerLookup(self)
         return PostgresLookupReader(_asking[self], now_us)
 
     def question(self) -> Any:
         """All rows for some keys, which are lists, one for each key column."""
-        sql = driver().sql
+        sql = import_psycopg().sql
         shown = sql.SQL(", ").join(column.selected("t") for column in self.columns)
         own = sql.Identifier(self.schema, self.name)
         keys = [self.columns[place] for place in self.keys]
@@ -66,11 +66,11 @@ class PostgresReader:
 
 
 @dataclass
-class Asking:
+class WorkerLookup:
     """A reader in a process: its cache, its threads and their connections."""
 
-    reader: PostgresReader
-    cache: Cache = field(init=False)
+    reader: PostgresLookupReaderFactory
+    cache: LookupCache = field(init=False)
     threads: ThreadPoolExecutor = field(init=False)
     idle: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
@@ -78,7 +78,7 @@ class Asking:
         reader = self.reader
         schema = pa.schema([column.field for column in reader.columns])
         keys = tuple(reader.columns[place].field.name for place in reader.keys)
-        self.cache = Cache(schema, keys, reader.cache_rows, reader.cache_ttl_us)
+        self.cache = LookupCache(schema, keys, reader.cache_rows, reader.cache_ttl_us)
         self.threads = ThreadPoolExecutor(reader.capacity, "tidegate lookup")
 
     def fetch(self, keys: list[pa.Array]) -> pa.Table:
@@ -93,7 +93,7 @@ class Asking:
     def _ask(self, keys: list[pa.Array]) -> pa.Table:
         own = [self.reader.columns[place] for place in self.reader.keys]
         lists = [column.askable(k.to_pylist()) for column, k in zip(own, keys, strict=True)]
-        with told(self.reader.who), self._connection() as connection:
+        with translate_errors(self.reader.who), self._connection() as connection:
             rows = connection.execute(self.reader.question(), lists).fetchall()
         return to_arrow(rows, self.reader.columns, self.reader.who)
 
@@ -103,7 +103,7 @@ class Asking:
         connection = None
         with suppress(queue.Empty):
             connection = self.idle.get_nowait()
-            with suppress(driver().Error):
+            with suppress(import_psycopg().Error):
                 connection.execute("SELECT 1")
             if connection.broken or connection.closed:
                 connection = None
@@ -122,7 +122,7 @@ class Asking:
 class PostgresLookupReader:
     """The table as one task asks it, at the time of its epoch."""
 
-    asking: Asking
+    asking: WorkerLookup
     now_us: int
 
     def find(self, keys: list[pa.Array]) -> LookupResult:
@@ -130,7 +130,7 @@ class PostgresLookupReader:
 
 
 # What asks in this process.
-_asking: dict[PostgresReader, Asking] = {}
+_asking: dict[PostgresLookupReaderFactory, WorkerLookup] = {}
 
 
 class PostgresLookup:
@@ -142,7 +142,7 @@ class PostgresLookup:
         self.login = Login.of(self.options)
         kinds = [(column.name, str(column.type)) for column in self.table.columns]
         who = f"the lookup table {self.table.name}"
-        with told(who), self.login.connect(who) as connection:
+        with translate_errors(who), self.login.connect(who) as connection:
             self.schema, self.name, found = read_columns(
                 connection, self.options["table"], kinds, who
             )
@@ -151,9 +151,11 @@ class PostgresLookup:
     def as_of(self, spark: SparkSession) -> None:
         return None
 
-    def reader(self, columns: Sequence[tuple[str, str]], keys: Sequence[str]) -> PostgresReader:
+    def reader(
+        self, columns: Sequence[tuple[str, str]], keys: Sequence[str]
+    ) -> PostgresLookupReaderFactory:
         names = [name for name, _ in columns]
-        return PostgresReader(
+        return PostgresLookupReaderFactory(
             self.login,
             f"the lookup table {self.table.name}",
             self.schema,

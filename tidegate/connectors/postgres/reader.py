@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from tidegate.connectors.postgres.client import (
     Login,
-    Table,
-    TableColumn,
-    driver,
-    kept_connection,
+    PostgresColumn,
+    PostgresTable,
+    cached_connection,
+    import_psycopg,
     read_table,
     split_name,
-    told,
+    translate_errors,
 )
 from tidegate.connectors.postgres.column_types import created_type, plain_type
 from tidegate.errors import RunError, SystemAway, did_you_mean
@@ -58,20 +58,20 @@ class ReadColumn:
         return pa.types.is_string(self.field.type) and self.type not in ("text", "uuid")
 
     def selected(self, table: str) -> Any:
-        sql = driver().sql
+        sql = import_psycopg().sql
         text = "{}::text" if pa.types.is_string(self.field.type) else "{}"
         return sql.SQL(text).format(sql.Identifier(table, self.name))
 
     def compared(self, table: str) -> Any:
         """The column as keys are compared with it; as it is, where an index can help."""
-        sql = driver().sql
+        sql = import_psycopg().sql
         plain = plain_type(self.type) in ("character varying", "uuid") or not self._as_text
         return sql.SQL("{}" if plain else "{}::text").format(sql.Identifier(table, self.name))
 
     def listed(self) -> Any:
         """The keys that are asked for, as an array."""
         kind = "uuid" if self.type == "uuid" else self.asked
-        return driver().sql.SQL(f"%s::{kind}[]")
+        return import_psycopg().sql.SQL(f"%s::{kind}[]")
 
     def askable(self, values: list[Any]) -> list[Any]:
         """Keys that the database can be asked for; a text that is no UUID equals none."""
@@ -89,21 +89,21 @@ def read_columns(
     found = read_table(connection, schema, name)
     if found is None:
         raise RunError(
-            "TG-504",
+            "TG-522",
             f"{who} reads the table {schema}.{name}, which does not exist",
             hint="correct the options table and database, or create it.",
         )
     return schema, name, tuple(_column(found, *item, who) for item in columns)
 
 
-def _column(table: Table, name: str, kind: str, who: str) -> ReadColumn:
+def _column(table: PostgresTable, name: str, kind: str, who: str) -> ReadColumn:
     from tidegate.physical.typed import arrow_type
 
     column = table.column(name)
     if column is None:
         known = [item.name for item in table.columns]
         raise RunError(
-            "TG-504",
+            "TG-523",
             f"{who} declares the column {name}, which the table {table.shown} does not have",
             hint=did_you_mean(name, known, "columns it has"),
         )
@@ -111,7 +111,7 @@ def _column(table: Table, name: str, kind: str, who: str) -> ReadColumn:
     if not wanted or plain_type(kind).split(" COLLATE")[0] not in wanted:
         fix = f"declare {name} {_spelled(column, wanted[0])}." if wanted else f"leave {name} out."
         raise RunError(
-            "TG-504",
+            "TG-523",
             f"{who} declares the column {name} as {kind}, and in the table {table.shown} it is "
             f"{column.type}",
             hint=fix,
@@ -121,7 +121,7 @@ def _column(table: Table, name: str, kind: str, who: str) -> ReadColumn:
     )
 
 
-def held_by(column: TableColumn) -> tuple[str, ...]:
+def held_by(column: PostgresColumn) -> tuple[str, ...]:
     """The declared types, without their sizes, that hold a column."""
     base = plain_type(column.type)
     if base in _TEXTS or column.enum:
@@ -129,7 +129,7 @@ def held_by(column: TableColumn) -> tuple[str, ...]:
     return _HOLD.get(base, ())
 
 
-def _spelled(column: TableColumn, kind: str) -> str:
+def _spelled(column: PostgresColumn, kind: str) -> str:
     if kind != "DECIMAL":
         return kind
     return column.type.replace("numeric", "DECIMAL") if "(" in column.type else "DECIMAL(38,10)"
@@ -158,7 +158,7 @@ _BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True)
-class RowReader:
+class PostgresSplitReader:
     """Reads shares of a table in the snapshot of an epoch."""
 
     login: Login
@@ -189,8 +189,8 @@ class RowReader:
             yield pa.record_batch(arrays, schema=self.schema), count
 
     def _rows(self, split: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
-        with told(self.who):
-            connection = kept_connection(self.login, self.who)
+        with translate_errors(self.who):
+            connection = cached_connection(self.login, self.who)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 self._enter(connection, split["snapshot"])
@@ -202,15 +202,15 @@ class RowReader:
                 connection.rollback()
 
     def _enter(self, connection: Any, snapshot: str) -> None:
-        sql = driver().sql
+        sql = import_psycopg().sql
         try:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        except (driver().DataError, driver().ProgrammingError):
+        except (import_psycopg().DataError, import_psycopg().ProgrammingError):
             # Whoever kept it lost its connection: the epoch is cut anew.
             raise SystemAway(f"{self.who}: the snapshot of this epoch is gone") from None
 
     def _query(self, split: dict[str, Any]) -> tuple[Any, list[Any]]:
-        sql = driver().sql
+        sql = import_psycopg().sql
         shown = sql.SQL(", ").join(column.selected("t") for column in self.columns)
         conditions, given = [sql.SQL("true")], []
         if self.growing is not None:

@@ -22,16 +22,16 @@ from tidegate.connectors.base import (
 )
 from tidegate.connectors.postgres.client import (
     Login,
-    Table,
+    PostgresTable,
     create_table,
-    driver,
+    import_psycopg,
     read_table,
     require_fitting,
     split_name,
-    told,
+    translate_errors,
 )
 from tidegate.connectors.postgres.column_types import is_nested, plain_type
-from tidegate.connectors.postgres.writer import Goal, PostgresWriterFactory
+from tidegate.connectors.postgres.writer import PostgresWriterFactory, TargetTable
 from tidegate.errors import RunError, TidegateError
 from tidegate.types import ChangelogKind
 
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
 _NET = "_tidegate_net"
 
 
-def move(connection: Any, goal: Goal, rows: StreamRows, tables: Sequence[str]) -> None:
+def move(connection: Any, goal: TargetTable, rows: StreamRows, tables: Sequence[str]) -> None:
     """Make the rows of an epoch visible, in the transaction of the caller."""
     connection.execute(_append(goal, tables) if not rows.key else _by_key(goal, rows, tables))
 
 
-def _append(goal: Goal, tables: Sequence[str]) -> Any:
-    sql = driver().sql
+def _append(goal: TargetTable, tables: Sequence[str]) -> Any:
+    sql = import_psycopg().sql
     columns = _columns(goal)
     return sql.SQL("INSERT INTO {} ({}) {}").format(
         sql.Identifier(goal.schema, goal.table), columns, _staged(goal, tables, columns)
     )
 
 
-def _columns(goal: Goal) -> Any:
-    sql = driver().sql
+def _columns(goal: TargetTable) -> Any:
+    sql = import_psycopg().sql
     return sql.SQL(", ").join(sql.Identifier(theirs) for _, theirs, _ in goal.columns)
 
 
-def _staged(goal: Goal, tables: Sequence[str], columns: Any) -> Any:
+def _staged(goal: TargetTable, tables: Sequence[str], columns: Any) -> Any:
     """The rows of all tasks."""
-    sql = driver().sql
+    sql = import_psycopg().sql
     each = [
         sql.SQL("SELECT {} FROM {}").format(columns, sql.Identifier(goal.schema, table))
         for table in tables
@@ -74,13 +74,13 @@ def _staged(goal: Goal, tables: Sequence[str], columns: Any) -> Any:
     return sql.SQL(" UNION ALL ").join(each)
 
 
-def _by_key(goal: Goal, rows: StreamRows, tables: Sequence[str]) -> Any:
+def _by_key(goal: TargetTable, rows: StreamRows, tables: Sequence[str]) -> Any:
     """Keys that have a new row get it, those that only lost theirs are deleted.
 
     Both happen in one statement, for different keys. Of a changelog the net counts: a row that was
     given and retracted in the same epoch is none, whatever the order in which tasks staged it.
     """
-    sql = driver().sql
+    sql = import_psycopg().sql
     theirs = {ours.lower(): name for ours, name, _ in goal.columns}
     keys = [theirs[name.lower()] for name in rows.key or ()]
     others = [name for _, name, _ in goal.columns if name not in keys]
@@ -110,9 +110,9 @@ def _by_key(goal: Goal, rows: StreamRows, tables: Sequence[str]) -> Any:
     )
 
 
-def _same(goal: Goal, keys: Sequence[str], one: str, other: str) -> Any:
+def _same(goal: TargetTable, keys: Sequence[str], one: str, other: str) -> Any:
     """Whether two rows have the same key; an index helps where keys are NOT NULL."""
-    sql = driver().sql
+    sql = import_psycopg().sql
     parts = []
     for key in keys:
         left, right = sql.Identifier(one, key), sql.Identifier(other, key)
@@ -124,8 +124,8 @@ def _same(goal: Goal, keys: Sequence[str], one: str, other: str) -> Any:
     return sql.SQL(" AND ").join(parts)
 
 
-def _net(goal: Goal, rows: StreamRows, tables: Sequence[str]) -> Any:
-    sql = driver().sql
+def _net(goal: TargetTable, rows: StreamRows, tables: Sequence[str]) -> Any:
+    sql = import_psycopg().sql
     columns = _columns(goal)
     if not goal.has_op:
         staged = _staged(goal, tables, columns)
@@ -174,11 +174,11 @@ class PostgresSink:
         # Names end after 63 bytes, and the name of a sink may be long.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
         self.prefix = f"_tidegate_{self.stream[:8]}_{short}_"
-        self._goal: Goal | None = None
+        self._goal: TargetTable | None = None
         self._connection: Any = None
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> TargetTable:
         assert self._goal is not None, "the sink is open"
         return self._goal
 
@@ -196,14 +196,14 @@ class PostgresSink:
             self._sweep(self._connected(), committed)
 
     def _told(self) -> Any:
-        return told(f"the sink {self.name}")
+        return translate_errors(f"the sink {self.name}")
 
     def _connected(self) -> Any:
         if self._connection is None or self._connection.broken or self._connection.closed:
             self._connection = self.login.connect(f"the sink {self.name}")
         return self._connection
 
-    def _found(self, connection: Any) -> Goal:
+    def _found(self, connection: Any) -> TargetTable:
         """The table, which must be there and take the rows."""
         schema, name = split_name(self.options["table"], connection)
         table = read_table(connection, schema, name)
@@ -212,17 +212,17 @@ class PostgresSink:
             table = read_table(connection, schema, name)
         if table is None:
             raise RunError(
-                "TG-504",
+                "TG-522",
                 f"the sink {self.name} writes the table {schema}.{name}, which does not exist in "
                 f"{self.login.shown}",
                 hint="create it, or have it created: create_table = true.",
             )
         return self._goal_of(table)
 
-    def _goal_of(self, table: Table) -> Goal:
+    def _goal_of(self, table: PostgresTable) -> TargetTable:
         found = require_fitting(table, self.rows, self.name)
         pairs = zip(self.rows.columns, found, strict=True)
-        return Goal(
+        return TargetTable(
             table.schema,
             table.name,
             tuple((ours, column.name, column.type) for (ours, _), column in pairs),
@@ -234,7 +234,7 @@ class PostgresSink:
 
     @property
     def _marker(self) -> Any:
-        return driver().sql.Identifier(self.goal.schema, _MARKERS)
+        return import_psycopg().sql.Identifier(self.goal.schema, _MARKERS)
 
     @property
     def _target(self) -> str:
@@ -245,7 +245,7 @@ class PostgresSink:
         return self._target, self.name.lower(), self.stream
 
     def _open_marker(self, connection: Any, committed: CommittedState) -> None:
-        sql = driver().sql
+        sql = import_psycopg().sql
         if read_table(connection, self.goal.schema, _MARKERS) is None:
             connection.execute(sql.SQL(_CREATE_MARKERS).format(self._marker))
         with connection.transaction():
@@ -253,14 +253,14 @@ class PostgresSink:
             if last is None:
                 self._reject_lost(committed)
                 self._reject_doubles(connection, committed)
-            elif last[0].epoch >= 0 and not committed.knows(last[0]):
+            elif last[0].epoch >= 0 and not committed.contains(last[0]):
                 raise self._strange(last[0], committed.last)
             insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, 0, -1, 0) ON CONFLICT DO NOTHING")
             connection.execute(insert.format(self._marker), self._owner)
 
     def _keep_older_out(self, connection: Any, committed: CommittedState) -> None:
         """From now on nobody commits for a generation before this one."""
-        update = driver().sql.SQL(
+        update = import_psycopg().sql.SQL(
             "UPDATE {} SET newest_generation = %s WHERE target = %s AND sink = %s AND stream = %s "
             "AND newest_generation < %s"
         )
@@ -269,7 +269,7 @@ class PostgresSink:
 
     def _read_marker(self, connection: Any) -> tuple[EpochId, int] | None:
         """The last epoch that was moved, and the newest generation; nobody else can move now."""
-        query = driver().sql.SQL(
+        query = import_psycopg().sql.SQL(
             "SELECT generation, epoch, newest_generation FROM {} WHERE target = %s AND sink = %s "
             "AND stream = %s FOR UPDATE"
         )
@@ -282,7 +282,7 @@ class PostgresSink:
 
     def _no_marker(self) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-526",
             f"the marker of the sink {self.name} is gone from {self.goal.schema}.{_MARKERS}: "
             "nobody knows which rows the table has",
             hint="put the row back that belongs to it, or write to another table.",
@@ -300,13 +300,13 @@ class PostgresSink:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         if self.options["existing"] == "append":
             return
-        query = driver().sql.SQL(
+        query = import_psycopg().sql.SQL(
             "SELECT 1 FROM {} WHERE target = %s AND sink = %s AND epoch >= 0 AND generation >= %s"
         )
         given = (self._target, self.name.lower(), committed.kept_before)
         if connection.execute(query.format(self._marker), given).fetchone() is not None:
             raise RunError(
-                "TG-504",
+                "TG-525",
                 f"the table {self._target} holds rows that an earlier pipeline wrote for the sink "
                 f"{self.name}; this one starts anew and would write them again",
                 hint="empty the table and delete its rows from "
@@ -319,7 +319,7 @@ class PostgresSink:
         the next one, so what is staged for that stays."""
         if committed.last is None:
             return
-        sql = driver().sql
+        sql = import_psycopg().sql
         last = f"{self.prefix}{committed.last.stamp.replace('-', '_')}"
         found = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)",
@@ -362,7 +362,7 @@ class PostgresSink:
                 self._drop(connection, tables)
 
     def _mark(self, connection: Any, epoch: EpochId) -> None:
-        update = driver().sql.SQL(
+        update = import_psycopg().sql.SQL(
             "UPDATE {} SET generation = %s, epoch = %s WHERE target = %s AND sink = %s AND "
             "stream = %s"
         )
@@ -371,13 +371,13 @@ class PostgresSink:
         )
 
     def _drop(self, connection: Any, tables: Sequence[str]) -> None:
-        sql = driver().sql
+        sql = import_psycopg().sql
         names = [sql.Identifier(self.goal.schema, table) for table in tables]
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(names)))
 
     def _fenced(self, epoch: EpochId, newest: int) -> TidegateError:
         return RunError(
-            "TG-504",
+            "TG-527",
             f"the sink {self.name} was opened by generation {newest} of its pipeline, and epoch "
             f"{epoch.epoch} is of generation {epoch.generation}",
             hint="stop this process: the pipeline went back to a checkpoint in another one.",

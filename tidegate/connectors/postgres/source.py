@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.columns import OP
-from tidegate.connectors.base import InputRange, Leaf, Offset, Read, SourceContext, Split
-from tidegate.connectors.postgres.client import Login, driver, read_table, told
+from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, SourceContext, Split
+from tidegate.connectors.postgres.client import Login, import_psycopg, read_table, translate_errors
 from tidegate.connectors.postgres.column_types import plain_type
-from tidegate.connectors.postgres.reader import ReadColumn, RowReader, read_columns
+from tidegate.connectors.postgres.reader import PostgresSplitReader, ReadColumn, read_columns
 from tidegate.errors import RunError, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class PostgresSource:
         self._waiting: tuple[str, int] | None = None
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         kinds += [(OP, "STRING")] if self.source.carries_op else []
-        with told(self.who), self.login.connect(self.who) as connection:
+        with translate_errors(self.who), self.login.connect(self.who) as connection:
             found = read_columns(connection, self.options["table"], kinds, self.who)
             self.schema, self.name, columns = found
             self.columns: dict[str, ReadColumn] = {c.declared.lower(): c for c in columns}
@@ -62,7 +62,7 @@ class PostgresSource:
         column = table.column(wanted)
         if column is None:
             raise RunError(
-                "TG-504",
+                "TG-523",
                 f"{self.who} reads by the column {wanted}, which the table {table.shown} does not "
                 "have",
                 hint=did_you_mean(wanted, [c.name for c in table.columns], "columns it has"),
@@ -70,7 +70,7 @@ class PostgresSource:
         if plain_type(column.type) not in _GROWING or not column.not_null:
             why = "may be NULL" if not column.not_null else f"is {column.type}"
             raise RunError(
-                "TG-504",
+                "TG-523",
                 f"{self.who} reads by the column {column.name}, which {why}: rows would be missed",
                 hint="increasing names a NOT NULL column of numbers or timestamps, such as id.",
             )
@@ -81,7 +81,7 @@ class PostgresSource:
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
         if self.growing is None and since is not None:
             return None
-        with told(self.who):
+        with translate_errors(self.who):
             return self._scan(tasks) if self.growing is None else self._new(since, tasks)
 
     def _scan(self, tasks: int) -> InputRange:
@@ -121,7 +121,7 @@ class PostgresSource:
     def _last(self, after: str | None) -> tuple[str | None, int, int]:
         """The largest value after another, the oldest transaction that is not done, and the next
         one to come, all in one snapshot."""
-        sql = driver().sql
+        sql = import_psycopg().sql
         assert self.growing is not None, "it is read by a column"
         own = sql.Identifier(self.growing)
         condition = sql.SQL(" WHERE {} > %s").format(own) if after is not None else sql.SQL("")
@@ -181,14 +181,14 @@ class PostgresSource:
 
     # Reading
 
-    def direct(self, read: Read) -> RowReader:
+    def direct(self, read: Read) -> PostgresSplitReader:
         wanted = tuple(self.columns[name.lower()] for name, _ in read.columns)
-        return RowReader(
+        return PostgresSplitReader(
             self.login, self.who, self.schema, self.name, wanted, self.growing, read.arrival
         )
 
-    def frame(self, spark: SparkSession, read: Read, leaf: Leaf) -> DataFrame:
-        return leaf(self.direct(read))
+    def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
+        return builder(self.direct(read))
 
     def native_frame(self, spark: SparkSession, read: Read, input_range: InputRange) -> DataFrame:
         raise AssertionError("tasks read all rows")

@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import OP
-from tidegate.connectors.postgres.client import Login, driver, kept_connection, told
+from tidegate.connectors.postgres.client import (
+    Login,
+    cached_connection,
+    import_psycopg,
+    translate_errors,
+)
 from tidegate.connectors.postgres.column_types import BINARY, plain_type
 from tidegate.errors import RunError
 
@@ -146,7 +151,7 @@ def _variable(array: pa.Array, there: np.ndarray) -> _Fields:
 
 
 @dataclass(frozen=True)
-class Goal:
+class TargetTable:
     """The table that rows are meant for: its columns by name, and whether they may be NULL."""
 
     schema: str
@@ -162,7 +167,7 @@ class PostgresWriterFactory:
     """Opens stagers in tasks; `prefix` begins the names of what they create."""
 
     login: Login
-    goal: Goal
+    goal: TargetTable
     prefix: str
     sink: str
 
@@ -184,7 +189,7 @@ class PostgresWriter:
     _kinds: list[str] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        with told(f"the sink {self.how.sink}"):
+        with translate_errors(f"the sink {self.how.sink}"):
             if self._copy is None:
                 self._begin()
             names = [name for name, _, _ in self.how.goal.columns]
@@ -201,10 +206,10 @@ class PostgresWriter:
         goal = self.how.goal
         stamp = self.stamp.replace("-", "_")
         self.table = f"{self.how.prefix}{stamp}_{uuid.uuid4().hex[:8]}"
-        connection = kept_connection(self.how.login, f"the sink {self.how.sink}")
+        connection = cached_connection(self.how.login, f"the sink {self.how.sink}")
         self._open.enter_context(connection.transaction())
         cursor = self._open.enter_context(connection.cursor())
-        sql = driver().sql
+        sql = import_psycopg().sql
         columns = [sql.Identifier(theirs) for _, theirs, _ in goal.columns]
         self._create(cursor, columns)
         kinds = [BINARY.get(plain_type(kind)) for _, _, kind in goal.columns]
@@ -225,7 +230,7 @@ class PostgresWriter:
     def _create(self, cursor: Any, columns: list[Any]) -> None:
         """A table like the one that rows are meant for: whatever that lost or changed since it was
         looked at shows here, before the epoch is decided."""
-        sql = driver().sql
+        sql = import_psycopg().sql
         goal = self.how.goal
         assert self.table is not None, "it has a name"
         wanted = [*columns]
@@ -243,7 +248,7 @@ class PostgresWriter:
     def finish(self) -> list[dict[str, Any]]:
         if self.table is None:
             return []
-        with told(f"the sink {self.how.sink}"):
+        with translate_errors(f"the sink {self.how.sink}"):
             if self._kinds is not None:
                 self._copy.write(TRAILER)
             self._open.close()
