@@ -77,7 +77,7 @@ def test_an_error_shows_code_message_place_plan_and_hint() -> None:
     error = SqlError(
         "TG-301",
         "there is no column x",
-        place=Location("x", 0, 1),
+        location=Location("x", 0, 1),
         hint="y?",
         path="Filter → Source(t)",
     )

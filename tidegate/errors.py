@@ -1,7 +1,7 @@
-"""Every error a user can cause: a code, what is wrong, the place in the SQL and a hint that works.
+"""Errors that users can cause: a code, a message, the location in the SQL, and a hint that works.
 
-An error is data first (`code`, `message`, `place`, `hint`) and text second (`render`). The codes
-and their titles are listed here once; `docs/ERRORS.md` and the tests are held against this table.
+An error is data (`code`, `message`, `location`, `hint`); `render` formats it. This module lists all
+codes with their titles. Tests compare `docs/ERRORS.md` with the list.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TITLES: dict[str, str] = {
     "TG-305": "misplaced aggregate or window function",
     "TG-306": "invalid window",
     "TG-307": "type error",
-    "TG-308": "columns do not line up",
+    "TG-308": "number of columns differs",
     "TG-309": "rows do not fit the source",
     "TG-310": "text in double quotes where a column has that name",
     "TG-311": "comparison with NULL",
     "TG-312": "pattern or time zone that does not exist",
     "TG-313": "invalid row pattern",
     "TG-314": "function called with other arguments than it takes",
-    # 4xx: statements that would be silent, wrong or without bound
+    # 4xx: statements that would emit nothing, emit wrong rows or need unbounded state
     "TG-401": "ORDER BY on an unbounded stream",
     "TG-402": "LIMIT on an unbounded stream",
     "TG-403": "aggregate that would never emit",
@@ -60,18 +60,18 @@ TITLES: dict[str, str] = {
     "TG-410": "subquery predicate over a stream",
     "TG-411": "OVER that a stream cannot compute",
     "TG-412": "lateness without a window",
-    "TG-413": "sink that cannot take the stream's changes",
+    "TG-413": "sink that does not support a changelog",
     "TG-414": "value that changes on replay would reach state",
     "TG-415": "temporal join without a versioned right side",
     "TG-416": "EMIT that has nothing to update",
-    "TG-417": "join that the right side cannot serve",
+    "TG-417": "join that the right side does not support",
     "TG-418": "late rows from several places of a query",
     "TG-419": "late rows that a stream cannot read",
     "TG-420": "row pattern without a bound",
     "TG-421": "MATCH_RECOGNIZE that a stream cannot run",
-    "TG-422": "rows that fail, treated in two ways",
+    "TG-422": "conflicting on_error options",
     # 5xx: running
-    "TG-501": "not built yet",
+    "TG-501": "not supported yet",
     "TG-502": "Java missing or too old",
     "TG-503": "pipeline failed",
     "TG-504": "value that a column or a system cannot hold",
@@ -80,8 +80,8 @@ TITLES: dict[str, str] = {
     "TG-507": "aggregate that overflows",
     "TG-508": "more state than allowed",
     "TG-509": "system that cannot be reached",
-    "TG-510": "function of your own that failed",
-    "TG-511": "address that cannot be served on",
+    "TG-510": "user-defined function that failed",
+    "TG-511": "address that Tidegate cannot listen on",
     "TG-512": "login that a system rejects",
     "TG-521": "Python package that is not installed",
     "TG-522": "table, topic or directory that does not exist",
@@ -99,35 +99,35 @@ TITLES: dict[str, str] = {
     "TG-604": "epoch no longer kept",
     "TG-605": "saved state cannot be read",
     "TG-606": "state that no longer fits",
-    "TG-607": "stream that was run to its end",
+    "TG-607": "stream that has reached its end",
     "TG-608": "stored bytes cannot be read or written",
     "TG-609": "checkpoint that does not exist",
-    "TG-610": "sink that cannot forget what came after a checkpoint",
-    "TG-611": "stream that went back to a checkpoint",
-    "TG-612": "sink or stream that does not have all rows",
-    "TG-613": "store that is away for the moment",
-    "TG-614": "stream that is parked",
+    "TG-610": "sink that cannot roll back to a checkpoint",
+    "TG-611": "stream that was restored to a checkpoint",
+    "TG-612": "sink or stream that misses rows",
+    "TG-613": "storage that is temporarily unavailable",
+    "TG-614": "state of a stream that is not declared",
     # 7xx: test cases
     "TG-701": "invalid test case",
-    # 8xx: queries over what streams have given out
+    # 8xx: queries over stored rows of streams
     "TG-801": "query that cannot be answered",
     "TG-802": "stream whose rows are not kept",
 }
 
 
-# Stands for each character of a secret in a text, so that places still fit; shown as ***.
+# Replaces each character of a secret, so that offsets into the text stay valid. Shown as ***.
 SECRET = "\ue000"
 LINE_SHOWN = 160
 
 
 def without_secrets(text: str) -> str:
-    """The text as a person may see it."""
+    """Replace the secrets in a text by ***."""
     return re.sub(f"{SECRET}+", "***", text)
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where in the user's SQL: half-open character offsets into a text."""
+    """A range of the user's SQL: half-open character offsets into a text."""
 
     text: str
     start: int
@@ -143,7 +143,7 @@ class Location:
         return self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
 
     def render(self) -> str:
-        """The line of the user's SQL with a caret under the place."""
+        """Format the line of SQL with a caret below the location."""
         line_start = self.text.rfind("\n", 0, self.start) + 1
         line_end = self.text.find("\n", self.start)
         line_end = len(self.text) if line_end < 0 else line_end
@@ -159,7 +159,7 @@ class Location:
         )
 
     def _parts(self, line_start: int, line_end: int) -> tuple[str, str, str]:
-        """The line before, in and after the place; of a very long line what is near."""
+        """Split a line into the text before, at and after the location; shorten very long lines."""
         end = max(self.start, min(self.end, line_end))
         before = self.text[line_start : self.start]
         marked, after = self.text[self.start : end], self.text[end:line_end]
@@ -175,19 +175,19 @@ class Location:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: wide characters take two."""
+    """Return the width of a text on a terminal, where wide characters take two columns."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 class TidegateError(Exception):
-    """The base of everything Tidegate raises on purpose."""
+    """Base class of all errors that Tidegate raises."""
 
     def __init__(
         self,
         code: str,
         message: str,
         *,
-        place: Location | None = None,
+        location: Location | None = None,
         hint: str | None = None,
         path: str | None = None,
     ) -> None:
@@ -195,15 +195,15 @@ class TidegateError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.place = place
+        self.location = location
         self.hint = hint
         self.path = path
 
     def render(self, severity: str = "error") -> str:
-        """The whole text a person sees."""
+        """Format the error as users see it."""
         parts = [f"{severity}[{self.code}]: {self.message}"]
-        if self.place is not None:
-            parts.append(self.place.render())
+        if self.location is not None:
+            parts.append(self.location.render())
         if self.path is not None:
             parts.append(f"   = plan: {self.path}")
         if self.hint is not None:
@@ -215,23 +215,23 @@ class TidegateError(Exception):
 
 
 class SqlError(TidegateError):
-    """The text is not a statement of the language, or names something that does not exist."""
+    """A statement with a syntax error, an unknown name or an invalid expression."""
 
 
 class CatalogError(TidegateError):
-    """A declaration that cannot stand: names, options, connectors, dependencies."""
+    """An invalid declaration: names, options, connectors or dependencies."""
 
 
 class ValidationError(TidegateError):
-    """A statement that would be silent, wrong or without bound on a stream."""
+    """A statement that would emit nothing, emit wrong rows or need unbounded state on a stream."""
 
 
 class RunError(TidegateError):
-    """Something went wrong, or is rejected, while running."""
+    """A pipeline, query or command that failed or was rejected."""
 
 
-class SystemAway(RunError):
-    """A broker or a database that does not answer; it may come back."""
+class SystemUnavailable(RunError):
+    """A broker or a database is unavailable; a retry may succeed."""
 
     retryable = True
 
@@ -240,10 +240,10 @@ class SystemAway(RunError):
 
 
 def unsupported_error(
-    message: str, hint: str | None = None, place: Location | None = None
+    message: str, hint: str | None = None, location: Location | None = None
 ) -> RunError:
-    """The one error for what the language knows and this version cannot run."""
-    return RunError("TG-501", message, place=place, hint=hint)
+    """Return the error for valid SQL that this version cannot run."""
+    return RunError("TG-501", message, location=location, hint=hint)
 
 
 class DataDirectoryError(RunError):
@@ -251,13 +251,13 @@ class DataDirectoryError(RunError):
 
 
 class ScriptError(TidegateError):
-    """All the errors of one script at once; behaves like its first error."""
+    """All errors of a script; code, message and location are those of the first one."""
 
     def __init__(self, errors: Sequence[TidegateError]) -> None:
         assert errors, "a script error needs errors"
         first = errors[0]
         super().__init__(
-            first.code, first.message, place=first.place, hint=first.hint, path=first.path
+            first.code, first.message, location=first.location, hint=first.hint, path=first.path
         )
         self.errors = tuple(errors)
 
@@ -265,20 +265,20 @@ class ScriptError(TidegateError):
         return "\n\n".join(error.render(severity) for error in self.errors)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, if any does."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the existing name that is most similar to `name`, or None."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 
 
-def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
-    """A hint that names the nearest match, or lists what exists."""
-    names = sorted(set(known))
+def did_you_mean(name: str, candidates: Iterable[str], kind: str) -> str:
+    """Return a hint with the most similar name, or with a list of the existing names."""
+    names = sorted(set(candidates))
     match = nearest(name, names)
     if match is not None:
         return f"did you mean {match}?"
     if not names:
-        return f"there are no {what} yet."
+        return f"there are no {kind} yet."
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    return f"{what}: {shown}"
+    return f"{kind}: {shown}"

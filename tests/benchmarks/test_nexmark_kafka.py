@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.nexmark import kafka, run
 from tests.real.kafka import Broker
-from tidegate.errors import SystemAway
+from tidegate.errors import SystemUnavailable
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 QUERIES = ["q2", "q3", "q12"]
@@ -36,7 +36,7 @@ def test_an_unavailable_broker_is_named_in_the_error(
 ) -> None:
     monkeypatch.setattr("tidegate.connectors.kafka.client.ANSWER_SECONDS", 0.5)
     with (
-        pytest.raises(SystemAway, match=r"127\.0\.0\.1:1"),
+        pytest.raises(SystemUnavailable, match=r"127\.0\.0\.1:1"),
         kafka.temporary_topics(tmp_path_factory.mktemp("events"), "127.0.0.1:1"),
     ):
         pass

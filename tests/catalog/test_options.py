@@ -101,7 +101,7 @@ def test_wrong_values_say_what_is_wrong(option: str, message: str) -> None:
     assert error.code == "TG-207"
     assert message in error.message
     assert error.hint is not None
-    assert error.place is not None
+    assert error.location is not None
 
 
 def test_unknown_options_suggest_the_nearest_and_all_errors_come_at_once() -> None:

@@ -114,8 +114,8 @@ def test_rejections_point_at_the_name_and_say_what_is_there(
             session.execute(sql)
         error = caught.value
         assert error.code == code and hint in (error.hint or ""), error.render()
-        assert error.place is not None
-        assert error.place.text[error.place.start : error.place.end] == caret
+        assert error.location is not None
+        assert error.location.text[error.location.start : error.location.end] == caret
         assert sorted(data.rglob("*.json")) == before
 
 

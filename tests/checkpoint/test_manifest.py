@@ -40,7 +40,7 @@ MANIFEST = Manifest(
     },
     sinks={"Out": SinkState("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}])},
     restored=[[0, 3, 6], [1, 17, 40]],
-    kept_before=2,
+    keep_before_generation=2,
 )
 
 texts = st.text(max_size=8)

@@ -29,7 +29,7 @@ def checkpoints(**pipelines: Manifests) -> Checkpoints:
 
 
 def epochs(manifests: Manifests) -> list[int]:
-    return [manifest.epoch for manifest in manifests.kept()]
+    return [manifest.epoch for manifest in manifests.load_all()]
 
 
 def test_what_has_a_name_is_kept_until_it_is_dropped(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_running_pipeline_keeps_the_state_of_what_has_a_name(tmp_path: Path) -
     running = house.run(until_end=False)
     running.wait(30)
     checkpoints(main=running.manifests).keep("x")
-    manifest = running.manifests.kept()[0]
+    manifest = running.manifests.load_all()[0]
     needed = {file for o in manifest.operators.values() for file in o.files}
     assert needed
     house.insert(2, 3, 4, 5, 6)

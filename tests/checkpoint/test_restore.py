@@ -67,11 +67,11 @@ def test_going_back_again_and_undoing_it(tmp_path: Path) -> None:
     first = restore(found, FIRST, keep=False)
     found.create(replace(first, epoch=first.epoch + 1))
     second = restore(found, first, keep=True)
-    assert second.restored == [[0, 0, 4], [1, 4, 7]] and second.kept_before == 2
+    assert second.restored == [[0, 0, 4], [1, 4, 7]] and second.keep_before_generation == 2
     known = [(g, e) for g in range(4) for e in range(10) if second.knows(g, e)]
     assert known == [(0, 0), (1, 4), (2, 7)]
     undone = restore(found, found.load("manifests/000-000000000003.json"), keep=False)
-    assert undone.knows(0, 2) and not undone.knows(1, 4) and undone.kept_before == 2
+    assert undone.knows(0, 2) and not undone.knows(1, 4) and undone.keep_before_generation == 2
 
 
 def test_tokens_that_may_not_be_visible_yet_are_not_lost(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_files_sink_takes_markers_of_the_line_and_rejects_others(tmp_path: Pat
     sink = files_sink(tmp_path)
     sink.recover(CommittedState(None))
     run(sink, 0, 1, 2)
-    begun = replace(FIRST, epoch=2).gone_back(1, 4)
+    begun = replace(FIRST, epoch=2).restored_as(1, 4)
     files_sink(tmp_path).recover(CommittedState.by(begun, "out"))
-    back = replace(FIRST, epoch=1).gone_back(1, 4)
+    back = replace(FIRST, epoch=1).restored_as(1, 4)
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path).recover(CommittedState.by(back, "out"))
     assert caught.value.code == "TG-525" and "is ahead of the pipeline" in caught.value.message
     assert "RESTORE FROM CHECKPOINT 4 WITH (sinks = 'keep')" in (caught.value.hint or "")
-    files_sink(tmp_path).recover(CommittedState.by(replace(back, kept_before=1), "out"))
+    files_sink(tmp_path).recover(CommittedState.by(replace(back, keep_before_generation=1), "out"))
 
 
 def test_a_marker_of_a_generation_that_nobody_knows_is_rejected(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_files_of_an_epoch_that_was_given_up_while_it_was_committed_are_rejected
     run(sink, 1)
     marker.write_bytes(before)
     with pytest.raises(RunError, match="holds epochs up to 1"):
-        files_sink(tmp_path).recover(CommittedState.by(FIRST.gone_back(0, 2), "out"))
+        files_sink(tmp_path).recover(CommittedState.by(FIRST.restored_as(0, 2), "out"))
 
 
 def test_subscribers_are_told_once_that_the_stream_went_back(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_subscribers_are_told_once_that_the_stream_went_back(tmp_path: Path) -> 
     ahead, behind, late = Subscription(store), Subscription(store), Subscription(store, 2)
     ahead.take_all()
     assert [batch.epoch for batch in Subscription(store, 1).take_all()] == [1, 2]
-    begun = FIRST.gone_back(1, 4)
+    begun = FIRST.restored_as(1, 4)
     memory_sink(tmp_path).recover(CommittedState.by(begun, "out"))
     run(sink, 5, generation=1)
     assert [batch.epoch for batch in behind.take_all()] == [0, 5]
@@ -165,7 +165,7 @@ def test_totals_are_those_of_the_checkpoint_and_what_is_read_again(tmp_path: Pat
     assert numbers(house, "one0") == sorted([*expected(1, 2, 3, 4), *expected(2, 3)])
     status = again.status()[0]
     assert status.rows_in == 6
-    newest = again.manifests.newest().manifest
+    newest = again.manifests.load_newest().manifest
     assert newest is not None and newest.streams["t0"].rows_in == 8
     # And over another restart: the marker is of the new generation now.
     house.insert(5)
@@ -194,7 +194,7 @@ def test_going_back_to_where_the_sinks_are_needs_no_word_about_them(tmp_path: Pa
     house = House(tmp_path, streams=1)
     house.insert(1, 2)
     house.run()
-    newest = Manifests(house.store).newest().manifest
+    newest = Manifests(house.store).load_newest().manifest
     assert newest is not None
     Manifests(house.store).create(replace(newest, epoch=newest.epoch + 1))
     checkpoints(house).restore(RestoreRequest(newest.epoch))
@@ -240,7 +240,7 @@ def test_a_manifest_whose_state_is_missing_or_cut_short_is_passed_over(tmp_path:
         object.__setattr__(member, "sinks", tuple(s for s in member.sinks if s.name == "kept0"))
         house.insert(1, 2)
         house.run()
-        newest = Manifests(house.store).newest().manifest
+        newest = Manifests(house.store).load_newest().manifest
         assert newest is not None
         (file,) = next(iter(newest.operators.values())).files
         path = house.folder / "pipeline" / "state" / file

@@ -109,7 +109,7 @@ def test_streams_that_a_script_does_not_declare_go(data: Path, tmp_path: Path) -
         assert {o.stream for o in manifest.operators.values()} == {stream}
         assert set(manifest.sinks) == {f"sink of {stream}"}
         store = DataDirectory(data).pipeline(pipeline)
-        assert len(Manifests(store).kept()) == 3, "as many as before"
+        assert len(Manifests(store).load_all()) == 3, "as many as before"
         needed = {f"state/{f}" for o in manifest.operators.values() for f in o.files}
         assert {item.name for item in store.list("state")} == needed
         assert [item.name for item in store.list("offsets")] == [f"offsets/s/names-{stream}"]
@@ -172,11 +172,11 @@ def test_a_directory_in_use_and_one_that_is_none_are_rejected(data: Path, tmp_pa
 
 def test_a_named_checkpoint_keeps_what_it_needs_and_that_is_said(data: Path) -> None:
     store = DataDirectory(data).pipeline("main")
-    Manifests(store).keep_newest("before")
+    Manifests(store).name_newest("before")
     named = last(data, "main")
     result = ran(data, "old")
     assert "checkpoint 'before' of main still keeps old" in result.stdout
-    kept = Manifests(store).usable()
+    kept = Manifests(store).load_usable()
     assert named in kept and "old" not in kept[0].streams
     assert (data / "_pipelines" / "main" / "offsets" / "s" / "names-old").exists()
 

@@ -78,7 +78,7 @@ class FakeSession:
         self.said.append(f"query {sql.strip()}")
         if "wrong" in sql:
             at = sql.index("wrong")
-            raise RunError("TG-801", "no column wrong", place=Location(sql, at, at + 5, file))
+            raise RunError("TG-801", "no column wrong", location=Location(sql, at, at + 5, file))
         return QueryResult(pa.table({"a": [1, 2], "b": ["x", None]}))
 
     def peek(self, stream: str, rows: int = 20) -> QueryResult:

@@ -22,7 +22,7 @@ def test_rejection(script: Path, golden: Golden) -> None:
     compiled = compile_text(script.read_text("utf-8"), script.name)
     assert compiled.errors, f"{script.name} is accepted"
     for error in compiled.errors:
-        assert error.place is not None, error.message
+        assert error.location is not None, error.message
         assert error.code.startswith("TG-1") or error.hint, f"no hint: {error.message}"
     text = "\n\n".join(error.render() for error in compiled.errors) + "\n"
     assert "hunter2" not in text
@@ -46,7 +46,7 @@ def test_a_script_with_many_errors_reports_all_of_them_in_order() -> None:
     errors = compile_text(script.read_text("utf-8")).errors
     codes = [error.code for error in errors]
     assert codes == ["TG-301", "TG-101", "TG-205", "TG-407", "TG-303", "TG-212"]
-    starts = [error.place.start for error in errors if error.place]
+    starts = [error.location.start for error in errors if error.location]
     assert starts == sorted(starts)
 
 

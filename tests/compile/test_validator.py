@@ -268,8 +268,8 @@ def test_rejected(item: Case) -> None:
     assert {error.code for error in errors} == {item.code}
     for error in errors:
         assert isinstance(error, ValidationError)
-        assert error.place is not None
-        assert error.place.line > 1, "the place is in the stream, not in its sources"
+        assert error.location is not None
+        assert error.location.line > 1, "the place is in the stream, not in its sources"
         assert error.path is not None
         assert "Source(" in error.path
         assert error.hint

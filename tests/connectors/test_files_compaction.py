@@ -119,7 +119,7 @@ def test_lines_are_merged_and_a_header_stays_one(tmp_path: Path, kind: str) -> N
     assert (tmp_path / names(tmp_path)[0]).read_text() == head + "".join(f"{t}\n" for t in texts)
     again = files_sink(tmp_path, options=f", compact_after = 2, format = '{kind}'")
     again.writer_factory(pa.schema([("a", pa.int64())]))
-    assert again.content.count(again.store, names(tmp_path)[0]) == 2
+    assert again.format.count(again.store, names(tmp_path)[0]) == 2
 
 
 def test_a_merged_file_has_as_many_rows_as_a_file_may_have(tmp_path: Path) -> None:

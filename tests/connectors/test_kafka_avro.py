@@ -27,7 +27,7 @@ from tidegate.connectors.kafka.avro import (
     avro_schema,
 )
 from tidegate.connectors.kafka.spec import unwritable
-from tidegate.errors import RunError, SystemAway
+from tidegate.errors import RunError, SystemUnavailable
 from tidegate.physical.typed import arrow_type
 
 BIDS = '{"type": "record", "name": "bid", "fields": [{"name": "id", "type": "long"}]}'
@@ -223,14 +223,14 @@ def test_a_registry_that_is_away_is_waited_for_and_nothing_shows_the_password(
     with pytest.raises(RunError, match="not let in") as rejected:
         replace(known, password="other").schema(number)
     assert rejected.value.code == "TG-512"
-    for code, kind in ((503, SystemAway), (409, RunError)):
+    for code, kind in ((503, SystemUnavailable), (409, RunError)):
         registry.code = code
         with pytest.raises(kind) as failed:
             known.register("t-value", BIDS)
         assert str(code) in str(failed.value) and PASSWORD not in str(failed.value)
     registry.shutdown()
     registry.server_close()
-    with pytest.raises(SystemAway, match="cannot reach the registry http://127") as away:
+    with pytest.raises(SystemUnavailable, match="cannot reach the registry http://127") as away:
         known.schema(number)
     assert PASSWORD not in str(away.value)
 

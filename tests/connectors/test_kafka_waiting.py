@@ -19,7 +19,7 @@ from tidegate.connectors.kafka import transactions as kafka_transactions
 from tidegate.connectors.kafka.client import ClientErrors, Connection, Topics
 from tidegate.connectors.kafka.reader import KafkaReader
 from tidegate.connectors.kafka.transactions import Marker, Transactions
-from tidegate.errors import RunError, SystemAway
+from tidegate.errors import RunError, SystemUnavailable
 
 CONNECTION = Connection("the sink s", "b:9092", {"bootstrap.servers": "b:9092"})
 PART = [0, "t", 0, 5, 7, 0]
@@ -77,7 +77,7 @@ def read() -> int:
 def test_a_consumer_that_fell_silent_is_not_asked_again(scripted: Callable[..., None]) -> None:
     """It outlives its tasks: the epoch that is cut anew would wait for it again, for ever."""
     scripted(silent, lambda: [message(5), message(6)])
-    with pytest.raises(SystemAway, match="silent"):
+    with pytest.raises(SystemUnavailable, match="silent"):
         read()
     assert read() == 2
 
@@ -92,7 +92,7 @@ def test_who_only_complains_is_silent_and_ends_no_range(scripted: Callable[..., 
         return [message(1000, KafkaError.UNKNOWN_TOPIC_OR_PART)]
 
     scripted(complain)
-    with pytest.raises(SystemAway, match="silent"):
+    with pytest.raises(SystemUnavailable, match="silent"):
         read()
 
 
@@ -168,7 +168,7 @@ def test_a_producer_that_never_returns_is_left_alone(
         monkeypatch.setattr(kafka_transactions, name, 0.02)
     made = transactions(Producer(stuck, failing))
     error = finishes(lambda: made.write([], MARKER))
-    assert isinstance(error, SystemAway) and not made.is_open
+    assert isinstance(error, SystemUnavailable) and not made.is_open
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [([], 20.0), ([(None, b"v")], 60.0)])
@@ -190,7 +190,7 @@ def test_an_answer_that_never_comes_is_a_broker_that_is_away(
     topics = Topics.__new__(Topics)
     topics.connection, topics.complaints = CONNECTION, ClientErrors(CONNECTION)
     topics.admin = Producer()  # type: ignore[assignment]
-    with pytest.raises(SystemAway, match="cannot reach the brokers b:9092"):
+    with pytest.raises(SystemUnavailable, match="cannot reach the brokers b:9092"):
         topics._result(Future())
 
 
@@ -203,7 +203,7 @@ def test_a_transaction_may_be_as_short_as_its_option_allows(
     nobody = Connection(
         "the sink s", "127.0.0.1:1", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     )
-    with pytest.raises(SystemAway):
+    with pytest.raises(SystemUnavailable):
         Transactions(nobody, "name", "t", seconds * 1_000_000).open()
 
 

@@ -89,7 +89,7 @@ def test_a_named_checkpoint_keeps_its_files_of_names(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.store.put("offsets/s/names-a", b"[]")
     decide(files, epoch(0, older=["names-a"]))
-    files.manifests.keep_newest("x")
+    files.manifests.name_newest("x")
     for number in range(1, 5):
         decide(files, epoch(number))
     assert there(files.store, "offsets") == ["names-a"]

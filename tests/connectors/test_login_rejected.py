@@ -16,7 +16,7 @@ from tests.support.delta import opened
 from tests.support.pipelines import House, Looped
 from tidegate.connectors.kafka.client import ClientErrors, Connection
 from tidegate.connectors.postgres import client as postgres_client
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 from tidegate.runtime import pipeline as module
 from tidegate.spark.errors import JobFailed
 
@@ -72,7 +72,7 @@ def test_who_is_not_let_in_in_a_task_stops_with_the_reason(
 
 
 def test_a_broker_that_is_cut_off_in_the_handshake_is_away() -> None:
-    assert isinstance(complained(CUT_OFF), SystemAway)
+    assert isinstance(complained(CUT_OFF), SystemUnavailable)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_broker_that_is_cut_off_in_the_handshake_is_away() -> None:
     ["connection refused", "FATAL:  the database system is starting up", "server closed"],
 )
 def test_a_database_that_starts_or_is_gone_is_away(reason: str) -> None:
-    assert isinstance(of_database(reason), SystemAway)
+    assert isinstance(of_database(reason), SystemUnavailable)
 
 
 class _Forbidden(BaseHTTPRequestHandler):

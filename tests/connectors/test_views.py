@@ -123,7 +123,7 @@ def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
     run(sink, *range(40))
     assert len(list_change_files(sink.store)) < 30
     back = view_sink(tmp_path, kept=(7,))
-    back.recover(replace(committed(7), line=Manifest(0, 7, 1, 0).line))
+    back.recover(replace(committed(7), lineage=Manifest(0, 7, 1, 0).lineage))
     assert rows(back) == list(range(8))
     run(back, 50, generation=1)
     assert rows(back) == [*range(8), 50]
@@ -199,7 +199,7 @@ def test_files_grow_with_the_logarithm_of_epochs() -> None:
     assert written < 20 * 5_000
 
 
-STORED = StreamState("1", rows_out=7, view="old")
+STORED = StreamState("1", rows_out=7, view_definition="old")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ STORED = StreamState("1", rows_out=7, view="old")
         (None, STORED, None),
         ("new", replace(STORED, rows_out=0), None),
         ("new", STORED, "the query of the materialized view v changed"),
-        ("new", replace(STORED, view=None), "7 rows that it gave out before are not kept"),
+        ("new", replace(STORED, view_definition=None), "7 rows that it gave out before are not kept"),
     ],
 )
 def test_a_view_is_the_table_of_one_query(now: Any, stored: StreamState, words: Any) -> None:

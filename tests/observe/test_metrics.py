@@ -351,7 +351,7 @@ class TestJsonLog:
     ) -> None:
         monkeypatch.setattr(report.STYLE, "json", True)
         place = Location("SELECT\n x", 8, 9, "a.sql")
-        report.show([SqlError("TG-301", "no x", place=place, hint="try y")], "warning")
+        report.show([SqlError("TG-301", "no x", location=place, hint="try y")], "warning")
         report.show_error(report.InputProblem("no file"))
         first, second = map(json.loads, capsys.readouterr().err.splitlines())
         assert (first["code"], first["level"], first["hint"]) == ("TG-301", "warning", "try y")

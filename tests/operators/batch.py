@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from tests.operators.driving import B, D, L, Query, Row, S, same_keys
 from tests.operators.model import Window
-from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.functions import AggregateCall
 
 DATE = pa.date32()
 DEC = pa.decimal128(10, 2)
 # The columns that aggregates read, v0, v1, …
 VALUES = (L, D, DEC, S, B, DATE)
 _FLAG = VALUES.index(B)
-Choice = tuple[Call, tuple[int, ...], int | None, str]
+Choice = tuple[AggregateCall, tuple[int, ...], int | None, str]
 Results = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def _one(sql: str, result: pa.DataType, column: int, **options: Any) -> Choice:
     function = sql.split("(")[0]
-    return Call(function, sql, (VALUES[column],), result, **options), (column,), None, sql
+    return AggregateCall(function, sql, (VALUES[column],), result, **options), (column,), None, sql
 
 
 def _filtered(choice: Choice) -> Choice:
@@ -34,10 +34,10 @@ def _filtered(choice: Choice) -> Choice:
     one, columns, _, sql = choice
     kinds = one.arguments or (pa.int32(),)
     text = f"{sql} FILTER (WHERE v{_FLAG})"
-    return Call(one.function, text, kinds, one.result, one.distinct), columns, _FLAG, text
+    return AggregateCall(one.function, text, kinds, one.result, one.distinct), columns, _FLAG, text
 
 
-COUNT: Choice = (Call("count", "count(*)", (), L), (), None, "count(*)")
+COUNT: Choice = (AggregateCall("count", "count(*)", (), L), (), None, "count(*)")
 _PLAIN = [
     COUNT,
     *(_one(f"count(v{i})", L, i) for i in range(len(VALUES))),
@@ -54,7 +54,7 @@ _PLAIN = [
     _one("var_pop(v2)", D, 2),
     _one("bool_and(v4)", B, 4),
     _one("bool_or(v4)", B, 4),
-    (Call("count_if", "count_if(v4)", (B,), L), (4,), None, "count(*) FILTER (WHERE v4)"),
+    (AggregateCall("count_if", "count_if(v4)", (B,), L), (4,), None, "count(*) FILTER (WHERE v4)"),
     _one("bit_xor(v0)", L, 0),
 ]
 CHOICES = [*_PLAIN, *(_filtered(choice) for choice in _PLAIN if "FILTER" not in choice[3])]

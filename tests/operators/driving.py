@@ -14,20 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import (
-    HASH,
-    PANE,
-    WEIGHT,
-    GroupSpec,
-    Layout,
-    OutputColumn,
-    Panes,
-)
+from tidegate.columns import HASH, PANE, WEIGHT
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.keyed import KeyedAggregate
 from tidegate.operators.aggregate.sessions import SessionAggregate, UpdatingSessions
 from tidegate.operators.aggregate.window import WindowAggregate
-from tidegate.operators.kernels.keys import canonical
+from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator, Tables
 from tidegate.operators.runner import Runner
@@ -61,7 +54,7 @@ class Query:
 
     keys: tuple[pa.DataType, ...] = ()
     values: tuple[pa.DataType, ...] = ()
-    calls: tuple[Call, ...] = (Call("count", "count(*)", (), L),)
+    calls: tuple[AggregateCall, ...] = (AggregateCall("count", "count(*)", (), L),)
     arguments: tuple[tuple[int, ...], ...] = ((),)
     filters: tuple[int | None, ...] = (None,)
     panes: Panes | None = None
@@ -137,7 +130,7 @@ class Query:
             HASH: pa.array([hash_of(row.keys) for row in rows], L),
         }
         for index, kind in enumerate(self.keys):
-            columns[f"k{index}"] = canonical(pa.array([row.keys[index] for row in rows], kind))
+            columns[f"k{index}"] = canonicalize(pa.array([row.keys[index] for row in rows], kind))
         if self.retracts:
             columns[WEIGHT] = pa.array([row.weight for row in rows], L)
         for index, call in enumerate(self.calls):
@@ -213,7 +206,7 @@ class Epoch:
 
     @property
     def watermark(self) -> int | None:
-        return self.update.mark_us if self.update is not None else None
+        return self.update.watermark_us if self.update is not None else None
 
     @property
     def late_rows(self) -> int:
@@ -311,7 +304,7 @@ class Drive:
         apart = [key.name for key, _ in entries if key.name != "head"]
         runner = self._runner()
         for key_group in range(self.key_groups):
-            apart += runner.stored_names(self.store.backend(1, key_group))
+            apart += runner.inline_names(self.store.backend(1, key_group))
         return apart
 
 
@@ -324,5 +317,5 @@ def drive(query: Query, **options: Any) -> Drive:
     return Drive(query.operator, query.table, **options)
 
 
-def call(function: str, kind: pa.DataType, result: pa.DataType, **options: Any) -> Call:
-    return Call(function, f"{function}(x)", (kind,), result, **options)
+def call(function: str, kind: pa.DataType, result: pa.DataType, **options: Any) -> AggregateCall:
+    return AggregateCall(function, f"{function}(x)", (kind,), result, **options)

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from tests.operators.driving import Drive, Row
 from tests.support.compiling import accepted
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators.aggregate.groups import HASH
-from tidegate.operators.kernels.keys import canonical, hash_of
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH
+from tidegate.operators.kernels.keys import canonicalize, hash_rows
 from tidegate.operators.match.matcher import TIME
 from tidegate.operators.operator import NO_LIMITS, Operator
 from tidegate.physical.match import KIND
@@ -277,8 +276,8 @@ def _stage(rows: Sequence[Row], port: PortPlan) -> pa.Table:
     if isinstance(found, pa.RecordBatchReader):
         found = found.read_all()
     found = found.cast(pa.schema([_utc(item) for item in found.schema]))
-    keys = [canonical(found.column(name)) for name in found.column_names if name == "k0"]
-    return found.append_column(HASH, pa.array(hash_of(keys, found.num_rows)))
+    keys = [canonicalize(found.column(name)) for name in found.column_names if name == "k0"]
+    return found.append_column(HASH, pa.array(hash_rows(keys, found.num_rows)))
 
 
 def _utc(item: pa.Field) -> pa.Field:

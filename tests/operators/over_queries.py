@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from tests.operators.batch import CHOICES, VALUES, Choice
 from tests.operators.driving import B, D, Drive, L, Row, S, hash_of, same_keys
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import HASH, PANE
-from tidegate.operators.kernels.keys import canonical
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Operator
@@ -72,14 +71,14 @@ def shift(name: str, rows: int, column: int, default: bool = False, sort: int = 
 def last_values(rows: int, column: int, sort: int = 0) -> Item:
     """lag(x, n) IGNORE NULLS."""
     kind = TYPES[column]
-    call = Call("lag", "lag", (kind,), kind, constants=(rows, True))
+    call = AggregateCall("lag", "lag", (kind,), kind, constants=(rows, True))
     function = OverFunction("LAG", kind, sort, frame=Frame(True, None, -1), call=call)
     return Item(function, f"lag(v{column}, {rows} IGNORE NULLS)", (column,), by_arrival=True)
 
 
 def nth(rows: int, column: int, skips: bool, frame: Frame, sort: int = 0) -> Item:
     kind = TYPES[column]
-    call = Call("nth_value", "nth", (kind,), kind, constants=(rows, skips))
+    call = AggregateCall("nth_value", "nth", (kind,), kind, constants=(rows, skips))
     sql = f"nth_value(v{column}, {rows}{' IGNORE NULLS' if skips else ''})"
     return Item(
         OverFunction("NTH_VALUE", kind, sort, frame=frame, call=call), sql, (column,), None, True
@@ -88,7 +87,7 @@ def nth(rows: int, column: int, skips: bool, frame: Frame, sort: int = 0) -> Ite
 
 def end_value(name: str, column: int, skips: bool, frame: Frame, sort: int = 0) -> Item:
     kind = TYPES[column]
-    call = Call(name, name, (kind,), kind, constants=(skips,))
+    call = AggregateCall(name, name, (kind,), kind, constants=(skips,))
     sql = f"{name}(v{column}{' IGNORE NULLS' if skips else ''})"
     return Item(
         OverFunction(name.upper(), kind, sort, frame=frame, call=call), sql, (column,), None, True
@@ -166,7 +165,7 @@ class OverQuery:
         columns: dict[str, Any] = {
             PANE: pa.array([self.pane(row) for row in rows], L),
             HASH: pa.array([hash_of(self.keys(row)) for row in rows], L),
-            "k0": canonical(pa.array([row.keys[0] for row in rows], S)),
+            "k0": canonicalize(pa.array([row.keys[0] for row in rows], S)),
         }
         if self.by_time and self.window is not None:
             columns[ENDS] = pa.array([self.end_of(row) for row in rows], L)

@@ -13,23 +13,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate.columns import HASH, PANE, WEIGHT
 from tidegate.errors import RunError
 from tidegate.operators.aggregate.functions import (
     FUNCTIONS,
-    Call,
+    AggregateCall,
     constants_from,
     ignores_nulls,
-    make,
+    make_accumulator,
 )
 from tidegate.operators.aggregate.functions.registry import AGGREGATES
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 L, D, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 NAN, INF = float("nan"), float("inf")
 
 
-def call(function: str, kinds: Sequence[pa.DataType], result: pa.DataType, **options: Any) -> Call:
-    return Call(function, f"{function}(x)", tuple(kinds), result, **options)
+def call(
+    function: str, kinds: Sequence[pa.DataType], result: pa.DataType, **options: Any
+) -> AggregateCall:
+    return AggregateCall(function, f"{function}(x)", tuple(kinds), result, **options)
 
 
 def rows_of(
@@ -44,10 +47,10 @@ def rows_of(
 
 
 def evaluate(
-    one: Call, columns: Sequence[Sequence[Any]], keys: Sequence[int], weights: Any = None
+    one: AggregateCall, columns: Sequence[Sequence[Any]], keys: Sequence[int], weights: Any = None
 ) -> dict[int, Any]:
     """The results of one call by key."""
-    groups = Groups(GroupSpec((L,), (one,), retracts=weights is not None))
+    groups = Aggregator(GroupSpec((L,), (one,), retracts=weights is not None))
     arguments = {
         f"a0_{place}": pa.array(values, kind)
         for place, (values, kind) in enumerate(zip(columns, one.arguments, strict=True))
@@ -334,9 +337,9 @@ REJECTED = [
 
 
 @pytest.mark.parametrize("one", REJECTED, ids=lambda one: f"{one.function}-{one.arguments}")
-def test_what_is_not_supported_is_rejected_early(one: Call) -> None:
+def test_what_is_not_supported_is_rejected_early(one: AggregateCall) -> None:
     with pytest.raises(RunError, match=r"\(x\)") as caught:
-        make(one)
+        make_accumulator(one)
     assert caught.value.code == "TG-501"
 
 

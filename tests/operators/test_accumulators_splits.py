@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.test_accumulators import INF, NAN, PAIRS, B, D, L, S, call, rows_of, same
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import ROWS, Groups, GroupSpec, Tables
+from tidegate.columns import ROWS
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
+from tidegate.operators.operator import Tables
 
 DEC = pa.decimal128(10, 2)
 DAY = pa.duration("us")
@@ -35,7 +37,7 @@ WIDE = pa.decimal128(20, 2)
 HALF = {"constants": (0.5,)}
 SKIP = {"constants": (True,)}
 ONCE = {"distinct": True}
-CALLS: list[Call] = [
+CALLS: list[AggregateCall] = [
     call("count", [L], L),
     *(call("count", kinds, L, **ONCE) for kinds in ([D], [L, S], [DAY])),
     call("count_if", [B], L),
@@ -71,7 +73,7 @@ CALLS: list[Call] = [
 
 @st.composite
 def histories(
-    draw: st.DrawFn, one: Call, taken_back: bool
+    draw: st.DrawFn, one: AggregateCall, taken_back: bool
 ) -> list[tuple[int, tuple[Any, ...], int]]:
     """Rows with key, arguments and weight; what is retracted was there."""
     values = [st.sampled_from(VALUES.get(kind, [None, 1, -5])) for kind in one.arguments]
@@ -98,7 +100,7 @@ def surviving(history: list[tuple[int, tuple[Any, ...], int]]) -> list[tuple[int
     return rows
 
 
-def lifted(groups: Groups, history: list[tuple[int, tuple[Any, ...], int]]) -> Tables:
+def lifted(groups: Aggregator, history: list[tuple[int, tuple[Any, ...], int]]) -> Tables:
     kinds = groups.spec.calls[0].arguments
     columns = {
         f"a0_{place}": pa.array([row[place] for _, row, _ in history], kind)
@@ -108,7 +110,7 @@ def lifted(groups: Groups, history: list[tuple[int, tuple[Any, ...], int]]) -> T
     return groups.pre_aggregate(rows_of([key for key, _, _ in history], columns, weights))
 
 
-def results(groups: Groups, tables: Tables) -> dict[int, Any]:
+def results(groups: Aggregator, tables: Tables) -> dict[int, Any]:
     evaluated = groups.evaluate(tables)
     rows = zip(
         evaluated["k0"].to_pylist(),
@@ -119,7 +121,7 @@ def results(groups: Groups, tables: Tables) -> dict[int, Any]:
     return {key: value for key, value, count in rows if count}
 
 
-def merged(draw: st.DataObject, groups: Groups, parts: list[Tables]) -> Tables:
+def merged(draw: st.DataObject, groups: Aggregator, parts: list[Tables]) -> Tables:
     """Neighbours become one, in any order, until one is left."""
     while len(parts) > 1:
         place = draw.draw(st.integers(0, len(parts) - 2))
@@ -129,9 +131,9 @@ def merged(draw: st.DataObject, groups: Groups, parts: list[Tables]) -> Tables:
 
 @pytest.mark.parametrize("taken_back", [False, True])
 @pytest.mark.parametrize("one", CALLS, ids=lambda c: f"{c.function}-{c.arguments}-{c.distinct}")
-def test_any_split_gives_the_same(one: Call, taken_back: bool) -> None:
-    whole = Groups(GroupSpec((L,), (one,)))
-    parted = Groups(GroupSpec((L,), (one,), retracts=taken_back))
+def test_any_split_gives_the_same(one: AggregateCall, taken_back: bool) -> None:
+    whole = Aggregator(GroupSpec((L,), (one,)))
+    parted = Aggregator(GroupSpec((L,), (one,), retracts=taken_back))
 
     @settings(max_examples=12, deadline=None)
     @given(history=histories(one, taken_back), draw=st.data())
@@ -150,7 +152,7 @@ def test_any_split_gives_the_same(one: Call, taken_back: bool) -> None:
 
 
 def test_a_sum_may_leave_the_range_and_come_back() -> None:
-    groups = Groups(GroupSpec((L,), (call("sum", [L], L),)))
+    groups = Aggregator(GroupSpec((L,), (call("sum", [L], L),)))
     parts = [lifted(groups, [(0, (value,), 1)] * 3) for value in (2**62, -(2**62))]
     assert results(groups, groups.merge(parts)) == {0: 0}
 
@@ -162,7 +164,7 @@ def test_approx_count_distinct_is_close(kind: pa.DataType, deviation: float) -> 
     keys = np.repeat(np.arange(len(sizes)), sizes)
     values = pa.array(np.concatenate([np.arange(size) for size in sizes])).cast(kind)
     one = call("approx_count_distinct", [kind], L, constants=(deviation,))
-    groups = Groups(GroupSpec((L,), (one,)))
+    groups = Aggregator(GroupSpec((L,), (one,)))
     half = groups.pre_aggregate(rows_of(keys, {"a0_0": values}))
     got = results(groups, groups.merge([half, half]))
     assert got[0] == 1 and got[1] == 10
@@ -170,7 +172,7 @@ def test_approx_count_distinct_is_close(kind: pa.DataType, deviation: float) -> 
 
 
 LIST = pa.list_(L)
-DUCK: list[tuple[Call, str]] = [
+DUCK: list[tuple[AggregateCall, str]] = [
     (call("count", [L], L), "count(x)"),
     (call("count", [L], L, **ONCE), "count(DISTINCT x)"),
     (call("sum", [L], L), "sum(x)::BIGINT"),
@@ -214,7 +216,7 @@ def test_as_duckdb_has_it() -> None:
         row[0]: row[1:]
         for row in database.execute(f"SELECT k, {columns} FROM t GROUP BY k").fetchall()
     }
-    groups = Groups(GroupSpec((L,), tuple(one for one, _ in DUCK)))
+    groups = Aggregator(GroupSpec((L,), tuple(one for one, _ in DUCK)))
     arguments = {f"a{i}_0": values for i in range(FIRST_PAIR)}
     for place in range(FIRST_PAIR, len(DUCK)):
         arguments |= {f"a{place}_0": numbers, f"a{place}_1": values}

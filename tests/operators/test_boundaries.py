@@ -105,7 +105,7 @@ class IntervalJoin:
         sides = [[(r.key, r.ts, r.number) for r in rows if r.port == port] for port in (0, 1)]
         main = self.drive.epoch(sides, (mark, mark))
         assert self.drive.update is not None
-        return Outcome(main, self.drive.late, self.drive.update.mark_us)
+        return Outcome(main, self.drive.late, self.drive.update.watermark_us)
 
     def restart(self) -> None:
         self.drive.restart()
@@ -120,7 +120,7 @@ class NearJoin:
         versions = [Version(r.key, r.ts, r.number) for r in rows if r.port == 1]
         main = self.drive.epoch(facts, versions, (mark, mark))
         assert self.drive.update is not None
-        return Outcome(main, self.drive.late, self.drive.update.mark_us)
+        return Outcome(main, self.drive.late, self.drive.update.watermark_us)
 
     def restart(self) -> None:
         self.drive.restart()

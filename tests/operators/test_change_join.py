@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+from tidegate.columns import HASH, PANE, WEIGHT
 from tidegate.operators.join.regular import RegularJoin
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
@@ -33,7 +33,7 @@ ITEMS = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 6), st.integ
 def make(how: str, safe: bool = False, **more: Any) -> RegularJoin:
     lower, upper = more.pop("bounds", (0, 0))
     columns = ((S, L, L), (S, L, L))
-    return RegularJoin(Matching((S,), (safe,), lower, upper), columns, how, **more)
+    return RegularJoin(JoinCondition((S,), (safe,), lower, upper), columns, how, **more)
 
 
 class Drive:
@@ -52,7 +52,7 @@ class Drive:
         keys = [item[0] for item, _ in rows]
         times = [item[1] for item, _ in rows]
         columns = {
-            PANE: pa.array(times if self.join.step_us is not None else [0] * len(rows), L),
+            PANE: pa.array(times if self.join.close_delay_us is not None else [0] * len(rows), L),
             HASH: pa.array([hash_of((key,)) for key in keys], L),
             "k0": pa.array(keys, S),
             "c0": pa.array(keys, S),
@@ -131,7 +131,7 @@ def test_a_key_is_forgotten_on_both_sides_after_its_time_to_live() -> None:
 
 
 def test_a_row_that_can_match_no_more_can_still_be_retracted() -> None:
-    run = Drive(make("LEFT", retracts=True, bounds=(1, 3), step_us=1))
+    run = Drive(make("LEFT", retracts=True, bounds=(1, 3), close_delay_us=1))
     one: Item = ("a", 5, 1)
     assert len(run.epoch([[(one, 1)], []], 5)) == 1
     assert run.epoch([[(one, -1)], []], 5) == [("a", 5, 1, None, None, None, "-D")]
@@ -141,7 +141,7 @@ def test_a_row_that_can_match_no_more_can_still_be_retracted() -> None:
 
 @pytest.mark.parametrize("how", ["LEFT", "FULL", "SEMI", "ANTI"])
 def test_a_row_whose_match_is_past_has_still_had_one(how: str) -> None:
-    run = Drive(make(how, retracts=True, bounds=(-2, 1), step_us=1))
+    run = Drive(make(how, retracts=True, bounds=(-2, 1), close_delay_us=1))
     run.epoch([[(("b", 1, 0), 1)], [(("b", 0, 0), 1)]], 2)
     later = run.epoch([[], [(("b", 3, 0), 1)]], 5)
     assert later == ([("b", 1, 0, "b", 3, 0, "+I")] if how in ("LEFT", "FULL") else [])
@@ -198,7 +198,7 @@ def test_after_every_epoch_it_is_the_join_of_all_rows(
     bounds = None
     if timed:
         bounds = (data.draw(st.integers(-4, 4)), data.draw(st.integers(-4, 4)))
-        more = {"bounds": bounds, "step_us": 1}
+        more = {"bounds": bounds, "close_delay_us": 1}
     appends = how in ("INNER", "SEMI") and not retracts
     with_op = not appends or data.draw(st.booleans())
     run = Drive(make(how, safe, retracts=retracts, with_op=with_op, **more))
@@ -223,7 +223,7 @@ def test_what_the_watermark_forgets_changes_nothing(
     data: st.DataObject, how: str, bounds: tuple[int, int]
 ) -> None:
     """Rows that move with time: forgetting by the watermark gives the same as keeping all."""
-    run = Drive(make(how, retracts=True, bounds=bounds, step_us=1))
+    run = Drive(make(how, retracts=True, bounds=bounds, close_delay_us=1))
     rows: list[Counter[Item]] = [Counter(), Counter()]
     fresh: list[list[Item]] = [[], []]
     for at in range(0, 30, 3):

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import D, L, S, hash_of, rows_of
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, WEIGHT
 from tidegate.errors import TidegateError
-from tidegate.operators.aggregate.groups import HASH, WEIGHT
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state.memory import MemoryStore
@@ -34,7 +33,7 @@ Change = tuple[int, str | None, Any, int, int]
 
 
 def make(nearest: AsofBounds, how: str, value: pa.DataType = L, **more: Any) -> UpdatingAsofJoin:
-    matching = Matching((S,), (False,))
+    matching = JoinCondition((S,), (False,))
     return UpdatingAsofJoin(matching, nearest, value, ((S, value, L), (S, value, L)), how, **more)
 
 
@@ -155,7 +154,7 @@ def test_any_value_that_has_an_order_will_do(kind: pa.DataType, values: tuple[An
 
 
 def test_what_has_no_distance_has_no_nearest() -> None:
-    with pytest.raises(TidegateError, match="how far apart"):
+    with pytest.raises(TidegateError, match="an ASOF join with a distance"):
         make(AsofBounds(NEAREST, None, None), "LEFT", S)
     with pytest.raises(TidegateError, match="not supported"):
         make(GE, "LEFT", pa.list_(L))

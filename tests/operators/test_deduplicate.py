@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.top_n.dedup import Deduplicate

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.operators.test_accumulators import INF, NAN, D, L, call, rows_of
 from tidegate.operators.aggregate.functions import sums as exact
-from tidegate.operators.aggregate.groups import Groups, GroupSpec
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 
 FLOAT = pa.float32()
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -26,7 +26,7 @@ CORNERS = [1.0, 1e16, -1e16, 1e308, -1e308, 5e-324, 2.0**53, 0.1, -0.1, 2.0**992
 
 def changed(function: str, kind: pa.DataType, changes: list[tuple[Any, int]], cuts: int = 3) -> Any:
     """The result of one group over values and weights, lifted and merged in parts."""
-    groups = Groups(GroupSpec((L,), (call(function, [kind], D),), retracts=True))
+    groups = Aggregator(GroupSpec((L,), (call(function, [kind], D),), retracts=True))
     parts = []
     for start in range(0, len(changes), cuts):
         part = changes[start : start + cuts]

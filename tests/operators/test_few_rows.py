@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import L, S
-from tidegate.operators.kernels.keys import MOST_ROWS, FewRows, few_rows, merge_rows
+from tidegate.operators.kernels.keys import MAX_SMALL_ROWS, SmallMerge, merge_rows, plan_small_merge
 
 SCHEMA = pa.schema([("pane", L), ("hash", L), ("k0", L), ("rows", L), ("top", L)])
 KEYS = ["pane", "k0"]
@@ -16,8 +16,8 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1)
 ROW = st.tuples(st.sampled_from([0, 60]), NUMBERS, st.integers(-2, 2), NUMBERS, NUMBERS)
 
 
-def made() -> FewRows:
-    few = few_rows(SCHEMA, KEYS, MERGES)
+def made() -> SmallMerge:
+    few = plan_small_merge(SCHEMA, KEYS, MERGES)
     assert few is not None
     return few
 
@@ -40,6 +40,6 @@ def test_a_few_rows_are_merged_as_arrow_does_it(parts: list[list[tuple[int, ...]
 def test_what_numpy_would_do_otherwise_is_left_to_arrow() -> None:
     row = (0, 1, 2, 3, 4)
     assert made().merge(table([row, (0, 1, 2, None, 4)])) is None
-    assert made().merge(table([row] * (MOST_ROWS + 1))) is None
-    assert few_rows(pa.schema([("k0", S), ("rows", L)]), ["k0"], [("rows", "sum")]) is None
-    assert few_rows(SCHEMA, KEYS, [*MERGES[:2], ("top", "list")]) is None
+    assert made().merge(table([row] * (MAX_SMALL_ROWS + 1))) is None
+    assert plan_small_merge(pa.schema([("k0", S), ("rows", L)]), ["k0"], [("rows", "sum")]) is None
+    assert plan_small_merge(SCHEMA, KEYS, [*MERGES[:2], ("top", "list")]) is None

@@ -11,22 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.operators.test_accumulators import EXAMPLES, NAN, D, L, S, call, rows_of
+from tidegate.columns import HASH, PANE, ROWS, WEIGHT
 from tidegate.errors import RunError
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.functions.bags import unmatched
-from tidegate.operators.aggregate.groups import (
-    HASH,
-    PANE,
-    ROWS,
-    WEIGHT,
-    Groups,
-    GroupSpec,
-    concat,
-    filter_all,
-)
-from tidegate.operators.kernels.keys import group_ids, places_of
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
+from tidegate.operators.kernels.arrays import concat, filter_panes
+from tidegate.operators.kernels.keys import find_rows, group_ids
+from tidegate.operators.kernels.weighted_rows import unpaired
 
-COUNT = Call("count", "count(*)", (), L)
+COUNT = AggregateCall("count", "count(*)", (), L)
 LIST = call("collect_list", [L], pa.list_(L))
 
 
@@ -35,7 +28,7 @@ def keyed(kind: pa.DataType, keys: list[Any]) -> pa.Table:
     return pa.table({PANE: zeros, HASH: zeros, "k0": pa.array(keys, kind)})
 
 
-def changes(groups: Groups, rows: list[tuple[int | None, int]]) -> Any:
+def changes(groups: Aggregator, rows: list[tuple[int | None, int]]) -> Any:
     """Lifted rows of one group: values and weights."""
     column = pa.array([value for value, _ in rows], L)
     return groups.pre_aggregate(
@@ -44,7 +37,7 @@ def changes(groups: Groups, rows: list[tuple[int | None, int]]) -> Any:
 
 
 def test_keys_that_are_equal_are_one_group() -> None:
-    groups = Groups(GroupSpec((D,), (COUNT,)))
+    groups = Aggregator(GroupSpec((D,), (COUNT,)))
     table = keyed(D, [0.0, -0.0, NAN, -NAN, None, None, 1.0])
     result = groups.evaluate(groups.pre_aggregate(table))
     counts = dict(zip(map(repr, result["k0"].to_pylist()), result["r0"].to_pylist(), strict=True))
@@ -74,7 +67,7 @@ def test_nested_keys_are_groups(
 ) -> None:
     """What is shown of a key is 0.0, NaN, and a map in the order of its keys, as Spark has it."""
     calls = (COUNT, call("count", [L], L, distinct=True), call("first", [L], L))
-    groups = Groups(GroupSpec((kind,), calls, retracts))
+    groups = Aggregator(GroupSpec((kind,), calls, retracts))
     parts = []
     for place, key in enumerate(keys):
         rows = keyed(kind, [key, key])
@@ -100,14 +93,14 @@ def test_a_key_that_cannot_be_compared_is_rejected() -> None:
 
 
 def test_panes_are_groups_of_their_own() -> None:
-    groups = Groups(GroupSpec((), (COUNT, call("count", [S], L, distinct=True))))
+    groups = Aggregator(GroupSpec((), (COUNT, call("count", [S], L, distinct=True))))
     rows = pa.table({PANE: [10, 10, 20], HASH: [0, 0, 0], "a1_0": ["a", "b", "a"]})
     tables = groups.pre_aggregate(rows)
     assert groups.evaluate(tables).sort_by(PANE).to_pylist() == [
         {PANE: 10, HASH: 0, "r0": 2, "r1": 2},
         {PANE: 20, HASH: 0, "r0": 1, "r1": 1},
     ]
-    late = filter_all(tables, lambda pane: pane > 10)
+    late = filter_panes(tables, lambda pane: pane > 10)
     assert [table.num_rows for table in late] == [1, 1]
 
 
@@ -119,7 +112,7 @@ def test_a_group_without_rows_has_the_results_of_nothing(retracts: bool) -> None
         for name, kind, result, _, _, options in EXAMPLES
         if not pa.types.is_nested(kind)
     )
-    groups = Groups(GroupSpec((), calls, retracts))
+    groups = Aggregator(GroupSpec((), calls, retracts))
     zero = {PANE: 0, HASH: 0, ROWS: 0}
     main = groups.schemas[0]
     one = pa.table([pa.array([zero.get(f.name)], f.type) for f in main], schema=main)
@@ -141,7 +134,7 @@ def test_lifting_no_rows_gives_no_groups() -> None:
     calls = tuple(
         call(name, [kind], result, **options) for name, kind, result, _, _, options in EXAMPLES
     )
-    groups = Groups(GroupSpec((L,), calls))
+    groups = Aggregator(GroupSpec((L,), calls))
     columns = {f"a{i}_0": pa.array([], one.arguments[0]) for i, one in enumerate(calls)}
     tables = groups.pre_aggregate(rows_of([], columns))
     assert [table.num_rows for table in tables] == [0] * len(tables)
@@ -150,14 +143,14 @@ def test_lifting_no_rows_gives_no_groups() -> None:
 
 
 def test_a_row_taken_back_is_the_latest_equal_one() -> None:
-    groups = Groups(GroupSpec((L,), (LIST,), retracts=True))
+    groups = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
     tables = changes(groups, [(1, 1), (2, 1), (1, 1), (3, 1), (1, -1), (3, -1)])
     assert tables[1]["v0"].to_pylist() == [1, 2]
     assert groups.evaluate(tables)["r0"].to_pylist() == [[1, 2]]
 
 
 def test_what_is_taken_back_before_it_came_waits() -> None:
-    groups = Groups(GroupSpec((L,), (LIST,), retracts=True))
+    groups = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
     early, late = changes(groups, [(1, -1)]), changes(groups, [(2, 1), (1, 1), (1, 1)])
     both = groups.merge([early, late])
     assert both[1][ROWS].to_pylist() == [-1, 1, 1, 1]
@@ -166,7 +159,7 @@ def test_what_is_taken_back_before_it_came_waits() -> None:
 
 
 def test_nulls_are_values_where_they_count() -> None:
-    first = Groups(GroupSpec((L,), (call("first", [L], L),), retracts=True))
+    first = Aggregator(GroupSpec((L,), (call("first", [L], L),), retracts=True))
     tables = changes(first, [(None, 1), (5, 1)])
     assert first.evaluate(tables)["r0"].to_pylist() == [None]
     without = first.merge([tables, changes(first, [(None, -1)])])
@@ -185,19 +178,19 @@ def test_unmatched_brackets(pairs: list[tuple[int, int]]) -> None:
         elif opened[run]:
             expected[place] = expected[opened[run].pop()] = False
     ids, signs = (np.array(column) for column in zip(*pairs, strict=True))
-    assert unmatched(ids, signs).tolist() == expected
+    assert unpaired(ids, signs).tolist() == expected
 
 
 def test_places_and_ids() -> None:
     table = keyed(S, ["a", None, "b"])
-    assert places_of(table, keyed(S, ["b", "c", None]), ["k0"]).tolist() == [2, -1, 1]
+    assert find_rows(table, keyed(S, ["b", "c", None]), ["k0"]).tolist() == [2, -1, 1]
     ids, count = group_ids(keyed(S, ["a", "b", "a"]), ["k0"])
     assert count == 2 and ids[0] == ids[2] != ids[1]
 
 
 def test_weights_are_needed_only_where_rows_are_taken_back() -> None:
     rows = keyed(L, [1, 1]).append_column(WEIGHT, pa.array([1, -1], L))
-    assert Groups(GroupSpec((L,), (COUNT,), retracts=True)).pre_aggregate(rows)[0][
+    assert Aggregator(GroupSpec((L,), (COUNT,), retracts=True)).pre_aggregate(rows)[0][
         ROWS
     ].to_pylist() == [0]
-    assert Groups(GroupSpec((L,), (COUNT,))).pre_aggregate(rows)[0][ROWS].to_pylist() == [2]
+    assert Aggregator(GroupSpec((L,), (COUNT,))).pre_aggregate(rows)[0][ROWS].to_pylist() == [2]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import B, D, L
-from tidegate.operators.kernels.keys import hash_of
+from tidegate.operators.kernels.keys import hash_rows
 
 DATE, TIME = pa.date32(), pa.timestamp("us", "UTC")
 GOLDEN_LONGS = [
@@ -35,7 +35,7 @@ GOLDEN_ALL = [
 
 def hashes(*columns: pa.Array) -> list[int]:
     chunked = [pa.chunked_array([column]) for column in columns]
-    return [int(found) for found in hash_of(chunked, len(columns[0]))]
+    return [int(found) for found in hash_rows(chunked, len(columns[0]))]
 
 
 def test_hashes_never_change() -> None:
@@ -64,7 +64,7 @@ def test_a_hash_does_not_depend_on_other_rows(
 ) -> None:
     cut = data.draw(st.integers(0, len(values)))
     chunks = pa.chunked_array([pa.array(values[:cut], L), pa.array(values[cut:], L)])
-    together = hash_of([chunks], len(values)).tolist()
+    together = hash_rows([chunks], len(values)).tolist()
     assert together == [hashes(pa.array([value], L))[0] for value in values]
 
 
@@ -75,7 +75,7 @@ def test_the_order_of_columns_and_their_number_matter() -> None:
 
 def test_both_halves_are_spread_evenly() -> None:
     """The lower half chooses the key group, the upper one the part in it."""
-    found = hash_of([pa.chunked_array([pa.array(np.arange(64_000))])], 64_000)
+    found = hash_rows([pa.chunked_array([pa.array(np.arange(64_000))])], 64_000)
     for half in (found, found >> 32):
         counts = np.bincount(np.mod(half, 64))
         assert counts.min() > 800 and counts.max() < 1200
@@ -127,7 +127,7 @@ def test_the_hash_of_a_text_does_not_depend_on_other_rows(texts: list[str | None
 
 def test_many_texts_spread_evenly_and_do_not_collide() -> None:
     texts = pa.array([f"user-{number}" for number in range(200_000)])
-    found = hash_of([texts], len(texts))
+    found = hash_rows([texts], len(texts))
     assert len(np.unique(found)) == len(texts)
     for half in (found, found >> 32):
         counts = np.bincount(np.mod(half, 64))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.columns import HASH, PANE
 from tidegate.operators.hold import HoldOperator
 
 SCHEMA = pa.schema([("c0", L), ("c1", L)])

@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import D, L, Query, S, rows_of
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE, WEIGHT
+from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import (
-    canonical,
-    comparable,
+    canonicalize,
+    find_rows,
     group_ids,
-    groupable,
-    hash_of,
+    hash_rows,
+    is_comparable,
+    is_groupable,
     merge_rows,
-    places_of,
     rows_identical,
 )
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.normalize import NormalizeOperator
 from tidegate.operators.operator import Operator
 from tidegate.operators.runner import Runner
@@ -81,7 +81,7 @@ class Drive:
 
 
 def _hashed(table: pa.Table) -> pa.Table:
-    return table.append_column(HASH, pa.array(hash_of([table.column("k0")], table.num_rows)))
+    return table.append_column(HASH, pa.array(hash_rows([table.column("k0")], table.num_rows)))
 
 
 def rows(kind: pa.DataType, keys: Sequence[Any], **columns: Sequence[Any]) -> pa.Table:
@@ -104,7 +104,7 @@ def test_canonical_shows_zero_nan_and_sorted_maps() -> None:
         {"m": None, "v": [0.0, None]},
     ]
     for column in (array.slice(3), pa.chunked_array([array.slice(3, 1), array.slice(4)])):
-        shown = canonical(column)
+        shown = canonicalize(column)
         assert shown.type == kind
         assert repr(shown.to_pylist()) == repr(expected)
 
@@ -112,15 +112,15 @@ def test_canonical_shows_zero_nan_and_sorted_maps() -> None:
 @pytest.mark.parametrize("kind, one, other, apart", [*EQUAL, *MAPS], ids=IDS)
 def test_equal_values_are_one_group(kind: Any, one: Any, other: Any, apart: Any) -> None:
     table = pa.table(
-        {"k": canonical(pa.array([one, None, apart, other, None], kind)), "n": range(5)}
+        {"k": canonicalize(pa.array([one, None, apart, other, None], kind)), "n": range(5)}
     )
     ids, count = group_ids(table, ["k"])
     assert ids[0] == ids[3] and count == (2 if apart is None else 3)
     merged = merge_rows(table, ["k"], [("n", "sum")])
     assert merged.schema.field("k").type == kind and merged.column_names == ["k", "n"]
     assert sorted(merged["n"].to_pylist()) == ([3, 7] if apart is None else [2, 3, 5])
-    assert places_of(table.slice(0, 1), table, ["k"]).tolist() == [0, -1, -1, 0, -1]
-    assert len({*hash_of([pa.array([one, other], kind)], 2).tolist()}) == 1
+    assert find_rows(table.slice(0, 1), table, ["k"]).tolist() == [0, -1, -1, 0, -1]
+    assert len({*hash_rows([pa.array([one, other], kind)], 2).tolist()}) == 1
 
 
 def test_a_row_is_identical_only_with_the_signs_of_its_zeros() -> None:
@@ -160,20 +160,23 @@ def same(value: Any) -> Any:
 def test_groups_and_hashes_of_nested_values(values: list[Any]) -> None:
     kind = pa.struct([("m", pa.map_(S, pa.list_(D))), ("x", D)])
     column = pa.array(values, kind)
-    ids, count = group_ids(pa.table({"k": canonical(column)}), ["k"])
+    ids, count = group_ids(pa.table({"k": canonicalize(column)}), ["k"])
     expected = [repr(same(value)) for value in values]
     assert count == len(set(expected))
     assert len(set(zip(ids.tolist(), expected, strict=True))) == count
-    assert len(set(zip(hash_of([column], len(values)).tolist(), expected, strict=True))) == count
+    assert len(set(zip(hash_rows([column], len(values)).tolist(), expected, strict=True))) == count
 
 
 def test_what_can_be_a_key() -> None:
     odd = pa.map_(STRUCT, L)
     assert (
-        groupable(STRUCT) and groupable(MAP) and groupable(pa.list_(MAP)) and groupable(pa.null())
+        is_groupable(STRUCT)
+        and is_groupable(MAP)
+        and is_groupable(pa.list_(MAP))
+        and is_groupable(pa.null())
     )
-    assert not groupable(odd) and not groupable(pa.struct([("m", odd)]))
-    assert comparable(STRUCT) and not comparable(MAP) and not comparable(pa.list_(MAP))
+    assert not is_groupable(odd) and not is_groupable(pa.struct([("m", odd)]))
+    assert is_comparable(STRUCT) and not is_comparable(MAP) and not is_comparable(pa.list_(MAP))
 
 
 # Operators
@@ -234,7 +237,7 @@ def test_a_zero_that_changes_its_sign_is_a_change() -> None:
     """Else what is retracted later would not be what was sent."""
     before = pa.table({"k": ["a", "b"], "v": [0.0, NAN]})
     after = pa.table({"k": ["a", "b"], "v": [-0.0, -NAN]})
-    told = changes(before, after, ["k"])
+    told = diff_results(before, after, ["k"])
     assert repr(rows_of(told)) == "[('a', 0.0, '-U'), ('a', -0.0, '+U')]"
 
 
@@ -269,7 +272,7 @@ def test_of_rows_that_differ_in_the_sign_of_a_zero_the_retracted_one_goes() -> N
 
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_a_join_by_time(kind: Any, one: Any, other: Any, apart: Any) -> None:
-    matching = Matching((kind,), (False,), -5, 5)
+    matching = JoinCondition((kind,), (False,), -5, 5)
     run = Drive(IntervalJoin(matching, ((kind, S), (kind, S)), "LEFT"), ports=2)
     assert run.epoch(rows(kind, [one, apart], c1=["a", "b"]), None, mark=0) == []
     assert [(row[1], row[3]) for row in run.epoch(None, rows(kind, [other], c1=["r"]))] == [
@@ -283,7 +286,7 @@ def test_a_join_by_time(kind: Any, one: Any, other: Any, apart: Any) -> None:
 @pytest.mark.parametrize("ttl_us", [None, 1_000_000])
 def test_a_join_of_changes(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | None) -> None:
     join = RegularJoin(
-        Matching((kind,), (False,)), ((kind, S), (kind, S)), "INNER", True, None, ttl_us
+        JoinCondition((kind,), (False,)), ((kind, S), (kind, S)), "INNER", True, None, ttl_us
     )
     run = Drive(join, ports=2)
 

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from tests.operators.driving import D, L, S, hash_of, rows_of
 from tests.operators.nearest_model import Fact, Model, Version
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE, WEIGHT
 from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, AsofBounds, AsofJoin
 from tidegate.operators.kernels import keys as hashing
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
@@ -37,7 +36,7 @@ AS_OF = AsofBounds(BACKWARD, 0, None)
 
 def make(nearest: AsofBounds, how: str = "LEFT", **more: Any) -> AsofJoin:
     more = {"versions": True, **more}
-    return AsofJoin(Matching((S,), (False,)), nearest, ((S, L, L), (S, L, L)), how, **more)
+    return AsofJoin(JoinCondition((S,), (False,)), nearest, ((S, L, L), (S, L, L)), how, **more)
 
 
 @dataclass
@@ -210,7 +209,7 @@ def test_a_row_of_the_left_that_is_retracted_in_time_never_was() -> None:
 
 def test_keys_that_are_equal_in_sql_are_one_key() -> None:
     """0.0 and −0.0 are equal, and so are all NaN."""
-    join = AsofJoin(Matching((D,), (False,)), AS_OF, ((D,), (D,)), "LEFT")
+    join = AsofJoin(JoinCondition((D,), (False,)), AS_OF, ((D,), (D,)), "LEFT")
     store = MemoryStore()
     nan = float("nan")
 
@@ -225,7 +224,7 @@ def test_keys_that_are_equal_in_sql_are_one_key() -> None:
             ARRIVAL_ROW: pa.array(range(count), L),
         }
         made = pa.table(columns)
-        hashes = hashing.hash_of([join.pre_aggregate(0, made)[0].column("k0")], count)
+        hashes = hashing.hash_rows([join.pre_aggregate(0, made)[0].column("k0")], count)
         return made.set_column(1, HASH, pa.array(hashes))
 
     inputs = [
@@ -328,7 +327,7 @@ def _does_what_the_model_does(case: dict[str, Any]) -> None:
             mark = max(min(high), mark if mark is not None else -999)  # type: ignore[type-var]
         if case["restart_every"] and count % case["restart_every"] == 0:
             run.restart()
-        promised = run.update.mark_us if run.update is not None else None
+        promised = run.update.watermark_us if run.update is not None else None
         out = run.epoch(facts, coming, high)
         expected = model.epoch(facts, coming, before, mark)
         assert Counter(out) == Counter(_shown(pair) for pair in expected)

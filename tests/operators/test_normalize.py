@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.operators.driving import Drive, L, Row, S, hash_of
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
-from tidegate.operators.aggregate.groups import HASH
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP
 from tidegate.operators.normalize import NormalizeOperator
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "150"))

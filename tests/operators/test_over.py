@@ -19,7 +19,7 @@ from tests.operators.over_queries import (
     total,
 )
 from tidegate.errors import RunError
-from tidegate.operators.aggregate.functions import Call
+from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.operator import Limits
 from tidegate.operators.over.frames import Frame
@@ -144,7 +144,8 @@ def test_a_partition_is_forgotten_some_time_after_its_last_row() -> None:
 
 def test_sums_are_those_of_batch_to_the_bit_however_rows_are_cut() -> None:
     item = total(
-        (Call("sum", "sum(v1)", (TYPES[1],), TYPES[1]), (1,), None, "sum(v1)"), Frame(True, None, 0)
+        (AggregateCall("sum", "sum(v1)", (TYPES[1],), TYPES[1]), (1,), None, "sum(v1)"),
+        Frame(True, None, 0),
     )
     values = [0.1, 1e16, -1e16, 0.3, 0.7, -0.0] * 5
     rows = [Row(at, ("a",), (None, v, *NOTHING[1:]), 1, at) for at, v in enumerate(values)]
@@ -163,7 +164,7 @@ def test_sums_are_those_of_batch_to_the_bit_however_rows_are_cut() -> None:
 
 
 def test_overflow_is_an_error_with_the_name_of_the_sum() -> None:
-    big = Call("sum", "sum(v0)", (L,), L)
+    big = AggregateCall("sum", "sum(v0)", (L,), L)
     run = OverQuery((total((big, (0,), None, "sum(v0)"), Frame(True, -1, 0)),)).drive()
     with pytest.raises(RunError, match=r"sum\(v0\) overflows"):
         run.rows([row(1, 2**63 - 1, 0), row(2, 1, 1)], mark=5)
@@ -177,7 +178,7 @@ def test_too_much_state_is_an_error() -> None:
 
 
 def test_what_has_no_distance_has_no_range_of_it() -> None:
-    call = Call("count", "count(*)", (), L)
+    call = AggregateCall("count", "count(*)", (), L)
     function = OverFunction("COUNT", L, frame=Frame(False, -1, 0), call=call)
     with pytest.raises(RunError, match="RANGE with a distance is not supported over string"):
         OverSpec((S,), (Ordering(S),), ((0,),), (function,), (S,))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.operators.aggregate.groups import HASH
+from tidegate.columns import HASH
 from tidegate.operators.kernels.keys import group_ids
 from tidegate.operators.operator import KeyGroupState, Limits, Tables
 from tidegate.operators.store import sorted_runs as runs
@@ -162,7 +162,7 @@ def compare(operations: list[tuple[Any, ...]]) -> None:
             mark += given_to[0]
             assert model.due(mark) <= set(log.due_hashes(mark).tolist())
         elif name == "everything":
-            assert listed(log.everything()) == model.rows()
+            assert listed(log.load_all()) == model.rows()
         elif name == "clear":
             log.clear()
             model = Model()
@@ -181,7 +181,7 @@ def compare(operations: list[tuple[Any, ...]]) -> None:
             log = log_of(state)
             every = [*EXTREMES, 1, 2, 3, 7]
             assert listed(log.load(ints_of(every))) == model.rows()
-    assert listed(log.everything()) == model.rows()
+    assert listed(log.load_all()) == model.rows()
 
 
 FALLING = st.lists(
@@ -209,7 +209,7 @@ def test_rows_that_are_due_fall(epochs: list[tuple[Any, Any, int]]) -> None:
         mark += step
         log.drop_due(mark)
         expected = [row for row in expected if row[1] > mark]
-        assert listed(log.everything())[1] == sorted(expected, key=lambda row: row[0])
+        assert listed(log.load_all())[1] == sorted(expected, key=lambda row: row[0])
         log.save()
         stored = state.to_bytes()
     state = state_of(backend, stored)
@@ -345,7 +345,7 @@ def test_there_are_few_runs_and_a_row_is_rewritten_a_few_times() -> None:
         most = max(most, len(log.runs))
     assert most <= 20
     assert state.rows_written <= 8 * 100_000
-    assert len(hashes_of(log.everything()[0])) == 100_000
+    assert len(hashes_of(log.load_all()[0])) == 100_000
 
 
 @pytest.mark.usefixtures("_sizes")

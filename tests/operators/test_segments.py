@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.operators.aggregate.groups import PANE
+from tidegate.columns import PANE
 from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import time_buckets as segments
 from tidegate.operators.store.time_buckets import TimeBucketStore, panes_of

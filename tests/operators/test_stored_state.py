@@ -1,6 +1,6 @@
 """A stored state of each operator, as an earlier version left it: a change that breaks it is seen.
 
-If one of these must change, raise the version in the operator's `stored_as`, write the files anew
+If one of these must change, raise the version in the operator's `state_format`, write the files anew
 with `pytest --regenerate`, and say in the changelog that saved state becomes invalid.
 """
 
@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from tests.operators.driving import D, L, Query, S, rows_of
-from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, INSERT, OP
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Panes
+from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, HASH, INSERT, OP, PANE, WEIGHT
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.hold import HoldOperator
 from tidegate.operators.join.asof import ALIVE, AsofBounds, AsofJoin
 from tidegate.operators.join.asof_updating import VALUE, UpdatingAsofJoin
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.join.regular import RegularJoin
-from tidegate.operators.kernels.keys import hash_of
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.keys import hash_rows
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.match.matcher import TIME, MatchOperator, MatchSpec, TakenValue, Totalled
 from tidegate.operators.match.search import (
@@ -49,10 +49,10 @@ from tidegate.state.memory import MemoryStore
 
 STORED = Path(__file__).parent / "stored"
 CALLS = (
-    Call("count", "count(*)", (), L),
-    Call("sum", "sum(v)", (D,), D),
-    Call("min", "min(v)", (D,), D),
-    Call("collect_list", "collect_list(v)", (D,), pa.list_(D)),
+    AggregateCall("count", "count(*)", (), L),
+    AggregateCall("sum", "sum(v)", (D,), D),
+    AggregateCall("min", "min(v)", (D,), D),
+    AggregateCall("collect_list", "collect_list(v)", (D,), pa.list_(D)),
 )
 GROUPS: dict[str, Any] = {
     "keys": (S,),
@@ -70,7 +70,7 @@ FUNCTIONS = (
         "COUNT",
         L,
         frame=Frame(False, None, 0),
-        call=Call("count", "count(DISTINCT v)", (D,), L, distinct=True),
+        call=AggregateCall("count", "count(DISTINCT v)", (D,), L, distinct=True),
     ),
     OverFunction("LAG", D, shift=-1, argument=D),
 )
@@ -83,8 +83,8 @@ RISING = Program(
     9,
 )
 MEASURED = (TakenValue(0, D, frozenset([0])), Totalled(CALLS[1], (0,), frozenset([0, 1])))
-MATCHING = Matching((S,), (False,), -5, 5)
-KEYS = Matching((S,), (False,))
+MATCHING = JoinCondition((S,), (False,), -5, 5)
+KEYS = JoinCondition((S,), (False,))
 COLUMNS = ((S, D), (S, D))
 OPERATORS: dict[str, tuple[Operator, int]] = {
     "tumbling": (Query(**GROUPS, panes=Panes("TUMBLE", 10, 10)).operator(), 1),
@@ -107,7 +107,7 @@ OPERATORS: dict[str, tuple[Operator, int]] = {
     "normalize": (NormalizeOperator((S,), (S, D)), 1),
     "interval_join": (IntervalJoin(MATCHING, COLUMNS, "LEFT"), 2),
     "regular_join_with_ttl": (
-        RegularJoin(Matching((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
+        RegularJoin(JoinCondition((S,), (False,)), COLUMNS, "FULL", True, ttl_us=100),
         2,
     ),
     "temporal_join": (
@@ -139,7 +139,7 @@ def rows(*listed: tuple[str, float, int], first: int = 0) -> pa.Table:
     count = len(listed)
     columns: dict[str, Any] = {
         PANE: pa.array([at for _, _, at in listed], L),
-        HASH: pa.array(hash_of([pa.array(keys, S)], count)),
+        HASH: pa.array(hash_rows([pa.array(keys, S)], count)),
         "k0": pa.array(keys, S),
         "c0": pa.array(keys, S),
         WEIGHT: pa.array([1] * count, L),
@@ -210,12 +210,12 @@ def test_every_operator_has_a_stored_state() -> None:
         "UpdatingSessions",
         "UpdatingTopN",
         "Deduplicate",
-        "Hold",
+        "HoldOperator",
         "KeyedAggregate",
-        "Match",
+        "MatchOperator",
         "AsofJoin",
-        "Normalize",
-        "Over",
+        "NormalizeOperator",
+        "OverOperator",
         "SessionAggregate",
         "IntervalJoin",
         "WindowAggregate",

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.operators.driving import L, S, hash_of, rows_of
 from tests.operators.joined import joined
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.columns import HASH, PANE
 from tidegate.operators.join.interval import IntervalJoin
-from tidegate.operators.kernels.matching import Matching
+from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
 from tidegate.operators.runner import Runner
@@ -36,7 +36,7 @@ JoinRow = tuple[int, str | None, int]
 
 
 def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> IntervalJoin:
-    matching = Matching((S,), (safe,), lower, upper)
+    matching = JoinCondition((S,), (safe,), lower, upper)
     return IntervalJoin(matching, ((S, L, L), (S, L, L)), how, **more)
 
 
@@ -146,7 +146,7 @@ def test_late_rows_are_kept_with_the_columns_of_both_sides() -> None:
 
 def test_a_late_row_of_a_window_says_which() -> None:
     """The time of a row is the end of its window, and a column has the start."""
-    run = Drive(keeping_late(make("LEFT", 0, 0, step_us=0), starts=("c2", "c2")))
+    run = Drive(keeping_late(make("LEFT", 0, 0, close_delay_us=0), starts=("c2", "c2")))
     run.epoch([[("a", 10, 0)], [("a", 20, 10)]], [10, 10])
     run.epoch([[("a", 10, 3)], []], [10, 10])
     (row,) = run.late_rows
@@ -232,7 +232,7 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
         case["how"],
         lower,
         upper,
-        step_us=case["step"],
+        close_delay_us=case["step"],
         at_close=case["at_close"],
         safe=case["null_safe"],
     )
@@ -260,7 +260,7 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
             high[side] = max(known, default=None)
         if case["restart_every"] and count % case["restart_every"] == 0:
             run.restart()
-        before = run.update.mark_us if run.update is not None else None
+        before = run.update.watermark_us if run.update is not None else None
         out = run.epoch(sides, high)
         if before is not None:
             # Whoever reads this downstream must not take it for late.

@@ -14,10 +14,9 @@ import pytest
 
 from tests.operators.driving import B, D, Drive, L, Row, S, hash_of
 from tests.operators.test_windows_duckdb import limits_of_state
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, OP
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
 from tidegate.errors import RunError
-from tidegate.operators.aggregate.groups import HASH, PANE
-from tidegate.operators.kernels.ordering import Ordering, codes
+from tidegate.operators.kernels.ordering import Ordering, sort_codes
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator
 from tidegate.operators.top_n.updating import UpdatingTopN
@@ -141,7 +140,7 @@ def test_values_are_ordered_as_spark_does_it(kind: pa.DataType, ascending: list[
     column = pa.array([None, *reversed(ascending)], kind)
     for descending in (False, True):
         for first in (False, True):
-            found = np.argsort(codes(column, Ordering(kind, descending, first)))
+            found = np.argsort(sort_codes(column, Ordering(kind, descending, first)))
             wanted = list(range(1, len(column)))
             wanted = wanted if descending else wanted[::-1]
             assert found.tolist() == ([0, *wanted] if first else [*wanted, 0])
@@ -149,7 +148,7 @@ def test_values_are_ordered_as_spark_does_it(kind: pa.DataType, ascending: list[
 
 def test_zeros_are_peers_and_so_are_nan() -> None:
     column = pa.array([0.0, -0.0, NAN, -NAN, None, None])
-    assert codes(column, Ordering(D)).tolist() == [1, 1, 7, 7, -8, -8]
+    assert sort_codes(column, Ordering(D)).tolist() == [1, 1, 7, 7, -8, -8]
 
 
 def test_what_has_no_order_is_rejected() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tests.operators.driving import MINUTE, SECOND, Query, Row, drive
 from tidegate.operators.aggregate.groups import Panes
-from tidegate.operators.watermark import END_US, UNHEARD_US, Clock, Origin, WatermarkUpdate
+from tidegate.operators.watermark import (
+    END_US,
+    NO_ROWS_US,
+    WatermarkTracker,
+    Origin,
+    WatermarkUpdate,
+)
 
 TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
 
@@ -18,65 +24,65 @@ def test_rows_1000_1005_1002_1010_with_delay_5_give_995_1000_1000_1005() -> None
 def test_two_inputs_at_1000_and_800_are_at_800() -> None:
     """As two sources of one input, and as two inputs."""
     for ports in (((Origin(0), Origin(1)),), ((Origin(0),), (Origin(1),))):
-        clock = Clock(ports)
-        clock.step([WatermarkUpdate(0, 0, 1000)], None)
-        assert clock.watermark_us is None, "the other has sent no row yet"
-        clock.step([WatermarkUpdate(1, 0, 800)], None)
-        assert clock.watermark_us == 800
-        clock.step([WatermarkUpdate(1, 0, 900)], None)
-        assert clock.watermark_us == 900
+        tracker = WatermarkTracker(ports)
+        tracker.step([WatermarkUpdate(0, 0, 1000)], None)
+        assert tracker.watermark_us is None, "the other has sent no row yet"
+        tracker.step([WatermarkUpdate(1, 0, 800)], None)
+        assert tracker.watermark_us == 800
+        tracker.step([WatermarkUpdate(1, 0, 900)], None)
+        assert tracker.watermark_us == 900
 
 
 def test_the_slowest_partition_of_a_source_counts() -> None:
-    clock = Clock(((Origin(0),),))
-    clock.step([WatermarkUpdate(0, 0, 1000), WatermarkUpdate(0, 1, 800)], None)
-    assert clock.watermark_us == 800
-    clock.step([WatermarkUpdate(0, 1, 1200)], None)
-    assert clock.watermark_us == 1000
+    tracker = WatermarkTracker(((Origin(0),),))
+    tracker.step([WatermarkUpdate(0, 0, 1000), WatermarkUpdate(0, 1, 800)], None)
+    assert tracker.watermark_us == 800
+    tracker.step([WatermarkUpdate(0, 1, 1200)], None)
+    assert tracker.watermark_us == 1000
 
 
 def test_a_source_silent_for_30_s_with_idle_timeout_10_s_is_left_out_until_it_speaks() -> None:
-    clock = Clock(((Origin(0, 10 * SECOND), Origin(1, 10 * SECOND)),))
-    clock.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
-    assert clock.watermark_us == 50
-    clock.step([WatermarkUpdate(0, 0, 200)], 10 * SECOND)
-    assert clock.watermark_us == 50, "ten seconds are not over ten seconds"
-    clock.step([WatermarkUpdate(0, 0, 300)], 30 * SECOND)
-    assert (clock.watermark_us, clock.idle) == (300, False)
-    clock.step([WatermarkUpdate(0, 0, 400), WatermarkUpdate(1, 0, 310)], 31 * SECOND)
-    assert clock.watermark_us == 310
+    tracker = WatermarkTracker(((Origin(0, 10 * SECOND), Origin(1, 10 * SECOND)),))
+    tracker.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
+    assert tracker.watermark_us == 50
+    tracker.step([WatermarkUpdate(0, 0, 200)], 10 * SECOND)
+    assert tracker.watermark_us == 50, "ten seconds are not over ten seconds"
+    tracker.step([WatermarkUpdate(0, 0, 300)], 30 * SECOND)
+    assert (tracker.watermark_us, tracker.idle) == (300, False)
+    tracker.step([WatermarkUpdate(0, 0, 400), WatermarkUpdate(1, 0, 310)], 31 * SECOND)
+    assert tracker.watermark_us == 310
 
 
 def test_a_watermark_never_goes_back() -> None:
-    clock = Clock(((Origin(0, SECOND), Origin(1, SECOND)),))
-    clock.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
-    clock.step([WatermarkUpdate(0, 0, 100)], 5 * SECOND)
-    assert clock.watermark_us == 100
-    clock.step([WatermarkUpdate(1, 0, 60), WatermarkUpdate(0, 0, 90)], 6 * SECOND)
-    assert clock.watermark_us == 100
+    tracker = WatermarkTracker(((Origin(0, SECOND), Origin(1, SECOND)),))
+    tracker.step([WatermarkUpdate(0, 0, 100), WatermarkUpdate(1, 0, 50)], 0)
+    tracker.step([WatermarkUpdate(0, 0, 100)], 5 * SECOND)
+    assert tracker.watermark_us == 100
+    tracker.step([WatermarkUpdate(1, 0, 60), WatermarkUpdate(0, 0, 90)], 6 * SECOND)
+    assert tracker.watermark_us == 100
 
 
 def test_when_all_are_idle_time_stands_still() -> None:
-    clock = Clock(((Origin(0, SECOND),),))
-    clock.step([WatermarkUpdate(0, 0, 100)], 0)
-    clock.step([], 5 * SECOND)
-    assert (clock.watermark_us, clock.idle) == (100, True)
-    clock.step([WatermarkUpdate(0, 0, 120)], 6 * SECOND)
-    assert (clock.watermark_us, clock.idle) == (120, False)
+    tracker = WatermarkTracker(((Origin(0, SECOND),),))
+    tracker.step([WatermarkUpdate(0, 0, 100)], 0)
+    tracker.step([], 5 * SECOND)
+    assert (tracker.watermark_us, tracker.idle) == (100, True)
+    tracker.step([WatermarkUpdate(0, 0, 120)], 6 * SECOND)
+    assert (tracker.watermark_us, tracker.idle) == (120, False)
 
 
 def test_a_source_that_never_speaks_is_idle_after_its_timeout() -> None:
-    clock = Clock(((Origin(0), Origin(1, 10 * SECOND)),))
-    clock.step([WatermarkUpdate(0, 0, 100)], 0)
-    assert clock.watermark_us is None
-    clock.step([], 11 * SECOND)
-    assert clock.watermark_us == 100
+    tracker = WatermarkTracker(((Origin(0), Origin(1, 10 * SECOND)),))
+    tracker.step([WatermarkUpdate(0, 0, 100)], 0)
+    assert tracker.watermark_us is None
+    tracker.step([], 11 * SECOND)
+    assert tracker.watermark_us == 100
 
 
 def test_a_clock_is_the_same_after_a_restart() -> None:
     ports = ((Origin(0, 10 * SECOND), Origin(1)),)
-    clock = Clock(ports)
-    clock.step(
+    tracker = WatermarkTracker(ports)
+    tracker.step(
         [
             WatermarkUpdate(0, 0, 100),
             WatermarkUpdate(0, 1, 70, idle=True),
@@ -84,7 +90,7 @@ def test_a_clock_is_the_same_after_a_restart() -> None:
         ],
         5,
     )
-    assert Clock.from_bytes(ports, clock.to_bytes()) == clock
+    assert WatermarkTracker.from_bytes(ports, tracker.to_bytes()) == tracker
 
 
 def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
@@ -118,57 +124,59 @@ def test_the_end_of_the_input_closes_everything() -> None:
 
 
 def test_a_partition_that_is_known_and_silent_holds_the_watermark_until_it_is_idle() -> None:
-    clock = Clock(((Origin(0, 10 * SECOND),),))
-    known = [WatermarkUpdate(0, number, UNHEARD_US) for number in (0, 1)]
-    clock.step([*known, WatermarkUpdate(0, 0, 100)], 0)
-    assert clock.watermark_us is None
-    assert clock.idle_at_us() == 10 * SECOND + 1
-    clock = Clock.from_bytes(clock.ports, clock.to_bytes())
-    clock.step([*known, WatermarkUpdate(0, 0, 200)], 9 * SECOND)
-    assert clock.watermark_us is None, "being told of it again is no sign of life"
-    clock.step([*known, WatermarkUpdate(0, 0, 300)], 11 * SECOND)
-    assert clock.watermark_us == 300
-    clock.step([*known, WatermarkUpdate(0, 2, UNHEARD_US), WatermarkUpdate(0, 0, 400)], 12 * SECOND)
-    assert clock.watermark_us == 300, "one that is new holds it where it is"
-    clock.step([WatermarkUpdate(0, 1, 350), WatermarkUpdate(0, 2, 340)], 13 * SECOND)
-    assert clock.watermark_us == 340
+    tracker = WatermarkTracker(((Origin(0, 10 * SECOND),),))
+    known = [WatermarkUpdate(0, number, NO_ROWS_US) for number in (0, 1)]
+    tracker.step([*known, WatermarkUpdate(0, 0, 100)], 0)
+    assert tracker.watermark_us is None
+    assert tracker.next_idle_us() == 10 * SECOND + 1
+    tracker = WatermarkTracker.from_bytes(tracker.ports, tracker.to_bytes())
+    tracker.step([*known, WatermarkUpdate(0, 0, 200)], 9 * SECOND)
+    assert tracker.watermark_us is None, "being told of it again is no sign of life"
+    tracker.step([*known, WatermarkUpdate(0, 0, 300)], 11 * SECOND)
+    assert tracker.watermark_us == 300
+    tracker.step(
+        [*known, WatermarkUpdate(0, 2, NO_ROWS_US), WatermarkUpdate(0, 0, 400)], 12 * SECOND
+    )
+    assert tracker.watermark_us == 300, "one that is new holds it where it is"
+    tracker.step([WatermarkUpdate(0, 1, 350), WatermarkUpdate(0, 2, 340)], 13 * SECOND)
+    assert tracker.watermark_us == 340
 
 
 def test_a_source_ends_with_all_its_partitions() -> None:
-    clock = Clock(((Origin(0), Origin(1)),))
-    clock.step(
-        [WatermarkUpdate(0, 0, 10), WatermarkUpdate(0, 1, UNHEARD_US), WatermarkUpdate(1, 0, 20)],
+    tracker = WatermarkTracker(((Origin(0), Origin(1)),))
+    tracker.step(
+        [WatermarkUpdate(0, 0, 10), WatermarkUpdate(0, 1, NO_ROWS_US), WatermarkUpdate(1, 0, 20)],
         None,
     )
-    clock.step([WatermarkUpdate(0, 0, END_US)], None)
-    assert clock.watermark_us == 20
-    clock.step([WatermarkUpdate(1, 0, END_US)], None)
-    assert clock.watermark_us == END_US
+    tracker.step([WatermarkUpdate(0, 0, END_US)], None)
+    assert tracker.watermark_us == 20
+    tracker.step([WatermarkUpdate(1, 0, END_US)], None)
+    assert tracker.watermark_us == END_US
 
 
 def test_what_falls_silent_together_counts_as_if_each_had_been_looked_at_in_time() -> None:
     """One epoch after a long pause gives the watermark that many epochs would have given."""
 
-    def clock() -> Clock:
-        found = Clock(((Origin(0, SECOND),),))
+    def tracker() -> WatermarkTracker:
+        found = WatermarkTracker(((Origin(0, SECOND),),))
         found.step([WatermarkUpdate(0, 0, 40)], 0)
         found.step([WatermarkUpdate(0, 1, 30)], SECOND // 2)
         found.step([WatermarkUpdate(0, 2, 60)], SECOND)
         return found
 
-    often, once = clock(), clock()
+    often, once = tracker(), tracker()
     for tenths in range(11, 31):
         often.step([], tenths * SECOND // 10)
     once.step([], 3 * SECOND)
     assert (often.watermark_us, once.watermark_us) == (60, 60)
     assert often.idle and once.idle
-    waiting = clock()
+    waiting = tracker()
     waiting.step([WatermarkUpdate(0, 0, 45)], 3 * SECOND)
     assert waiting.watermark_us == 45, "rows that waited for the epoch are not late"
 
 
 def test_an_operator_that_is_idle_says_first_how_far_it_came() -> None:
-    clock = Clock(((Origin(0),), (Origin(1),)))
-    clock.step([WatermarkUpdate(0, 0, 10), WatermarkUpdate(1, 0, 10)], 0)
-    clock.step([WatermarkUpdate(0, 0, 50, True), WatermarkUpdate(1, 0, 40, True)], SECOND)
-    assert (clock.watermark_us, clock.idle) == (40, True)
+    tracker = WatermarkTracker(((Origin(0),), (Origin(1),)))
+    tracker.step([WatermarkUpdate(0, 0, 10), WatermarkUpdate(1, 0, 10)], 0)
+    tracker.step([WatermarkUpdate(0, 0, 50, True), WatermarkUpdate(1, 0, 40, True)], SECOND)
+    assert (tracker.watermark_us, tracker.idle) == (40, True)

@@ -67,7 +67,7 @@ def limits_of_state(small: bool) -> Iterator[None]:
         patch.object(segments, "_MOST_SEGMENTS", 3),
         patch.object(segments, "_FANOUT", 2),
         patch.object(contract, "INLINE_BYTES", 600),
-        patch.object(contract, "HEAD_BYTES", 1_500),
+        patch.object(contract, "HEADER_BYTES", 1_500),
     ):
         yield
 

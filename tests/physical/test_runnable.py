@@ -36,8 +36,8 @@ def ends(stream: Stream) -> None:
 
 
 def pointed_at(error: RunError) -> str:
-    assert error.place is not None
-    return error.place.text[error.place.start : error.place.end]
+    assert error.location is not None
+    return error.location.text[error.location.start : error.location.end]
 
 
 def test_sessions_do_not_emit_every_interval() -> None:
@@ -159,7 +159,7 @@ def test_what_joins_and_ranks_cannot_do_is_rejected(rejected: str, reason: str, 
         check_runnable(stream_of(rejected, TTL))
     assert caught.value.code == "TG-501"
     assert reason in caught.value.message
-    assert caught.value.place is not None and caught.value.hint
+    assert caught.value.location is not None and caught.value.hint
     check_runnable(stream_of(runs, TTL))
 
 

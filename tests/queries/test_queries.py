@@ -20,7 +20,7 @@ from tidegate.connectors import view
 from tidegate.connectors.base import SinkContext
 from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import SINKS
-from tidegate.connectors.view import MANY, Shape
+from tidegate.connectors.view import COMPACT_AFTER, ViewSchema
 from tidegate.errors import RunError
 from tidegate.queries.engine import QueryResult, answer, ask, last_rows, not_kept, tables_of
 from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
@@ -29,7 +29,7 @@ from tidegate.runtime.reconciliation import view_sink
 from tidegate.types import ChangelogKind
 
 TABLE = pa.table({"a": [1, 2, 3], "name": ["x", "y", None]})
-SHAPE = Shape(ChangelogKind.APPEND, (), (("a", "BIGINT"), ("id", "STRING")))
+SHAPE = ViewSchema(ChangelogKind.APPEND, (), (("a", "BIGINT"), ("id", "STRING")))
 
 
 class Viewed(House):
@@ -66,7 +66,7 @@ class Viewed(House):
                 stream,
                 lambda *_: None,
                 member.columns(sink),
-                kept=self.kept,
+                restorable=self.kept,
             )
         )
         object.__setattr__(made.context, "open_sink", opened)
@@ -90,17 +90,17 @@ def house(tmp_path: Path) -> Viewed:
 def test_all_rows_that_were_given_out_are_there(house: Viewed, connector: str) -> None:
     item = house.of("t0", connector)
     assert house.values(item) == {"t0": []}
-    house.insert(*range(2 * MANY))
+    house.insert(*range(2 * COMPACT_AFTER))
     house.run()
-    wanted = sorted(v for n in range(2 * MANY) for v in (n, -n))
+    wanted = sorted(v for n in range(2 * COMPACT_AFTER) for v in (n, -n))
     assert house.values(item) == {"t0": wanted}
-    assert snapshot(house.directory, [item]).epochs == {"main": 2 * MANY - 1}
+    assert snapshot(house.directory, [item]).epochs == {"main": 2 * COMPACT_AFTER - 1}
 
 
 def test_streams_agree_with_each_other_while_they_run(house: Viewed) -> None:
     """Both read the same source in the same epochs, so whatever is seen must be equal."""
     seen: list[dict[str, list[int]]] = []
-    house.insert(*range(3 * MANY))
+    house.insert(*range(3 * COMPACT_AFTER))
     over = threading.Event()
 
     def look() -> None:
@@ -124,7 +124,7 @@ def test_an_epoch_that_is_not_shown_yet_is_not_read_in_part(
     house.insert(1)
     house.run(until_end=False).stop()
     house.insert(2)
-    monkeypatch.setattr(view.ViewSink, "commit", lambda *_: None)
+    monkeypatch.setattr(view.ViewSink, "publish", lambda *_: None)
     pipeline = house.run(until_end=False)
     pipeline.wait(20)
     pipeline.stop()
@@ -142,13 +142,13 @@ def test_rows_of_epochs_that_never_were_are_gone_at_once(house: Viewed) -> None:
     pipeline.wait(20)
     pipeline.stop()
     manifests = Manifests(house.store)
-    early = manifests.newest().manifest
+    early = manifests.load_newest().manifest
     assert early is not None
     house.insert(2)
     pipeline = house.run(until_end=False)
     pipeline.wait(20)
     pipeline.stop()
-    newest = manifests.newest().manifest
+    newest = manifests.load_newest().manifest
     assert newest is not None and newest.epoch > early.epoch
     restore(manifests, early, keep=False)
     found = house.values(house.of("t0"), house.of("t1", "memory"))
@@ -262,7 +262,7 @@ def test_what_is_not_kept_is_rejected_with_the_fix(
         )
     error = caught.value
     assert error.code == "TG-802" and words in error.message and str(error.hint).startswith(hint)
-    assert error.place is not None and (error.place.line, error.place.column) == (2, 6)
+    assert error.location is not None and (error.location.line, error.location.column) == (2, 6)
     fixed = compile_text(SCRIPT + hint)
     assert not fixed.errors
 
@@ -272,7 +272,7 @@ def pointed_at(sql: str) -> tuple[str, str, str | None]:
         answer(sql, {"v": TABLE})
     error = caught.value
     assert error.code == "TG-801"
-    at = error.place
+    at = error.location
     return error.message, at.text[at.start : at.end] if at else "", error.hint
 
 

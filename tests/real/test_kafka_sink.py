@@ -17,7 +17,7 @@ from tests.support.sinks import committed
 from tidegate.catalog.objects import Sink
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.kafka.sink import KafkaSink
-from tidegate.errors import RunError, SystemAway
+from tidegate.errors import RunError, SystemUnavailable
 from tidegate.types import ChangelogKind
 
 SCRIPT = (
@@ -122,13 +122,13 @@ def test_whoever_should_be_dead_cannot_write_and_the_other_goes_on(
     alive = sink(broker, topic, tmp_path)
     alive.recover(committed(0))
     committables = stage(zombie, EpochId(0, 1), ["from the dead"])
-    with pytest.raises(SystemAway, match="ended by the broker"):
+    with pytest.raises(SystemUnavailable, match="ended by the broker"):
         zombie.publish(EpochId(0, 1), committables)
     for _ in range(2):
         with pytest.raises(RunError, match="another process writes"):
             zombie.publish(EpochId(0, 1), committables)
     committables = stage(alive, EpochId(0, 1), ["1a"])
-    with pytest.raises(SystemAway):
+    with pytest.raises(SystemUnavailable):
         alive.publish(EpochId(0, 1), committables)
     alive.publish(EpochId(0, 1), committables)
     assert values(broker, topic) == ["0a", "0b", "1a"]
@@ -146,7 +146,7 @@ def test_a_transaction_that_the_broker_ended_is_written_again(
         60
     )
     committables = stage(to, EpochId(0, 0), ["a"])
-    with pytest.raises(SystemAway):
+    with pytest.raises(SystemUnavailable):
         to.publish(EpochId(0, 0), committables)
     assert to.store.exists(committables[0]), "what is not known to be there is kept"
     to.publish(EpochId(0, 0), committables)
@@ -162,7 +162,7 @@ def test_a_marker_that_does_not_fit_is_rejected(broker: Broker, topic: str, tmp_
     assert "RESTORE FROM CHECKPOINT 1 WITH (sinks = 'keep')" in (error.value.hint or "")
     with pytest.raises(RunError, match="of another generation"):
         sink(broker, topic, tmp_path).recover(NOTHING)
-    kept = CommittedState(EpochId(1, 3), kept_before=1)
+    kept = CommittedState(EpochId(1, 3), keep_before_generation=1)
     sink(broker, topic, tmp_path).recover(kept)
     assert len(values(broker, topic)) == 6, committables
 
@@ -192,7 +192,7 @@ def _forget(broker: Broker, to: KafkaSink) -> None:
 def test_what_is_not_there_or_too_large_is_told(broker: Broker, topic: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"writes to the topic {topic}x, which is not on"):
         sink(broker, f"{topic}x", tmp_path).recover(NOTHING)
-    with pytest.raises(SystemAway, match="the sink out cannot reach the brokers"):
+    with pytest.raises(SystemUnavailable, match="the sink out cannot reach the brokers"):
         sink(broker, topic, tmp_path, brokers="127.0.0.1:1").recover(NOTHING)
     small = broker.create(f"{topic}-small", 1, max_message_bytes="1000")
     to = sink(broker, small, tmp_path / "small")

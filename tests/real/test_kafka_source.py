@@ -21,7 +21,7 @@ from tidegate.connectors.kafka import reader as kafka_tasks
 from tidegate.connectors.kafka import source as kafka_source
 from tidegate.connectors.kafka.reader import KafkaReader
 from tidegate.connectors.kafka.source import KafkaSource, connection_of
-from tidegate.errors import RunError, SystemAway
+from tidegate.errors import RunError, SystemUnavailable
 from tidegate.operators.vectorized import VectorFailed
 
 
@@ -197,7 +197,7 @@ def test_what_is_not_there_is_rejected_when_it_is_opened(broker: Broker, topic: 
     with pytest.raises(RunError, match="kafka") as rejected:
         opened(broker, topic, ", kafka.no.such.setting = 'x'")
     assert rejected.value.code == "TG-207"
-    with pytest.raises(SystemAway, match="cannot reach the brokers 127"):
+    with pytest.raises(SystemUnavailable, match="cannot reach the brokers 127"):
         opened(broker, topic, ", brokers = '127.0.0.1:1'")
 
 
@@ -251,7 +251,7 @@ def test_records_that_are_gone_are_an_error_or_counted(broker: Broker, topic: st
     after = going_on.plan_range(input_range.offset, 1)
     assert after is not None and after.lost == 3
     assert read(going_on, after) == ["0007", "0008", "0009"]
-    with pytest.raises(SystemAway, match="are gone"):
+    with pytest.raises(SystemUnavailable, match="are gone"):
         read(going_on, input_range)
 
 
@@ -299,7 +299,7 @@ def test_a_task_gives_up_on_a_broker_that_is_silent(
     monkeypatch.setattr(kafka_tasks, "_SILENT_SECONDS", 0.2)
     ((part,),) = input_range.splits[0]
     beyond: list[Any] = [*part[:4], part[4] + 5, part[5]]
-    with pytest.raises(SystemAway, match="silent"):
+    with pytest.raises(SystemUnavailable, match="silent"):
         list(KafkaReader(source.connection, ()).read([beyond]))
 
 

@@ -19,7 +19,7 @@ from tidegate.connectors.postgres.lookup import (
     PostgresLookupReaderFactory,
     WorkerLookup,
 )
-from tidegate.errors import SystemAway, TidegateError
+from tidegate.errors import SystemUnavailable, TidegateError
 
 COLUMNS = "id BIGINT, part STRING, price DECIMAL(10,2), code STRING, at TIMESTAMP"
 KINDS = [
@@ -117,7 +117,7 @@ def test_a_database_that_is_away_is_told_so_and_asked_again(postgres: Postgres, 
     reader = reader_of(postgres, "id", cache_rows=0)
     assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]
     postgres.kill()
-    with pytest.raises(SystemAway, match="the lookup table stock"):
+    with pytest.raises(SystemUnavailable, match="the lookup table stock"):
         ask(reader, 0, pa.array([3]))
     postgres.start()
     assert ask(reader, 0, pa.array([3])) == [[(3, "0.75")]]

@@ -19,7 +19,7 @@ from tidegate.catalog.objects import Sink
 from tidegate.checkpoint.manifest import EpochRange
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.postgres.sink import PostgresSink
-from tidegate.errors import SystemAway, TidegateError
+from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.types import ChangelogKind
 
 ROWS = StreamRows((("id", "BIGINT"), ("name", "STRING")))
@@ -139,10 +139,10 @@ def test_staged_rows_survive_a_crash_of_the_server(postgres: Postgres, table: st
     sink = opened(postgres, table)
     committables = staged(sink, E0, [row(1, "a")])
     postgres.kill()
-    with pytest.raises(SystemAway) as caught:
+    with pytest.raises(SystemUnavailable) as caught:
         sink.publish(E0, committables)
     assert caught.value.retryable and "the sink out" in caught.value.message
-    with pytest.raises(SystemAway):
+    with pytest.raises(SystemUnavailable):
         staged(sink, E1, [row(2)])
     postgres.start()
     sink.publish(E0, committables)

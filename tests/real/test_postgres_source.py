@@ -16,7 +16,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.connectors.base import InputRange, Read, SourceContext
 from tidegate.connectors.postgres import source as postgres_source
 from tidegate.connectors.postgres.source import PostgresSource
-from tidegate.errors import SystemAway, TidegateError
+from tidegate.errors import SystemUnavailable, TidegateError
 
 _numbers = itertools.count()
 
@@ -72,7 +72,7 @@ def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
     assert input_range is not None
     source.on_commit(input_range.offset)
     assert source.plan_range(input_range.offset, 3) is None
-    with pytest.raises(SystemAway, match="the snapshot of this epoch is gone"):
+    with pytest.raises(SystemUnavailable, match="the snapshot of this epoch is gone"):
         rows_of(source, input_range)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.pipelines import House, Killed, Looped, check
 from tidegate.connectors.files.sink import FilesSink
 from tidegate.connectors.memory import connector as memory
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
 from tidegate.spark.errors import JobFailed
@@ -171,12 +171,12 @@ def test_a_clock_that_goes_back_does_not_take_the_pipeline_with_it(
 ) -> None:
     house.insert(1)
     house.run(until_end=False).stop()
-    first = house.pipeline().manifests.newest().manifest
+    first = house.pipeline().manifests.load_newest().manifest
     assert first is not None
     monkeypatch.setattr(module, "_now_us", lambda: 1_000)
     house.insert(2)
     assert house.run().failure is None
-    second = house.pipeline().manifests.newest().manifest
+    second = house.pipeline().manifests.load_newest().manifest
     assert second is not None and second.now_us == first.now_us
     check(house, 1, 2)
 
@@ -191,7 +191,7 @@ def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
 
     def away() -> None:
         if next(times, None) is not None:
-            raise SystemAway("the broker is away")
+            raise SystemUnavailable("the broker is away")
 
     def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
         told.extend(item.error for item in pipeline.status())
@@ -203,7 +203,7 @@ def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
         if where == "job":
             try:
                 away()
-            except SystemAway as error:
+            except SystemUnavailable as error:
                 raise JobFailed(RuntimeError(f"in a task: {error.render()}")) from None
 
     real = memory.MemorySource.plan_range

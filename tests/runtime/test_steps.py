@@ -113,7 +113,7 @@ def test_power_lost_again_and_again_each_row_is_there_once(house: House, seed: i
 def test_only_what_kept_manifests_name_is_kept(house: House) -> None:
     house.insert(*range(1, 11))
     assert house.run(max_retained=2).failure is None
-    kept = house.pipeline().manifests.kept()
+    kept = house.pipeline().manifests.load_all()
     assert len(kept) == 2
     named = {f for m in kept for o in m.operators.values() for f in o.files}
     assert house.state_files() == named and len(named) == 4

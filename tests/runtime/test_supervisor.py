@@ -127,7 +127,7 @@ def test_a_dropped_stream_is_forgotten_by_pipelines_that_run_and_by_those_that_d
         Manifests(store).create(Manifest(0, 4, 16, 0, streams=streams))
     supervisor.forget(compile_with_sources("").catalog, Settings(), "S")
     assert running["main"].forgotten == ["S"]
-    found = Manifests(supervisor.directory.pipeline("own")).newest().manifest
+    found = Manifests(supervisor.directory.pipeline("own")).load_newest().manifest
     assert found is not None and (found.epoch, found.streams.keys()) == (5, {"t"})
-    untouched = Manifests(supervisor.directory.pipeline("main")).newest().manifest
+    untouched = Manifests(supervisor.directory.pipeline("main")).load_newest().manifest
     assert untouched is not None and untouched.epoch == 4

@@ -149,8 +149,8 @@ def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> N
 def test_a_stream_that_starts_over_keeps_what_was_given_out(tmp_path: Path) -> None:
     """Epochs go on in its pipeline; in another one they begin again, and cannot stay."""
     run(memory_sink(tmp_path), 0, 1, 2)
-    over = CommittedState(None, line=(EpochRange(0, -1, 2),))
+    over = CommittedState(None, lineage=(EpochRange(0, -1, 2),))
     memory_sink(tmp_path).recover(over)
     assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}
-    memory_sink(tmp_path).recover(CommittedState(None, line=(EpochRange(0, -1, 1),)))
+    memory_sink(tmp_path).recover(CommittedState(None, lineage=(EpochRange(0, -1, 1),)))
     assert epochs(subscribed(tmp_path)) == {}

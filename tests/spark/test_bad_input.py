@@ -105,10 +105,10 @@ def test_an_expression_that_fails_says_where_it_is_on_which_row_and_what_to_writ
     assert hint in (error.hint or "")
     assert "spark.sql" not in error.render()
     if marked is None:
-        assert error.place is None, "Spark does not tell where it was"
+        assert error.location is None, "Spark does not tell where it was"
         return
-    assert error.place is not None
-    assert error.place.text[error.place.start : error.place.end] == marked
+    assert error.location is not None
+    assert error.location.text[error.location.start : error.location.end] == marked
     row = json.loads(error.message.partition("in the row ")[2])
     assert 7 in row.values() or "%Y" in row.values()
 
@@ -215,7 +215,7 @@ def test_inserted_values_fit_their_columns_one_by_one(spark: Any, data: Path) ->
         assert result.text == "1 row inserted into s"
         with pytest.raises(TidegateError) as caught:
             session.execute("INSERT INTO s VALUES (4, '2026-01-01'),\n  (5, 'soon');")
-        place = caught.value.place
+        place = caught.value.location
         assert caught.value.code == "TG-309" and place is not None
         assert (place.line, place.text[place.start : place.end]) == (2, "'soon'")
         assert "does not fit the column ts" in caught.value.message

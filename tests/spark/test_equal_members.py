@@ -77,7 +77,7 @@ def run(spark: Any, data: Path, script: str, **config: Any) -> Counter[tuple[Any
 def operators(data: Path) -> list[OperatorState]:
     """The operators in the last manifest."""
     store = open_store(str(data / "_pipelines" / "main"))
-    manifest = Manifests(store, 3).settled().manifest
+    manifest = Manifests(store, 3).recover().manifest
     assert manifest is not None
     return list(manifest.operators.values())
 

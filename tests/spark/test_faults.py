@@ -263,17 +263,17 @@ def test_a_random_number_is_the_same_in_all_sinks_also_when_a_commit_failed(
         f"CREATE SINK one FROM dice WITH (connector = 'files', path = '{tmp_path}/one');"
         f"CREATE SINK two FROM dice WITH (connector = 'files', path = '{tmp_path}/two');"
     )
-    commit = FilesSink.commit
+    publish = FilesSink.publish
 
     def dies(self: FilesSink, *args: Any) -> None:
         if self.context.sink.name == "two" and args[0].epoch == 1:
             raise KeyboardInterrupt
-        commit(self, *args)
+        publish(self, *args)
 
     with open_with(data, spark, script) as session:
         session.insert("s", FIRST)
         session.insert("s", SECOND)
-        monkeypatch.setattr(FilesSink, "commit", dies)
+        monkeypatch.setattr(FilesSink, "publish", dies)
         session.start(until_end=True)
         with pytest.raises(TidegateError):
             session.wait()

@@ -160,7 +160,7 @@ def test_the_reader_is_to_blame_for_its_own_failure(spark: Any, data: Path) -> N
             play(session, given(STEPS[2]))
         # The epoch is looked at again, with the late rows in it.
         assert 'in the row {"k":"a","v":6.0}' in caught.value.message
-        assert caught.value.place is not None and "1 / (v - v)" in caught.value.render()
+        assert caught.value.location is not None and "1 / (v - v)" in caught.value.render()
 
 
 def test_many_late_rows_of_a_join_in_several_tasks(

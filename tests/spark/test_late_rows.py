@@ -167,19 +167,19 @@ def test_an_epoch_that_dies_before_its_late_rows_are_written_is_not_written_twic
         "CREATE STREAM w AS SELECT k, window_end, sum(v) AS total FROM s "
         "GROUP BY k, TUMBLE(ts, INTERVAL '10' SECOND) EMIT ON WINDOW CLOSE LATE DATA TO late;"
     )
-    commit = MemorySink.commit
+    publish = MemorySink.publish
 
     def dies(sink: MemorySink, epoch: EpochId, committables: Any) -> None:
         if epoch.epoch == 2 and sink.store.uri.endswith("/late"):
             raise OSError("the disk is gone")
-        commit(sink, epoch, committables)
+        publish(sink, epoch, committables)
 
     with open_with(data, spark, script, key_groups=2) as session:
         session.subscribe("w")
         session.subscribe("late")
         session.start()
         play(session, {"s": [row("a", 1, 1)]}, {"s": [row("b", 2, 30)]})
-        monkeypatch.setattr(MemorySink, "commit", dies)
+        monkeypatch.setattr(MemorySink, "publish", dies)
         with pytest.raises(RunError, match="the disk is gone"):
             play(session, {"s": [row("a", 5, 2), row("c", 7, 60)]})
     monkeypatch.undo()

@@ -115,16 +115,16 @@ def test_what_a_function_does_wrong_is_told(spark: Any, data: Path) -> None:
         with pytest.raises(TidegateError) as wrong:
             session.execute(SOURCE + "CREATE FUNCTION bad(x BIGINT) RETURNS DATE RETURN x + 1;")
         assert wrong.value.code == "TG-307"
-        assert wrong.value.place is not None
-        assert wrong.value.place.text[wrong.value.place.start :].startswith("x + 1")
+        assert wrong.value.location is not None
+        assert wrong.value.location.text[wrong.value.location.start :].startswith("x + 1")
         with pytest.raises(TidegateError) as wrong:
             session.execute(
                 SOURCE + "CREATE FUNCTION up(x BIGINT) RETURNS BIGINT RETURN x + 1;"
                 "CREATE STREAM s AS SELECT up(array(k)) AS c FROM t;"
             )
         assert wrong.value.code == "TG-307"
-        assert wrong.value.place is not None
-        assert wrong.value.place.text[wrong.value.place.start :].startswith("array(k)")
+        assert wrong.value.location is not None
+        assert wrong.value.location.text[wrong.value.location.start :].startswith("array(k)")
         session.execute(
             SOURCE + "CREATE FUNCTION per(x BIGINT, y BIGINT) RETURNS BIGINT RETURN x div y;"
             "CREATE STREAM s WITH (pipeline = 'one') AS SELECT picky(v) AS v FROM t;"

@@ -284,8 +284,8 @@ def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
         with pytest.raises(ScriptError) as caught:
             session.execute(script)
         first, second, third = caught.value.errors
-        assert (first.code, first.place.line, first.place.column) == ("TG-307", 3, 3)
-        assert first.place.text[first.place.start : first.place.end] == "symbol + ARRAY(1)"
+        assert (first.code, first.location.line, first.location.column) == ("TG-307", 3, 3)
+        assert first.location.text[first.location.start : first.location.end] == "symbol + ARRAY(1)"
         assert [(e.code, e.place.line) for e in (second, third)] == [("TG-307", 6), ("TG-307", 8)]
         assert "ARRAY<INT>" in first.message and "requires 1 parameters" in second.message
         assert session.catalog.get("x") is None

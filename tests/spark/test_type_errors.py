@@ -44,6 +44,6 @@ def test_a_type_error_says_what_spark_says_of_that_expression(
     with open_with(data, spark, source) as session, pytest.raises(ScriptError) as caught:
         session.execute(f"CREATE STREAM s WITH (state_ttl = '1 day') AS SELECT {query};")
     (error,) = caught.value.errors
-    assert error.code == "TG-307" and error.place is not None
+    assert error.code == "TG-307" and error.location is not None
     assert all(word in error.message for word in words.split("|")), error.message
-    assert error.place.text[error.place.start : error.place.end] == (blamed or f"SELECT {query}")
+    assert error.location.text[error.location.start : error.location.end] == (blamed or f"SELECT {query}")

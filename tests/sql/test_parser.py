@@ -389,8 +389,8 @@ def test_words_of_ours_are_names_elsewhere() -> None:
 def test_what_cannot_be_read_says_why_and_where(text: str, message: str, place: str) -> None:
     error = broken(text)
     assert message in error.message
-    assert error.place is not None
-    assert text[error.place.start : error.place.end] == place
+    assert error.location is not None
+    assert text[error.location.start : error.location.end] == place
 
 
 def test_one_broken_statement_does_not_hide_the_others() -> None:

@@ -43,8 +43,8 @@ def survives(text: str) -> None:
     assert len(script.text) == len(text)
     compiled = compile_text(text)
     for error in (*compiled.errors, *compiled.warnings):
-        assert error.place is not None
-        assert 0 <= error.place.start <= error.place.end
+        assert error.location is not None
+        assert 0 <= error.location.start <= error.location.end
         assert error.render()
 
 

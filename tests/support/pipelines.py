@@ -155,7 +155,7 @@ class House:
 
     @property
     def inserts(self) -> memory.Inserts:
-        return memory.inserts(str(self.folder / "rows"))
+        return memory.inserts_of(str(self.folder / "rows"))
 
     def pipeline(self, **config: Any) -> Looped:
         settings = Settings.of(config)
@@ -177,7 +177,7 @@ class House:
                     stream,
                     lambda *_: None,
                     member.columns(sink),
-                    kept=self.kept,
+                    restorable=self.kept,
                 )
             ),
             lambda table, scratch: LOOKUPS[table.connector](
@@ -190,7 +190,7 @@ class House:
 
     def kept(self) -> list[Manifest]:
         """The manifests to which the pipeline can go back."""
-        return Manifests(self.store).kept()
+        return Manifests(self.store).load_all()
 
     def run(self, until_end: bool = True, **config: Any) -> Looped:
         """Run until everything is done, or until it dies."""

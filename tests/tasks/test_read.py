@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tasks.test_shuffle import KEY_GROUPS
+from tidegate.columns import PANE
 from tidegate.connectors.base import Read
-from tidegate.connectors.debug_writers import Forgetting
-from tidegate.operators.aggregate.groups import PANE
-from tidegate.operators.hold import HoldOperator, spread_by
+from tidegate.connectors.debug_writers import DiscardingWriter
+from tidegate.operators.hold import HoldOperator, hash_columns
 from tidegate.operators.vectorized import VectorCall, VectorColumn, VectorConstant, VectorStage
-from tidegate.operators.watermark import UNHEARD_US, decode_updates
+from tidegate.operators.watermark import NO_ROWS_US, decode_updates
 from tidegate.spark.tasks.protocol import EpochSpec, EpochSpecStore
 from tidegate.spark.tasks.read import (
     DirectScan,
@@ -74,14 +74,14 @@ def port_of(stream: str, reader: Shares, member: int, least: int = -(10**6)) -> 
         (0,),
         ((0, 0),),
         KEY_GROUPS,
-        hashed=spread_by(HOLD.output),
+        hashed=hash_columns(HOLD.output),
         member=member,
     )
     return ReadPort(scan_of(stream, reader), stage, pack)
 
 
 def stream_of(stream: str, reader: Shares, by: int | None) -> ReadStream:
-    sink = StagedSink("sink", Forgetting(), ("a",), ("a",))
+    sink = StagedSink("sink", DiscardingWriter(), ("a",), ("a",))
     stage = VectorStage((("a", VectorColumn("a"), L),))
     spec = StagingSpec(stream, (sink,), scans=True)
     return ReadStream(scan_of(stream, reader), stage, spec, by)
@@ -128,7 +128,7 @@ def test_together_everybody_gets_what_it_gets_alone(
     told = reports(both)
     (read,) = [report for report in told if "rows" in report]
     assert (read["streams"], read["rows"]) == (["one", "two", "three"], count)
-    assert sum(report.get("bad", 0) for report in told) == 3 * bad
+    assert sum(report.get("malformed", 0) for report in told) == 3 * bad
     assert [report["out"] for report in told if "out" in report] == [count - bad]
     assert {row["member"] for row in both if row["port"] == PASSING} <= {0, 1}
 
@@ -140,7 +140,7 @@ def test_without_operators_notes_go_to_the_driver(tmp_path: Path) -> None:
     told = [json.loads(row["note"]) for row in rows]
     assert [report["streams"] for report in told if "out" in report] == [["one"], ["two"]]
     assert [report["rows"] for report in told if "rows" in report] == [2]
-    assert all(report["marks"] == {"0": 7} for report in told if "out" in report)
+    assert all(report["event_times_us"] == {"0": 7} for report in told if "out" in report)
 
 
 def test_a_task_without_a_share_tells_the_time_all_the_same(tmp_path: Path) -> None:
@@ -158,8 +158,10 @@ def test_a_task_without_a_share_tells_the_time_all_the_same(tmp_path: Path) -> N
     numbers = pa.record_batch([pa.array([0], L)], names=["id"])
     sent = pa.Table.from_batches(work(iter([numbers]))).to_pylist()
     assert len(sent) == KEY_GROUPS
-    updates = [(update.partition, update.mark_us) for update in decode_updates(sent[0]["ticks"])]
-    assert updates == [(0, UNHEARD_US), (1, UNHEARD_US)]
+    updates = [
+        (update.partition, update.watermark_us) for update in decode_updates(sent[0]["ticks"])
+    ]
+    assert updates == [(0, NO_ROWS_US), (1, NO_ROWS_US)]
 
 
 def test_who_cannot_be_read_for_together_reads_alone() -> None:

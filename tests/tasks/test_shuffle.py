@@ -17,13 +17,14 @@ from tidegate.columns import (
     INVALID_TIME,
     OP,
     ORIGIN,
+    PANE,
     PARTITION_SHIFT,
     SELECTED,
 )
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import PANE, GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate
-from tidegate.operators.hold import HoldOperator, spread_by
+from tidegate.operators.hold import HoldOperator, hash_columns
 from tidegate.operators.operator import Operator
 from tidegate.operators.watermark import END_US, WatermarkUpdate, decode_updates, encode_updates
 from tidegate.spark.tasks import shuffle as pack
@@ -44,7 +45,7 @@ def spec_of(operator: Operator, columns: tuple[str, ...], hashed: tuple[str, ...
 
 
 def hold_spec() -> ShuffleSpec:
-    return spec_of(HOLD, (PANE, "c0", "c1"), spread_by(HOLD.output))
+    return spec_of(HOLD, (PANE, "c0", "c1"), hash_columns(HOLD.output))
 
 
 def batch(first: int, count: int, **more: Any) -> pa.RecordBatch:
@@ -93,7 +94,9 @@ def test_time_is_told_once_when_all_rows_were_seen(monkeypatch: pytest.MonkeyPat
     *early, last = sent(hold_spec(), [batch(first, 100) for first in range(0, 1_000, 100)])
     assert {row["ticks"] for rows in early for row in rows} == {b""}
     assert [row["kg"] for row in last] == list(range(KEY_GROUPS))
-    assert {update.mark_us for row in last for update in decode_updates(row["ticks"])} == {9_990}
+    assert {update.watermark_us for row in last for update in decode_updates(row["ticks"])} == {
+        9_990
+    }
 
 
 def test_every_partition_tells_its_own_time() -> None:
@@ -146,8 +149,8 @@ def test_records_that_are_bad_are_counted_and_move_no_time() -> None:
     live = [False, True, False, True]
     (rows,) = sent(hold_spec(), [batch(0, 4, **{EVENT_TIME: marks, SELECTED: live})])
     (report,) = [row["data"] for row in rows if row["port"] == PASSING]
-    assert json.loads(report[1:]) == {"streams": ["s"], "bad": 2}
-    assert {update.mark_us for row in rows for update in decode_updates(row["ticks"])} == {7}
+    assert json.loads(report[1:]) == {"streams": ["s"], "malformed": 2}
+    assert {update.watermark_us for row in rows for update in decode_updates(row["ticks"])} == {7}
     assert sorted(values(HOLD, rows)) == [1, 3]
 
 
@@ -155,7 +158,7 @@ def test_partials_that_stay_small_are_not_sent_early(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pack, "BYTES_TO_SEND", 10_000)
     panes = Panes("TUMBLE", 60, 60)
     columns = (OutputColumn("key", 0, L), OutputColumn("result", 0, L))
-    calls = (Call("count", "count(*)", (), L),)
+    calls = (AggregateCall("count", "count(*)", (), L),)
     operator = WindowAggregate(GroupSpec((L,), calls), panes, Layout(columns, panes))
     spec = spec_of(operator, (PANE, "k0"), ("k0",))
     batches = [batch(0, 500, k0=pa.array(np.arange(500) % 5)) for _ in range(50)]
@@ -187,6 +190,6 @@ def test_the_rows_of_one_window_are_spread_over_key_groups() -> None:
 
 def test_held_rows_are_spread_by_all_columns_that_have_a_hash() -> None:
     nested = pa.schema([("c0", L), ("c1", pa.list_(L)), ("c2", pa.string())])
-    assert spread_by(nested) == (PANE, "c0", "c2")
+    assert hash_columns(nested) == (PANE, "c0", "c2")
     changes = pa.schema([("c0", L), (OP, pa.string())])
-    assert spread_by(changes) == (PANE,)
+    assert hash_columns(changes) == (PANE,)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, SELECTED
+from tidegate.columns import CONTROL, EVENT_TIME, HASH, INVALID_TIME, ORIGIN, PANE, SELECTED
 from tidegate.errors import DataDirectoryError
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import HASH, PANE, GroupSpec, Layout, OutputColumn, Panes
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.window import WindowAggregate
 from tidegate.operators.runner import Runner
 from tidegate.operators.watermark import Origin, WatermarkUpdate, decode_updates
@@ -35,7 +35,7 @@ Row = tuple[int, int, int]
 
 def operator(*functions: str) -> WindowAggregate:
     """GROUP BY k, TUMBLE(ts, 10 s) with some aggregates of a number."""
-    calls = [Call(name, f"{name}(v)", (L,), L) for name in functions]
+    calls = [AggregateCall(name, f"{name}(v)", (L,), L) for name in functions]
     columns = [OutputColumn("key", 0, L), OutputColumn("due", 0, L)]
     columns += [OutputColumn("result", place, L) for place, _ in enumerate(calls)]
     panes = Panes("TUMBLE", 10 * SECOND)
@@ -124,7 +124,7 @@ class Tasks:
         reports = EpochReport.of(item[1:] for item in control if item[:1] == b"N")
         passing = [item for item in control if item[:1] == b"L"]
         found = sorted(tuple(row.values()) for row in live.to_pylist())
-        return Epoch(found, updates[0].mark_us if updates else None, reports, passing)
+        return Epoch(found, updates[0].watermark_us if updates else None, reports, passing)
 
     def files(self) -> list[Path]:
         return sorted((self.folder / "state").glob("*"))
@@ -285,7 +285,7 @@ def test_rows_are_staged_for_every_sink_and_everything_else_is_a_note(tmp_path: 
         "late": [f"{stamp}: 1"],
     }
     told = reports.streams["s"]
-    assert (told.rows_in, told.rows_out, told.bad, told.marks) == (3, 2, 1, {"0": 70, "1": 30})
+    assert (told.rows_in, told.rows_out, told.malformed, told.event_times_us) == (3, 2, 1, {"0": 70, "1": 30})
 
 
 def test_orders_of_two_drivers_are_apart_and_forgotten_with_them(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
         CatalogError(
             "TG-210",
             f"{item.name!r} cannot be a name: {reason}",
-            place=_name_place(item),
+            location=_name_place(item),
             hint="a name is made of letters, digits, _ and -, for example my_stream.",
         )
         for item in created

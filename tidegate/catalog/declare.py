@@ -147,11 +147,11 @@ class Declarer:
     origin: ScriptOrigin
     resolve_environment: bool = True
 
-    def _place(self, span: Span) -> Location:
+    def _location(self, span: Span) -> Location:
         return Location(self.origin.text, span.start, span.end, self.origin.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> CatalogError:
-        return CatalogError(code, message, place=self._place(span), hint=hint)
+        return CatalogError(code, message, location=self._location(span), hint=hint)
 
     def options(
         self, specs: Sequence[OptionSpec], owner: str, statement: st.Declaration
@@ -519,8 +519,8 @@ def insert_errors(
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
         at = span or statement.target_span
-        place = Location(origin.text, at.start, at.end, origin.file)
-        return CatalogError(code, message, place=place, hint=hint)
+        location = Location(origin.text, at.start, at.end, origin.file)
+        return CatalogError(code, message, location=location, hint=hint)
 
     if not isinstance(target, Source | LookupTable) or not target.insertable:
         hint = "INSERT writes into sources and lookup tables with connector = 'memory'."
@@ -614,7 +614,7 @@ def checkpoint_errors(
         yield CatalogError(
             "TG-210",
             f"{name!r} cannot be the name of a checkpoint: {wrong}",
-            place=Location(origin.text, span.start, span.end, origin.file),
+            location=Location(origin.text, span.start, span.end, origin.file),
             hint="a name is made of letters, digits, _ and -, for example 'before-upgrade'; an "
             "epoch is written without quotes.",
         )

@@ -221,7 +221,7 @@ class OptionReader:
                 "TG-207",
                 f"the option {option.name} is for {other} = {' or '.join(map(repr, wanted))}, "
                 f"and here {other} is {values[other]!r}",
-                place=self._place(option.span),
+                location=self._location(option.span),
                 hint=f"leave {option.name} out, or say {other} = '{wanted[0]}'.",
             )
 
@@ -237,21 +237,21 @@ class OptionReader:
                     "TG-209",
                     f"the option {option.name} needs the environment variable {match.group(1)}, "
                     "which is not set",
-                    place=self._place(option.value_span),
+                    location=self._location(option.value_span),
                     hint=f"export {match.group(1)}=… before you start.",
                 )
             return value
 
         return _ENVIRONMENT.sub(lookup, option.value)
 
-    def _place(self, span: Span) -> Location:
+    def _location(self, span: Span) -> Location:
         return Location(self.text, span.start, span.end, self.file)
 
     def _unknown(self, option: Option, by_name: Mapping[str, OptionSpec]) -> CatalogError:
         return CatalogError(
             "TG-206",
             f"{self.owner} has no option {option.name}",
-            place=self._place(option.span),
+            location=self._location(option.span),
             hint=did_you_mean(option.name, by_name, "options"),
         )
 
@@ -260,7 +260,7 @@ class OptionReader:
         return CatalogError(
             "TG-207",
             f"the option {option.name}: {reason}",
-            place=self._place(option.value_span),
+            location=self._location(option.value_span),
             hint=f"{spec.name} is {_kind(spec)}: {spec.description}",
         )
 
@@ -268,7 +268,7 @@ class OptionReader:
         return CatalogError(
             "TG-208",
             f"{self.owner} needs the option {spec.name}: {spec.description}",
-            place=self._place(at),
+            location=self._location(at),
             hint=f"add {spec.name} = '…' to its WITH (…).",
         )
 

@@ -141,8 +141,8 @@ def _module(name: str, folder: Path) -> ModuleType:
 
 def _loaded(name: str, file: Path) -> ModuleType:
     """The module of a file, under a name that no other module has."""
-    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    own_name = f"_tidegate_{place}_{name.replace('.', '_')}"
+    location = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    own_name = f"_tidegate_{location}_{name.replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(own_name, file)
     assert spec is not None and spec.loader is not None, "a file of Python can be loaded"
     module = importlib.util.module_from_spec(spec)

@@ -143,15 +143,15 @@ class Settings:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
-    def set(self, key: str, text: str, place: Location | None = None) -> None:
+    def set(self, key: str, text: str, location: Location | None = None) -> None:
         """Read and keep one setting."""
         spec = _BY_NAME.get(key.lower())
         if spec is None:
             message = f"there is no setting {key}"
-            raise CatalogError("TG-212", message, place=place, hint=_unknown_hint(key))
+            raise CatalogError("TG-212", message, location=location, hint=_unknown_hint(key))
         try:
             self.values[spec.name] = spec.read(text)
         except ValueError as error:
             raise CatalogError(
-                "TG-207", f"the setting {key}: {error}", place=place, hint=spec.description
+                "TG-207", f"the setting {key}: {error}", location=location, hint=spec.description
             ) from None

@@ -52,9 +52,9 @@ def restore(manifests: Manifests, chosen: Manifest, keep: bool) -> Manifest:
     if newest is not None:
         manifests.create(replace(newest, epoch=newest.epoch + 1))
     generation, epoch = manifests.top()
-    begun = chosen.gone_back(generation + 1, epoch + 1)
-    before = max(chosen.kept_before, newest.kept_before if newest is not None else 0)
-    begun = replace(begun, kept_before=generation + 1 if keep else before)
+    begun = chosen.restored_as(generation + 1, epoch + 1)
+    before = max(chosen.keep_before_generation, newest.keep_before_generation if newest is not None else 0)
+    begun = replace(begun, keep_before_generation=generation + 1 if keep else before)
     manifests.create(begun)
     return begun
 
@@ -200,7 +200,7 @@ class RestoreRequest:
     keep: bool = False
     # Only this one; all by default.
     pipeline: str | None = None
-    place: Location | None = None
+    location: Location | None = None
 
 
 @dataclass(frozen=True)
@@ -222,23 +222,23 @@ class Checkpoints:
 
     # Keeping
 
-    def keep(self, name: str | None, place: Location | None = None) -> dict[str, Name]:
+    def keep(self, name: str | None, location: Location | None = None) -> dict[str, Name]:
         """Give the newest manifest of every pipeline a name; one is made up if none is given."""
         if name is not None and self._named(name):
             raise RunError(
                 "TG-202",
                 f"there is a checkpoint {name!r} already",
-                place=place,
+                location=location,
                 hint=f"choose another name, or DROP CHECKPOINT '{name}'; first.",
             )
         name = name if name is not None else self._made_up()
-        kept = {key: item.keep_newest(name) for key, item in self.pipelines.items()}
+        kept = {key: item.name_newest(name) for key, item in self.pipelines.items()}
         found = {key: item for key, item in kept.items() if item is not None}
         if not found:
             raise RunError(
                 "TG-609",
                 "there is nothing to keep yet: no epoch was run",
-                place=place,
+                location=location,
                 hint="start the streams, and wait for their first rows.",
             )
         return found
@@ -257,16 +257,16 @@ class Checkpoints:
     def has(self, name: str) -> bool:
         return bool(self._named(name))
 
-    def drop(self, name: str, place: Location | None = None) -> None:
+    def drop(self, name: str, location: Location | None = None) -> None:
         found = self._named(name)
         if not found:
-            raise self._unknown(name, place)
+            raise self._unknown(name, location)
         for key, item in found.items():
             self.pipelines[key].drop_name(item)
 
-    def _unknown(self, name: str, place: Location | None) -> RunError:
+    def _unknown(self, name: str, location: Location | None) -> RunError:
         hint = did_you_mean(name, self.names(), "checkpoints with a name")
-        return RunError("TG-609", f"there is no checkpoint {name!r}", place=place, hint=hint)
+        return RunError("TG-609", f"there is no checkpoint {name!r}", location=location, hint=hint)
 
     def listed(self) -> list[Checkpoint]:
         """All that can be restored, by pipeline, newest first."""
@@ -301,14 +301,14 @@ class Checkpoints:
             return self._of_epoch(wanted.checkpoint, wanted)
         named = self._named(wanted.checkpoint)
         if not named:
-            raise self._unknown(wanted.checkpoint, wanted.place)
+            raise self._unknown(wanted.checkpoint, wanted.location)
         keys = [key for key in named if key in self._asked(wanted)]
         if not keys:
             raise RunError(
                 "TG-609",
                 f"the checkpoint {wanted.checkpoint!r} has nothing of the pipeline "
                 f"{wanted.pipeline}",
-                place=wanted.place,
+                location=wanted.location,
                 hint=f"it has: {', '.join(named)}.",
             )
         return {key: self._usable(key, named[key], wanted) for key in keys}
@@ -321,7 +321,7 @@ class Checkpoints:
             raise RunError(
                 "TG-609",
                 f"there is no pipeline {wanted.pipeline}",
-                place=wanted.place,
+                location=wanted.location,
                 hint=hint,
             )
         return [wanted.pipeline.lower()]
@@ -332,7 +332,7 @@ class Checkpoints:
             raise RunError(
                 "TG-609",
                 f"each of the pipelines {', '.join(keys)} counts its own epochs",
-                place=wanted.place,
+                location=wanted.location,
                 hint=f"RESTORE FROM CHECKPOINT {epoch} WITH (pipeline = '{keys[0]}');",
             )
         for key in keys:
@@ -344,13 +344,13 @@ class Checkpoints:
             raise RunError(
                 "TG-609",
                 f"epoch {epoch} of the pipeline {key} is not kept, or its state cannot be used",
-                place=wanted.place,
+                location=wanted.location,
                 hint=f"epochs that are kept: {', '.join(map(str, there)) or 'none'}.",
             )
         raise RunError(
             "TG-609",
             "there is nothing to restore: no epoch was run",
-            place=wanted.place,
+            location=wanted.location,
             hint="SHOW CHECKPOINTS; lists what is there.",
         )
 
@@ -362,7 +362,7 @@ class Checkpoints:
             "TG-605",
             f"the checkpoint {name.name!r} of the pipeline {key} cannot be used: its manifest or "
             "its state is damaged",
-            place=wanted.place,
+            location=wanted.location,
             hint="SHOW CHECKPOINTS; lists the others.",
         )
 
@@ -381,7 +381,7 @@ class Checkpoints:
                     "TG-610",
                     f"sinks have rows from after epoch {manifest.epoch}, and cannot forget them: "
                     f"{have}",
-                    place=wanted.place,
+                    location=wanted.location,
                     hint=f"RESTORE FROM CHECKPOINT {_shown(wanted)}; leaves them there: rows that "
                     "are read again will be there twice.",
                 )
@@ -391,8 +391,8 @@ class Checkpoints:
 
 def _with_names(manifests: Manifests) -> Iterator[tuple[Manifest, Sequence[str | None]]]:
     """All that are kept, each with its names; one without a name has None."""
-    names = manifests.named.all()
-    for manifest in manifests.kept():
+    names = manifests.checkpoint_names.all()
+    for manifest in manifests.load_all():
         yield manifest, [n.name for n in names if n.stamp == manifest.stamp] or [None]
 
 

@@ -67,8 +67,8 @@ def json_line(level: str, event: str, **content: Any) -> str:
 def _as_data(problem: TidegateError | InputProblem) -> dict[str, Any]:
     if isinstance(problem, InputProblem):
         return {"event": "problem", "message": str(problem), "hint": problem.hint}
-    place = problem.place
-    where = {"file": place.file, "line": place.line, "column": place.column} if place else None
+    location = problem.location
+    where = {"file": location.file, "line": location.line, "column": location.column} if location else None
     found = {"event": "problem", "code": problem.code, "message": problem.message}
     return {**found, "hint": problem.hint, "place": where}
 

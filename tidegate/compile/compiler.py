@@ -156,7 +156,7 @@ class _Run:
                 self._error("TG-103", "this is nested too deeply", statement.span, hint)
                 if isinstance(statement, st.Declaration):
                     self.broken.add(statement.name.lower())
-        self.errors.sort(key=lambda error: error.place.start if error.place else 0)
+        self.errors.sort(key=lambda error: error.location.start if error.location else 0)
         return Compiled(
             self.script,
             self.catalog,
@@ -170,11 +170,11 @@ class _Run:
             self.replaced,
         )
 
-    def _place(self, span: Span) -> Location:
+    def _location(self, span: Span) -> Location:
         return Location(self.origin.text, span.start, span.end, self.origin.file)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.errors.append(CatalogError(code, message, place=self._place(span), hint=hint))
+        self.errors.append(CatalogError(code, message, location=self._location(span), hint=hint))
 
     def _statement(self, statement: st.Statement) -> None:
         if isinstance(statement, st.Declaration):
@@ -314,8 +314,8 @@ class _Run:
     def _require_connector(self, item: Declared) -> None:
         reason = unbuilt_role(item, self.compiler.connectors)
         if reason is not None:
-            place = self._place(item.statement.name_span)
-            self.unsupported_error.append(unsupported_error(*reason, place))
+            location = self._location(item.statement.name_span)
+            self.unsupported_error.append(unsupported_error(*reason, location))
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
@@ -500,7 +500,7 @@ class _Run:
     def _set(self, statement: st.Set) -> bool:
         try:
             span = statement.key_span.cover(statement.value_span)
-            self.settings.set(statement.key, statement.value, self._place(span))
+            self.settings.set(statement.key, statement.value, self._location(span))
         except TidegateError as error:
             self.errors.append(error)
             return False

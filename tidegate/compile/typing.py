@@ -102,6 +102,6 @@ def misfit_sinks(compiled: Compiled) -> list[TidegateError]:
         wrong = spec.check_columns(sink.options, columns)
         if wrong is not None:
             span = sink.statement.name_span
-            place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
-            errors.append(CatalogError("TG-210", wrong, place=place))
+            location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+            errors.append(CatalogError("TG-210", wrong, location=location))
     return errors

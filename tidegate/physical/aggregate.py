@@ -24,7 +24,7 @@ from tidegate.sql.quoting import quoted
 from tidegate.sql.statements import EmitMode
 
 if TYPE_CHECKING:
-    from tidegate.operators.aggregate.groups import Groups, GroupSpec, OutputColumn, Panes
+    from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, OutputColumn, Panes
     from tidegate.operators.late_rows import LateRows
     from tidegate.operators.operator import Operator
 
@@ -232,7 +232,8 @@ def build(node: n.Aggregate, request: Request) -> Built:
 
 def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool) -> Built:
     """The operator of an aggregate; DISTINCT is one too."""
-    from tidegate.operators.aggregate.groups import PANE, WEIGHT, Grid, Groups
+    from tidegate.columns import PANE, WEIGHT
+    from tidegate.operators.aggregate.groups import Aggregator, Grid
 
     columns = Columns()
     if plan.time is not None:
@@ -245,7 +246,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
     late = _late(plan, columns, request.types, name) if request.keeps_late else None
     spec = _spec(plan, request.types)
     # Making the accumulators here rejects what cannot run before anything starts.
-    groups = Groups(spec)
+    groups = Aggregator(spec)
     operator = _operator(plan, spec, late, request, name, with_op)
     made_of_panes = plan.window is not None and plan.session_gap_us is None
     grid = None
@@ -263,7 +264,7 @@ def build_groups(plan: AggregatePlan, request: Request, name: str, with_op: bool
 
 
 def _partials(
-    plan: AggregatePlan, columns: Columns, groups: Groups
+    plan: AggregatePlan, columns: Columns, groups: Aggregator
 ) -> tuple[tuple[str, str], ...] | None:
     """What Spark can add up before the operator; sessions need their rows."""
     from tidegate.operators.aggregate.groups import partial_sql
@@ -280,12 +281,12 @@ def _partials(
 
 
 def _spec(plan: AggregatePlan, types: Types) -> GroupSpec:
-    from tidegate.operators.aggregate.functions import Call
+    from tidegate.operators.aggregate.functions import AggregateCall
     from tidegate.operators.aggregate.groups import GroupSpec
 
     results = types.columns(plan.node)[len(plan.node.keys) :]
     calls = tuple(
-        Call(
+        AggregateCall(
             call.function,
             call.text,
             tuple(types.all(call.argument_sql)),
@@ -382,7 +383,7 @@ def _late(plan: AggregatePlan, columns: Columns, types: Types, name: str) -> Lat
     """What comes too late is kept with all the columns its node has."""
     import pyarrow as pa
 
-    from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT
+    from tidegate.columns import HASH, PANE, WEIGHT
     from tidegate.operators.late_rows import LateRows
 
     fields = [

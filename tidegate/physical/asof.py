@@ -21,7 +21,7 @@ from tidegate.types import format_duration
 
 if TYPE_CHECKING:
     from tidegate.operators.join.asof import AsofBounds, AsofJoin
-    from tidegate.operators.kernels.matching import Matching
+    from tidegate.operators.kernels.matching import JoinCondition
     from tidegate.operators.operator import Operator
 
 KINDS = (n.JoinKind.TEMPORAL, n.JoinKind.ASOF)
@@ -185,11 +185,11 @@ def build(node: n.Join, request: Request) -> Built:
     return Built(_changing(node, keys, value, request), ports)
 
 
-def _matching(node: n.Join, keys: list[str]) -> Matching:
-    from tidegate.operators.kernels.matching import Matching
+def _matching(node: n.Join, keys: list[str]) -> JoinCondition:
+    from tidegate.operators.kernels.matching import JoinCondition
 
     safe = tuple(pair.null_safe for pair in node.equal)
-    return Matching(tuple(arrow_type(name) for name in keys), safe)
+    return JoinCondition(tuple(arrow_type(name) for name in keys), safe)
 
 
 def _nearest(node: n.Join) -> AsofBounds:
@@ -266,7 +266,7 @@ def _begun(node: n.Join, port: int, keys: list[str], types: Types) -> Columns:
 
 
 def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.aggregate.groups import PANE, WEIGHT
+    from tidegate.columns import PANE, WEIGHT
 
     columns = _begun(node, 0, keys, types)
     columns.add(PANE, micros(_values(node)[0]))
@@ -276,7 +276,7 @@ def _timed_left(node: n.Join, keys: list[str], types: Types) -> PortPlan:
 
 
 def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.columns import PANE
     from tidegate.operators.join.asof import ALIVE
 
     columns = _begun(node, 1, keys, types)
@@ -300,7 +300,7 @@ def _alive_sql(node: n.Join) -> str:
 
 
 def _changing_port(node: n.Join, port: int, keys: list[str], value: str, types: Types) -> PortPlan:
-    from tidegate.operators.aggregate.groups import WEIGHT
+    from tidegate.columns import WEIGHT
     from tidegate.operators.join.asof_updating import VALUE
 
     columns = _begun(node, port, keys, types)

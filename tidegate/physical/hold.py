@@ -49,8 +49,8 @@ def sql(node: n.Hold, to: SqlWriter) -> str:
 def build(node: n.Hold, request: Request) -> Built:
     import pyarrow as pa
 
-    from tidegate.operators.aggregate.groups import PANE
-    from tidegate.operators.hold import HoldOperator, spread_by
+    from tidegate.columns import PANE
+    from tidegate.operators.hold import HoldOperator, hash_columns
     from tidegate.operators.late_rows import LateRows
 
     columns = Columns()
@@ -74,7 +74,7 @@ def build(node: n.Hold, request: Request) -> Built:
         late = LateRows(operator_name(node), output, tuple(output.types[:original]))
     start = f"c{len(names) - 3}" if window is not None else None
     operator = HoldOperator(output, start=start, late_rows=late, limits=request.limits)
-    port = columns.port(node.input, hashed=spread_by(output))
+    port = columns.port(node.input, hashed=hash_columns(output))
     return Built(operator, (port,))
 
 

@@ -33,7 +33,7 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 
 @dataclass(frozen=True)
 class JoinPlan:
-    """`times` is the SQL of each side's time in microseconds; `step_us` as the operators have it.
+    """`times` is the SQL of each side's time in microseconds; `close_delay_us` is the operator's.
 
     A join without bounds has neither. `changes` says that its result may be retracted, or waits
     for the end of its input.
@@ -44,7 +44,7 @@ class JoinPlan:
     pairs: tuple[n.KeyPair, ...]
     lower_us: int
     upper_us: int
-    step_us: int | None
+    close_delay_us: int | None
 
     @property
     def retracts(self) -> tuple[bool, bool]:
@@ -275,7 +275,7 @@ def _comparable(one: str, other: str) -> bool:
 def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -> Operator:
     from tidegate.operators.join.interval import IntervalJoin
     from tidegate.operators.join.regular import RegularJoin
-    from tidegate.operators.kernels.matching import Matching
+    from tidegate.operators.kernels.matching import JoinCondition
 
     node = plan.node
     columns = (
@@ -283,19 +283,21 @@ def _operator(plan: JoinPlan, keys: tuple[pa.DataType, ...], request: Request) -
         tuple(request.types.columns(node.right)),
     )
     safe = tuple(pair.null_safe for pair in plan.pairs)
-    matching = Matching(keys, safe, plan.lower_us, plan.upper_us)
+    matching = JoinCondition(keys, safe, plan.lower_us, plan.upper_us)
     named: dict[str, Any] = {"limits": request.limits, "name": operator_name(node)}
     if not plan.changes:
-        assert plan.step_us is not None, "rows have times"
-        join = IntervalJoin(matching, columns, node.how, plan.step_us, node.at_close, **named)
+        assert plan.close_delay_us is not None, "rows have times"
+        join = IntervalJoin(
+            matching, columns, node.how, plan.close_delay_us, node.at_close, **named
+        )
         return _with_late(join, node) if request.keeps_late else join
-    ttl = node.ttl_us if plan.step_us is None else None
+    ttl = node.ttl_us if plan.close_delay_us is None else None
     return RegularJoin(
         matching,
         columns,
         node.how,
         any(plan.retracts),
-        plan.step_us,
+        plan.close_delay_us,
         ttl,
         plan.at_end,
         carries_op(node),
@@ -325,7 +327,7 @@ def _window_start(side: n.Node) -> str | None:
 
 
 def _port(plan: JoinPlan, port: int, common: list[str], types: Types) -> PortPlan:
-    from tidegate.operators.aggregate.groups import PANE, WEIGHT
+    from tidegate.columns import PANE, WEIGHT
 
     side = plan.node.inputs[port]
     columns = Columns()

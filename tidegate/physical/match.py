@@ -119,7 +119,7 @@ class MatchPlan:
         return self.groups.index(group)
 
     def _measure(self, item: n.Field, part: n.Pick | n.MatchTotal) -> TakenValue | Totalled:
-        from tidegate.operators.aggregate.functions import Call
+        from tidegate.operators.aggregate.functions import AggregateCall
         from tidegate.operators.match.matcher import TakenValue, Totalled
 
         group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
@@ -129,7 +129,7 @@ class MatchPlan:
         own = plan_call(part.call, self.node.input)
         texts = own.argument_sql
         arguments = tuple(self.types.all(texts))
-        call = Call(
+        call = AggregateCall(
             own.function, own.text, arguments, result, own.distinct, own.filtered, own.constants
         )
         return Totalled(call, tuple(map(self._value, texts)), group)
@@ -377,7 +377,7 @@ def sql(node: n.Match, to: SqlWriter) -> str:
 
 
 def build(node: n.Match, request: Request) -> Built:
-    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.columns import PANE
     from tidegate.operators.match.matcher import TIME, MatchOperator
 
     columns, types = Columns(), request.types

@@ -217,7 +217,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
 
 
 def build(node: n.Over, request: Request) -> Built:
-    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.columns import PANE
     from tidegate.operators.over.history import ENDS
 
     columns = Columns()
@@ -315,7 +315,7 @@ def _late(operator: Any, spec: OverSpec) -> LateRows:
 
 def _needed(operator: Operator) -> pa.Schema:
     """What it packs of a row, without what it counts."""
-    from tidegate.operators.aggregate.groups import SEEN
+    from tidegate.columns import SEEN
 
     schema = operator.shuffle_schemas[0][0]
     place = schema.get_field_index(SEEN)
@@ -360,7 +360,7 @@ def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
 def _function(
     plan: FunctionPlan, sort: int, ordered_by: pa.DataType | None, types: Types, name: str
 ) -> OverFunction:
-    from tidegate.operators.aggregate.functions import Call
+    from tidegate.operators.aggregate.functions import AggregateCall
     from tidegate.operators.over.frames import Frame
     from tidegate.operators.over.functions import OverFunction
     from tidegate.physical.typed import arrow_type
@@ -377,17 +377,17 @@ def _function(
             )
         # The nth value that is not NULL, from the current row on.
         ahead = plan.shift > 0
-        call = Call("nth_value" if ahead else "lag", plan.text, arguments, result)
+        call = AggregateCall("nth_value" if ahead else "lag", plan.text, arguments, result)
         call = replace(call, constants=(abs(plan.shift), True))
         frame = Frame(True, 1, None) if ahead else Frame(True, None, -1)
         return OverFunction(looks.name, result, sort, default=default, frame=frame, call=call)
     frame = _frame(looks, ordered_by)
     if plan.call is None:
-        call = Call("nth_value", plan.text, arguments, result)
+        call = AggregateCall("nth_value", plan.text, arguments, result)
         call = replace(call, constants=(plan.number, looks.ignores_nulls))
     else:
         own = plan.call
-        call = Call(own.function, plan.text, arguments, result, own.distinct, own.filtered)
+        call = AggregateCall(own.function, plan.text, arguments, result, own.distinct, own.filtered)
         call = replace(call, constants=own.constants)
     return OverFunction(looks.name, result, sort, frame=frame, call=call)
 

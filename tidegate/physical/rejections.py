@@ -171,6 +171,6 @@ def require_end(stream: Stream, plan: n.Emit) -> None:
             "TG-505",
             f"the stream {stream.name} gives out nothing before its input ends, and this run does "
             "not wait for that",
-            place=_Places(stream, plan).of(node),
+            location=_Places(stream, plan).of(node),
             hint=f"run it with --until-end (in Python start(until_end=True)), or {other}.",
         )

@@ -515,7 +515,7 @@ class PortPlan:
 
     def with_pane(self, column: str) -> PortPlan:
         """The same, with the pane read from a column that is there already."""
-        from tidegate.operators.aggregate.groups import PANE
+        from tidegate.columns import PANE
 
         given = dict(self.columns)[PANE]
         columns = tuple((own, column if own == PANE else name) for own, name in self.columns)
@@ -525,7 +525,7 @@ class PortPlan:
 
     def grouped(self, below: str, hidden: Sequence[str]) -> str | None:
         """The SQL of groups instead of rows, over the SQL of rows; None if it cannot be."""
-        from tidegate.operators.aggregate.groups import PANE, ROWS
+        from tidegate.columns import PANE, ROWS
 
         if self.partials is None:
             return None

@@ -153,7 +153,7 @@ def sql(node: n.TopN, to: SqlWriter) -> str:
 
 
 def build(node: n.TopN, request: Request) -> Built:
-    from tidegate.operators.aggregate.groups import PANE
+    from tidegate.columns import PANE
     from tidegate.operators.top_n.window import Ranking
 
     types = request.types
@@ -241,7 +241,7 @@ def _late(
     """What comes too late is kept as it was."""
     import pyarrow as pa
 
-    from tidegate.operators.aggregate.groups import HASH, PANE
+    from tidegate.columns import HASH, PANE
     from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
     from tidegate.operators.late_rows import LateRows
 

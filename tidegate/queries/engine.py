@@ -35,7 +35,7 @@ def tables_of(sql: str, file: str | None = None) -> set[str]:
             raise RunError(
                 "TG-801",
                 "one query at a time, and nothing but a query, can be answered",
-                place=Location(sql, 0, len(sql.strip()), file),
+                location=Location(sql, 0, len(sql.strip()), file),
                 hint="SELECT … FROM my_view WHERE …;",
             )
         return _names(connection, sql)
@@ -79,11 +79,11 @@ def _result(found: duckdb.DuckDBPyRelation) -> pa.Table:
     import pyarrow as pa
 
     table = found.to_arrow_table()
-    for place, kind in enumerate(found.types):
+    for location, kind in enumerate(found.types):
         if str(kind) == "HUGEINT":
             with suppress(pa.ArrowInvalid):
-                short = table.column(place).cast(pa.int64())
-                table = table.set_column(place, table.column_names[place], short)
+                short = table.column(location).cast(pa.int64())
+                table = table.set_column(location, table.column_names[location], short)
     return table
 
 
@@ -115,7 +115,7 @@ def _blamed(sql: str, file: str | None) -> Iterator[None]:
 
 def _error(message: str, sql: str, file: str | None) -> RunError:
     found = _LINE.search(message)
-    place = _place(found, sql, file) if found is not None else None
+    location = _location(found, sql, file) if found is not None else None
     text = message[: found.start()] if found is not None else message
     candidate = _CANDIDATES.search(text)
     hint = "queries are answered by DuckDB, in its SQL."
@@ -125,10 +125,10 @@ def _error(message: str, sql: str, file: str | None) -> RunError:
         text = text[: candidate.start()]
         hint = f"did you mean {candidate.group('name')}?"
     said = _KIND.sub("", text).strip().rstrip("!.").split("\n")[0]
-    return RunError("TG-801", said[:1].lower() + said[1:], place=place, hint=hint)
+    return RunError("TG-801", said[:1].lower() + said[1:], location=location, hint=hint)
 
 
-def _place(found: re.Match[str], sql: str, file: str | None) -> Location | None:
+def _location(found: re.Match[str], sql: str, file: str | None) -> Location | None:
     """Where DuckDB's caret stands; of a long line it shows a part, between dots."""
     lines = sql.split("\n")
     number, shown, blank, caret = int(found[1]), found[2], len(found[3]), len(found[4])
@@ -233,12 +233,12 @@ def _unknown(
     name: str, sql: str, file: str | None, known: Mapping[str, Readable], other: Other
 ) -> RunError:
     at = re.search(rf"\b{re.escape(name)}\b", sql)
-    place = Location(sql, at.start(), at.end(), file) if at is not None else None
+    location = Location(sql, at.start(), at.end(), file) if at is not None else None
     rejected = other(name)
     if rejected is not None:
-        return RunError("TG-802", rejected[0], place=place, hint=rejected[1])
+        return RunError("TG-802", rejected[0], location=location, hint=rejected[1])
     hint = did_you_mean(name, known, "streams whose rows are kept")
-    return RunError("TG-201", f"there is no stream {name} to query", place=place, hint=hint)
+    return RunError("TG-201", f"there is no stream {name} to query", location=location, hint=hint)
 
 
 def not_kept(declared: Declared) -> tuple[str, str]:

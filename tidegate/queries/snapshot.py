@@ -18,9 +18,9 @@ from tidegate.catalog.objects import SideKind, SideStream, Sink, Stream
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors import view
-from tidegate.connectors.changelog import standing
+from tidegate.connectors.changelog import materialize
 from tidegate.connectors.memory import connector as memory
-from tidegate.connectors.view import FOLDER, Shape, ranges, read_range
+from tidegate.connectors.view import FOLDER, ViewSchema, list_change_files, read_change_file
 from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
@@ -47,7 +47,7 @@ class Readable:
     stream: str
     sink: str
     connector: str
-    shape: Shape
+    shape: ViewSchema
     # What its rows are, if it is not a stream that runs by itself.
     holds: str | None = None
 
@@ -81,7 +81,7 @@ def _readable(catalog: Catalog, sink: Sink) -> Readable | None:
         shape, owner = shape_of(stream), stream.name
     elif isinstance(stream, SideStream):
         columns = tuple((column.name, column.type or "VOID") for column in stream.columns)
-        shape = Shape(ChangelogKind.APPEND, (), columns)
+        shape = ViewSchema(ChangelogKind.APPEND, (), columns)
         owner = stream.parent if stream.of_stream else stream.name
     else:
         return None
@@ -114,7 +114,7 @@ def stored_readable(directory: DataDirectory) -> dict[str, Readable]:
     except NotFound:
         return {}
     return {
-        item.pop("as"): Readable(**{**item, "shape": Shape.of_json(item["shape"])})
+        item.pop("as"): Readable(**{**item, "shape": ViewSchema.of_json(item["shape"])})
         for item in content
     }
 
@@ -206,7 +206,7 @@ def _as_of(
 def _shows(directory: DataDirectory, manifest: Manifest, item: Readable, epoch: int) -> bool:
     store = directory.stream(item.name)
     if item.is_view:
-        return any(part.holds(epoch) for part in ranges(_life(store, manifest, item)))
+        return any(part.holds(epoch) for part in list_change_files(_life(store, manifest, item)))
     return epoch <= memory.last_expired(store) or store.exists(memory.epoch_file(epoch))
 
 
@@ -223,17 +223,17 @@ def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: Reada
     kept = (_view if item.is_view else _memory)(store, manifest, epoch, item)
     if epoch == manifest.epoch:
         _require_all(manifest, item, kept.given)
-    return standing(kept.table, item.shape.kind, item.shape.key)
+    return materialize(kept.table, item.shape.kind, item.shape.key)
 
 
 def _view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Kept:
     life = _life(store, manifest, item)
     gaps = _gaps(manifest)
-    there = [part for part in ranges(life) if not part.never_was(gaps)]
+    there = [part for part in list_change_files(life) if not part.is_undone(gaps)]
     if any(part.first <= epoch < part.last for part in there):
         raise _Moved
     chosen = [part for part in there if part.last <= epoch]
-    read = [read_range(life, part) for part in chosen]
+    read = [read_change_file(life, part) for part in chosen]
     tables = {part.first: table for part, (table, _) in zip(chosen, read, strict=True)}
     return _Kept(_joined(item, tables), sum(given for _, given in read))
 
@@ -260,7 +260,7 @@ def _memory(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Ke
 
 def _gaps(manifest: Manifest) -> list[tuple[int, int]]:
     """Where the pipeline went back: the last epoch before, and the first one after."""
-    return [(before.last, after.first) for before, after in itertools.pairwise(manifest.line)]
+    return [(before.last, after.first) for before, after in itertools.pairwise(manifest.lineage)]
 
 
 def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
@@ -285,7 +285,7 @@ def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
 def _require_all(manifest: Manifest, item: Readable, given: int) -> None:
     """A table without some of its rows would be wrong and look right."""
     if item.holds == SideKind.FAILED_ROWS.value:
-        wanted = manifest.streams[item.stream].failed
+        wanted = manifest.streams[item.stream].failed_rows
     elif item.holds == SideKind.LATE_ROWS.value:
         own = (o for o in manifest.operators.values() if o.stream == item.stream)
         wanted = sum(int(operator.report.get("late_rows") or 0) for operator in own)

@@ -39,7 +39,7 @@ class StateFiles:
 
     def open(self, last: Manifest) -> None:
         """Find out what is needed, and remove what nobody needs."""
-        self._needed = {m.stamp: needed_by(m) for m in self.manifests.kept()}
+        self._needed = {m.stamp: needed_by(m) for m in self.manifests.load_all()}
         self.store.delete(self._dead_state(last))
         # The first epoch decides what its predecessor may have left.
         self._swept_at = None
@@ -121,7 +121,7 @@ def parked(directory: DataDirectory, is_declared: IsDeclared) -> dict[str, list[
     """By pipeline, the streams that are not declared."""
     found = {}
     for pipeline in directory.pipelines():
-        manifest = Manifests(directory.pipeline(pipeline)).last()
+        manifest = Manifests(directory.pipeline(pipeline)).load_last()
         streams = manifest.streams if manifest is not None else {}
         names = [name for name in sorted(streams) if not is_declared(pipeline, name)]
         if names:
@@ -200,10 +200,10 @@ class _Pipeline:
         self.streams = streams
         self.store = directory.pipeline(name)
         self.manifests = Manifests(self.store)
-        self.named = {item.stamp: item.name for item in self.manifests.named.all()}
+        self.named = {item.stamp: item.name for item in self.manifests.checkpoint_names.all()}
 
     def look(self, into: Pruning) -> None:
-        newest = self.manifests.newest().manifest
+        newest = self.manifests.load_newest().manifest
         if newest is None:
             return
         for stream in sorted(self.streams & newest.streams.keys()):
@@ -214,7 +214,7 @@ class _Pipeline:
             if holds:
                 into.holding.append((self.named[manifest.stamp], self.name, holds))
         after = without_streams(newest, self.streams)
-        kept = self._kept_for_names() if after is not newest else self.manifests.kept()
+        kept = self._kept_for_names() if after is not newest else self.manifests.load_all()
         lost = self._unneeded([after, *kept], newest)
         own = {file for o in newest.operators.values() for file in o.files}
         rubbish = [size for name, size in lost if name.removeprefix(f"{STATE}/") not in own]
@@ -223,7 +223,7 @@ class _Pipeline:
             into.removed.append(Removed(what, self.name, sum(rubbish)))
 
     def carry_out(self) -> None:
-        newest = self.manifests.settled().manifest
+        newest = self.manifests.recover().manifest
         if newest is None:
             return
         after = without_streams(newest, self.streams)
@@ -232,11 +232,11 @@ class _Pipeline:
             for more in range(max(len(old), 1)):
                 self.manifests.create(replace(after, epoch=after.epoch + more))
             self.store.delete(old)
-        lost = self._unneeded(self.manifests.kept(), newest)
+        lost = self._unneeded(self.manifests.load_all(), newest)
         self.store.delete([name for name, _ in lost])
 
     def _kept_for_names(self) -> list[Manifest]:
-        return [m for m in self.manifests.kept() if m.stamp in self.named]
+        return [m for m in self.manifests.load_all() if m.stamp in self.named]
 
     def _unneeded(self, kept: list[Manifest], last: Manifest) -> list[tuple[str, int]]:
         """The files that none of these manifests needs."""

@@ -79,8 +79,8 @@ def _settings(plan: OperatorPlan) -> tuple[object, ...]:
 
 
 def _ports_alike(one: FedPort, other: FedPort) -> bool:
-    times = [(o.idle_us, d) for o, (_, d) in zip(one.origins, one.delays, strict=True)]
-    others = [(o.idle_us, d) for o, (_, d) in zip(other.origins, other.delays, strict=True)]
+    times = [(o.idle_timeout_us, d) for o, (_, d) in zip(one.origins, one.delays, strict=True)]
+    others = [(o.idle_timeout_us, d) for o, (_, d) in zip(other.origins, other.delays, strict=True)]
     if times != others or len(one.leaves) != len(other.leaves):
         return False
     return all(_leaves_alike(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))

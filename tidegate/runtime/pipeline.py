@@ -169,7 +169,7 @@ class Pipeline:
         available_now: bool = False,
     ) -> None:
         self.until_end, self.available_now = until_end, available_now
-        found = self.manifests.settled()
+        found = self.manifests.recover()
         self.warnings += [_skipped(item.name, item.reason) for item in found.skipped]
         if found.manifest is not None:
             self._manifest = found.manifest
@@ -252,7 +252,7 @@ class Pipeline:
         """What was decided for a sink; nothing if its stream is new, or starts over."""
         before = self._manifest.streams.get(member.key)
         if before is None or before.id != manifest.streams[member.key].id:
-            return CommittedState(None, line=manifest.line, kept_before=manifest.kept_before)
+            return CommittedState(None, line=manifest.lineage, keep_before_generation=manifest.keep_before_generation)
         return CommittedState.by(manifest, sink.name)
 
     # The loop

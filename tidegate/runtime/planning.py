@@ -192,6 +192,6 @@ def _misplaced(item: Declared) -> TidegateError:
         "TG-207",
         f"the path of {item.name} is on the disk of one machine, and tasks of a cluster run on "
         "others",
-        place=Location(item.origin.text, span.start, span.end, item.origin.file),
+        location=Location(item.origin.text, span.start, span.end, item.origin.file),
         hint=_HINT,
     )

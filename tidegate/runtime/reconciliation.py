@@ -19,7 +19,7 @@ from tidegate.checkpoint.manifest import Manifest, OperatorState, SourceState, S
 from tidegate.columns import OP
 from tidegate.connectors import view
 from tidegate.connectors.base import StreamRows
-from tidegate.connectors.view import Shape
+from tidegate.connectors.view import ViewSchema
 from tidegate.errors import DataDirectoryError, RunError, TidegateError
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.planner import PhysicalPlan, ScanPlan, runner_of
@@ -73,12 +73,12 @@ def missed_late_rows(
 # ---- Materialised views: the sink that keeps what a stream gives out, and when it is another view.
 
 
-def shape_of(stream: Stream) -> Shape:
+def shape_of(stream: Stream) -> ViewSchema:
     """What the rows of a stream mean, once Spark has found its types."""
     plan = stream.plan
     key = tuple(plan.field(column).name for column in plan.key or ())
     columns = tuple((item.name, str(item.type)) for item in plan.fields)
-    return Shape(plan.changelog, key, columns)
+    return ViewSchema(plan.changelog, key, columns)
 
 
 def view_sink(stream: Stream) -> Sink:

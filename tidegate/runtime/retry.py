@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from tidegate.errors import SystemAway, TidegateError
+from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.storage import StorageError
 
@@ -45,7 +45,7 @@ class Retry:
         for attempt in count():
             try:
                 done = work()
-            except SystemAway as error:
+            except SystemUnavailable as error:
                 say(error.message)
                 if not self.rest(attempt):
                     raise

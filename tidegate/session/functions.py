@@ -99,7 +99,7 @@ def _parameters(
     if arguments is None:
         return tuple(Parameter(item, None) for item in names or ())
     if names is None or len(names) != len(arguments):
-        names = [f"x{place}" for place, _ in enumerate(arguments, start=1)]
+        names = [f"x{location}" for location, _ in enumerate(arguments, start=1)]
     return tuple(Parameter(*pair) for pair in zip(names, arguments, strict=True))
 
 

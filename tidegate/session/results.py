@@ -167,8 +167,8 @@ def _meaning(item: Declared, column: Column) -> str:
 def restored_text(item: Restored) -> str:
     """What RESTORE has done to a pipeline."""
     return (
-        f"{item.pipeline} is back at epoch {item.chosen.epoch}, and goes on with epoch "
-        f"{item.begun.epoch + 1} in generation {item.begun.generation}"
+        f"{item.pipeline} is back at epoch {item.checkpoint.epoch}, and goes on with epoch "
+        f"{item.manifest.epoch + 1} in generation {item.manifest.generation}"
     )
 
 

@@ -327,7 +327,7 @@ class Session:
         self._pipelines.wake()
 
     def _inserts(self, target: Declared) -> memory.Inserts:
-        return memory.inserts(self.directory.source(target.name).uri)
+        return memory.inserts_of(self.directory.source(target.name).uri)
 
     def _insertable(self, name: str) -> Source | LookupTable:
         target = self._declared(name)
@@ -401,12 +401,12 @@ class Session:
         kept = self._keep(name)
         return next(iter(kept.values())).name
 
-    def _keep(self, name: str | None, place: Location | None = None) -> dict[str, Name]:
+    def _keep(self, name: str | None, location: Location | None = None) -> dict[str, Name]:
         self._require_open()
         wrong = unsafe_checkpoint_name(name) if name is not None else None
         if wrong is not None:
             raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {wrong}")
-        return self._pipelines.checkpoints(self.settings).keep(name, place)
+        return self._pipelines.checkpoints(self.settings).keep(name, location)
 
     def drop_checkpoint(self, name: str) -> None:
         """What only it kept is removed with one of the next epochs."""
@@ -416,7 +416,7 @@ class Session:
     def checkpoints(self) -> list[Checkpoint]:
         """All that can be restored, newest first: those with a name, and the last few epochs."""
         self._require_open()
-        return self._pipelines.checkpoints(self.settings).listed()
+        return self._pipelines.checkpoints(self.settings).list_all()
 
     def restore(
         self, checkpoint: str | int, *, sinks: str | None = None, pipeline: str | None = None
@@ -444,21 +444,21 @@ class Session:
 
     def _checkpoint_statement(self, statement: CheckpointStatement, script: st.Script) -> str:
         span = statement.name_span or statement.span
-        place = Location(script.text, span.start, span.end, script.file)
+        location = Location(script.text, span.start, span.end, script.file)
         if isinstance(statement, st.CheckpointStatement):
-            kept = self._keep(statement.name, place)
+            kept = self._keep(statement.name, location)
             where = ", ".join(f"{name} at epoch {item.epoch}" for name, item in kept.items())
             return f"checkpoint '{next(iter(kept.values())).name}': {where}"
         if isinstance(statement, st.DropCheckpoint):
             checkpoints = self._pipelines.checkpoints(self.settings)
             if statement.if_exists and not checkpoints.has(statement.name):
                 return f"there is no checkpoint '{statement.name}'"
-            checkpoints.drop(statement.name, place)
+            checkpoints.drop(statement.name, location)
             return f"checkpoint '{statement.name}' dropped"
         options, _ = restore_options(statement, ScriptOrigin(script.text, script.file))
         target = statement.name if statement.name is not None else statement.epoch
         assert target is not None, "RESTORE has a name or an epoch"
-        wanted = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], place)
+        wanted = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], location)
         return "\n".join(restored_text(item) for item in self._restore(wanted))
 
     # Rows out

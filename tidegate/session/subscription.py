@@ -102,7 +102,7 @@ class Subscription:
 
     def _require_same_line(self) -> None:
         """Epochs that were taken may have been given up since; that is said once."""
-        for last, first in memory.gone_back(self._store):
+        for last, first in memory.rolled_back_ranges(self._store):
             if not last < self._taken < first:
                 continue
             taken, self._taken, self._next = self._taken, last, first

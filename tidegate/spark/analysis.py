@@ -87,7 +87,7 @@ def _require_timestamp(source: Source) -> None:
         raise SqlError(
             "TG-210",
             f"the event time {column.name} must be a TIMESTAMP, not {column.type}",
-            place=_place(own_span(column.computed) if column.computed else None, source),
+            location=_place(own_span(column.computed) if column.computed else None, source),
             hint=f"{column.name} AS timestamp_millis(…), or CAST(… AS TIMESTAMP).",
         )
 
@@ -325,4 +325,4 @@ def _type_error(
 ) -> SqlError:
     message = describe(error).replace("`", "").split(" SQLSTATE:")[0].rstrip(". ")
     message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), with_plain_names(message))
-    return SqlError("TG-307", message, place=_place(span, declared))
+    return SqlError("TG-307", message, location=_place(span, declared))

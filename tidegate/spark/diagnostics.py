@@ -190,7 +190,7 @@ def with_failing_row(
     """The same error with the row in its message, and its place."""
     row = f", in the row {failing_row.row}" if failing_row.row is not None else ""
     place = _place(failing_row.expression, origin_of(failing_row.stream))
-    return type(error)(error.code, error.message + row, place=place, hint=error.hint)
+    return type(error)(error.code, error.message + row, location=place, hint=error.hint)
 
 
 def _place(expression: exp.Expr, origin: ScriptOrigin | None) -> Location | None:

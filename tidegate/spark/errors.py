@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyspark.errors import PySparkException
 
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
 # ---- What Spark says when an expression fails on a row, in words that can be followed here.
 #
@@ -154,12 +154,12 @@ class JobFailed(Exception):
         self.away = "error[TG-613]" in str(error)
 
     @property
-    def unreached(self) -> SystemAway | None:
+    def unreached(self) -> SystemUnavailable | None:
         """The system that a task could not reach, if that was it."""
         found = pipeline_error("", self.error)
         if found.code != "TG-509":
             return None
-        return SystemAway(found.message.partition(" stopped: ")[2], found.hint)
+        return SystemUnavailable(found.message.partition(" stopped: ")[2], found.hint)
 
 
 def pipeline_error(stream: str, error: BaseException) -> TidegateError:

@@ -274,7 +274,7 @@ def _blamed(
                     "TG-309",
                     f"{to_sql(cell)} does not fit the column {name} of {source.name}, which is "
                     f"{kind}: {_sentence(error)}",
-                    place=Location(script.text, span.start, span.end, script.file),
+                    location=Location(script.text, span.start, span.end, script.file),
                 )
     return None
 

@@ -159,7 +159,7 @@ class Cursor:
         self.index = len(self.tokens)
         return tokens
 
-    def place(self, span: Span | None = None) -> Location:
+    def location(self, span: Span | None = None) -> Location:
         """The given span, or the next token, or the end of the statement."""
         if span is None:
             if self.done:
@@ -171,4 +171,4 @@ class Cursor:
         return Location(self.text, span.start, span.end, self.file)
 
     def error(self, message: str, hint: str | None = None, span: Span | None = None) -> SqlError:
-        return SqlError("TG-101", message, place=self.place(span), hint=hint)
+        return SqlError("TG-101", message, location=self.location(span), hint=hint)

@@ -236,7 +236,7 @@ def _columns(cursor: Cursor, watermark_allowed: bool) -> _Columns:
 
 
 def _primary_key(cursor: Cursor, body: _Columns) -> None:
-    start = cursor.place().start
+    start = cursor.location().start
     cursor.expect("PRIMARY", "KEY")
     if body.primary_key:
         raise cursor.error("a second PRIMARY KEY", "list all its columns in one.")
@@ -247,7 +247,7 @@ def _primary_key(cursor: Cursor, body: _Columns) -> None:
 
 
 def _watermark(cursor: Cursor, body: _Columns, allowed: bool) -> None:
-    start = cursor.place().start
+    start = cursor.location().start
     cursor.expect("WATERMARK", "FOR")
     column, column_span = cursor.name("the event-time column")
     cursor.expect("AS", hint=f"WATERMARK FOR {column} AS {column} - INTERVAL '5' SECOND")
@@ -262,7 +262,7 @@ def _watermark(cursor: Cursor, body: _Columns, allowed: bool) -> None:
         raise SqlError(
             "TG-210",
             f"the watermark must be {column} minus a constant interval",
-            place=cursor.place(span),
+            location=cursor.location(span),
             hint=f"WATERMARK FOR {column} AS {column} - INTERVAL '5' SECOND",
         )
     body.watermark = st.WatermarkDef(column, delay, span, column_span)
@@ -408,7 +408,7 @@ def _result_tokens(cursor: Cursor) -> list[Token]:
         raise SqlError(
             "TG-103",
             "functions give one value, not a table",
-            place=cursor.place(),
+            location=cursor.location(),
             hint="a named query is a stream: CREATE STREAM name AS SELECT …;",
         )
     tokens: list[Token] = []

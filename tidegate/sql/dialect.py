@@ -273,13 +273,13 @@ class TidegateParser(SparkParser):
 def _with_window_clauses(tokens: list[Token]) -> list[Token]:
     """WINDOW name AS (…) is a clause; anywhere else the word is a name."""
     found = list(tokens)
-    for place, token in enumerate(tokens[:-3]):
-        _, name, after, behind = tokens[place : place + 4]
+    for location, token in enumerate(tokens[:-3]):
+        _, name, after, behind = tokens[location : location + 4]
         named = token.token_type is TokenType.VAR and token.text.upper() == "WINDOW"
         opens = (after.token_type, behind.token_type) == (TokenType.ALIAS, TokenType.L_PAREN)
         if named and opens and name.token_type in TidegateParser.ID_VAR_TOKENS:
             line, col = token.line, token.col
-            found[place] = Token(TokenType.WINDOW, token.text, line, col, token.start, token.end)
+            found[location] = Token(TokenType.WINDOW, token.text, line, col, token.start, token.end)
     return found
 
 

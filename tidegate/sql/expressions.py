@@ -258,13 +258,13 @@ def require_interval(node: exp.Expr, text: str, file: str | None, what: str) -> 
         raise SqlError(
             "TG-105",
             f"{what} must be a constant interval of fixed length, not {to_sql(node)}",
-            place=place_of(node, text, file),
+            location=location_of(node, text, file),
             hint="write for example INTERVAL '10' SECOND; months and years have no fixed length.",
         )
     return micros
 
 
-def place_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Location:
+def location_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Location:
     """Where an expression stands, or the fallback when it was not written by the user."""
     span = own_span(node) or fallback or Span(0, len(text))
     return Location(text, span.start, span.end, file)

@@ -122,14 +122,14 @@ def first_place(pattern: Pattern, names: frozenset[str]) -> int | None:
         return first_place(pattern.part, names) if pattern.most != 0 else None
     if isinstance(pattern, Alternation):
         found = [first_place(part, names) for part in pattern.parts]
-        return min((place for place in found if place is not None), default=None)
+        return min((location for location in found if location is not None), default=None)
     if not isinstance(pattern, Concatenation):
         return None
     before, places = 0, []
     for part in pattern.parts:
-        place = first_place(part, names)
-        if place is not None:
-            places.append(before + place)
+        location = first_place(part, names)
+        if location is not None:
+            places.append(before + location)
         if occurs(part, names):
             break
         before += shortest(part)

@@ -95,7 +95,7 @@ def _token_error(error: TokenError, text: str, file: str | None) -> SqlError:
     return SqlError(
         "TG-101",
         "a quote or comment is opened and never closed",
-        place=Location(text, max(start, 0), max(start, 0) + 1, file),
+        location=Location(text, max(start, 0), max(start, 0) + 1, file),
         hint="close it with the same sign that opened it.",
     )
 
@@ -150,7 +150,7 @@ def _statement(cursor: Cursor) -> st.Statement:
         raise SqlError(
             "TG-102",
             "a query on its own has nowhere to send its rows",
-            place=cursor.place(),
+            location=cursor.location(),
             hint="give it a name: CREATE STREAM my_stream AS SELECT …; to look at rows, CREATE "
             "MATERIALIZED VIEW my_view AS SELECT …; and ask it in the shell, with db.query(sql), "
             "or with tidegate query DIR SQL; EXPLAIN SELECT …; shows the plan.",
@@ -159,14 +159,14 @@ def _statement(cursor: Cursor) -> st.Statement:
         raise SqlError(
             "TG-102",
             "TAIL follows a stream in the shell only",
-            place=cursor.place(),
+            location=cursor.location(),
             hint="type it in tidegate sql; in Python, iterate over db.subscribe(stream).",
         )
     if first.upper() == "ALTER":
         raise SqlError(
             "TG-102",
             "only streams can be altered",
-            place=cursor.place(),
+            location=cursor.location(),
             hint="ALTER STREAM name SET (state_ttl = '1 day'); anything else is dropped and "
             "created again.",
         )
@@ -175,7 +175,7 @@ def _statement(cursor: Cursor) -> st.Statement:
     raise SqlError(
         "TG-102",
         f"{first} does not begin a statement",
-        place=cursor.place(),
+        location=cursor.location(),
         hint=statement_hint(first) or meant,
     )
 
@@ -205,7 +205,7 @@ def _unknown_create(cursor: Cursor) -> SqlError:
         f"CREATE {_shown_kind(cursor)} is not a statement"
         if word
         else "CREATE needs what to create",
-        place=cursor.place(),
+        location=cursor.location(),
         hint=hints.get(word.upper(), hint),
     )
 
@@ -345,7 +345,7 @@ def _restore(cursor: Cursor) -> st.Restore:
 
 
 def _set(cursor: Cursor) -> st.Set:
-    start = cursor.place().start
+    start = cursor.location().start
     if cursor.match("TIME", "ZONE"):
         # As Spark and PostgreSQL write it: SET TIME ZONE 'UTC'.
         key, key_span = "time zone", Span(start, cursor.tokens[cursor.index - 1].end + 1)

@@ -187,7 +187,7 @@ def parse_type(tokens: list[Token], cursor: Cursor) -> str:
         raise SqlError(
             "TG-210",
             f"{written} is not a type",
-            place=cursor.place(span),
+            location=cursor.location(span),
             hint=type_hint(token.text for token in tokens) or TYPES_HINT,
         )
     return tree.sql(dialect=DIALECT)
@@ -226,17 +226,17 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
     message = re.sub(r"<Token .*?text: (.*?), line: .*>", r"\1", message)
     message = message.replace("Invalid expression / Unexpected token", "unexpected")
     width = len(detail.get("highlight") or " ")
-    place = Location(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
+    location = Location(cursor.text, tokens[-1].end, tokens[-1].end + 1, cursor.file)
     if line and column:
         line_start = sum(len(part) + 1 for part in cursor.text.split("\n")[: line - 1])
         end = line_start + column
-        place = Location(cursor.text, max(end - width, 0), end, cursor.file)
-    found = cursor.text[place.start : place.end]
+        location = Location(cursor.text, max(end - width, 0), end, cursor.file)
+    found = cursor.text[location.start : location.end]
     if message == LONELY_COMMA:
-        return SqlError("TG-101", message, place=place, hint="remove it, or write what is missing.")
+        return SqlError("TG-101", message, location=location, hint="remove it, or write what is missing.")
     if message == "Expected CTE to have alias":
         message = f"{found} is not the name of a query"
-        return SqlError("TG-101", message, place=place, hint=_NAMED_QUERIES)
+        return SqlError("TG-101", message, location=location, hint=_NAMED_QUERIES)
     if message.startswith("Required keyword"):
         message = f"something is missing after {found}"
     elif message == "unexpected":
@@ -245,18 +245,18 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         message = f"expected {message.removeprefix('Expecting').strip()} near {found}"
     if message in ("Expected TYPE after CAST", "Expected type"):
         message = f"{found} is not a type"
-        return SqlError("TG-101", message, place=place, hint=type_hint([found]) or TYPES_HINT)
+        return SqlError("TG-101", message, location=location, hint=type_hint([found]) or TYPES_HINT)
     if message.startswith("Expected"):
         message = f"expected{message.removeprefix('Expected')}"
     hint = word_hint(token.text for token in tokens)
     if hint is None:
-        meant = misspelt_before(tokens, place.end)
+        meant = misspelt_before(tokens, location.end)
         if meant is not None:
             token, keyword = meant
             message = f"{token.text} is not expected here"
-            place = cursor.place(_span([token]))
+            location = cursor.location(_span([token]))
             hint = f"did you mean {keyword}?"
-    return SqlError("TG-101", message, place=place, hint=hint)
+    return SqlError("TG-101", message, location=location, hint=hint)
 
 
 def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
@@ -278,7 +278,7 @@ def _find_emit(tokens: list[Token], cursor: Cursor) -> int:
                 raise SqlError(
                     "TG-104",
                     "EMIT belongs at the end of the whole statement, not inside a subquery",
-                    place=cursor.place(Span(token.start, token.end + 1)),
+                    location=cursor.location(Span(token.start, token.end + 1)),
                     hint="make the subquery a stream of its own: CREATE STREAM inner_stream AS "
                     "SELECT … EMIT …; and select from that.",
                 )
@@ -315,7 +315,7 @@ def _parse_emit(cursor: Cursor) -> st.EmitClause:
     late_to: str | None = None
     late_to_span: Span | None = None
     while not cursor.done:
-        start = cursor.place()
+        start = cursor.location()
         if cursor.match("ALLOW", "LATENESS"):
             lateness = _interval(cursor, "the allowed lateness")
             lateness_span = Span(start.start, cursor.tokens[cursor.index - 1].end + 1)

@@ -26,9 +26,9 @@ class Finding:
 
     def error(self, text: str, file: str | None, fallback: Span) -> ValidationError:
         span = self.span or self.node.span or fallback
-        place = Location(text, span.start, span.end, file)
+        location = Location(text, span.start, span.end, file)
         return ValidationError(
-            self.code, self.message, place=place, hint=self.hint, path=plan_path(self.node)
+            self.code, self.message, location=location, hint=self.hint, path=plan_path(self.node)
         )
 
 

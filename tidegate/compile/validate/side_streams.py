@@ -20,9 +20,9 @@ def late_readers(stream: Stream, catalog: Catalog) -> Iterator[TidegateError]:
     """Why a stream cannot read the late rows that it reads."""
     for side, span in _late_streams(stream.plan):
         at = span or stream.statement.span
-        place = Location(stream.origin.text, at.start, at.end, stream.origin.file)
+        location = Location(stream.origin.text, at.start, at.end, stream.origin.file)
         for message, hint in _reasons(side, stream, catalog):
-            yield ValidationError(LATE_READER, message, place=place, hint=hint)
+            yield ValidationError(LATE_READER, message, location=location, hint=hint)
 
 
 def _late_streams(plan: n.Node) -> Iterator[tuple[SideStream, Span | None]]:
@@ -150,5 +150,5 @@ def failing_rows(stream: Stream, catalog: Catalog) -> Iterator[TidegateError]:
 
 def _error(stream: Stream, span: Span | None, message: str, hint: str) -> TidegateError:
     at = span or stream.statement.span
-    place = Location(stream.origin.text, at.start, at.end, stream.origin.file)
-    return ValidationError(FAILING_ROW, message, place=place, hint=hint)
+    location = Location(stream.origin.text, at.start, at.end, stream.origin.file)
+    return ValidationError(FAILING_ROW, message, location=location, hint=hint)

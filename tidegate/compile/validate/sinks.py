@@ -46,7 +46,7 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
         "TG-413",
         f"the stream {sink.source} {_WHAT[kind]}, but the sink {sink.name} can only take {able} "
         "streams",
-        place=Location(sink.origin.text, where.start, where.end, sink.origin.file),
+        location=Location(sink.origin.text, where.start, where.end, sink.origin.file),
         hint=(spec.changelog_hint or "let the stream EMIT ON WINDOW CLOSE."),
         path=plan_path(plan),
     )
@@ -62,7 +62,7 @@ def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | 
         "TG-413",
         f"the stream {sink.source} {_WHAT[plan.changelog]}, and no columns of it tell its rows "
         f"apart, so the sink {sink.name} cannot know which row to change",
-        place=Location(sink.origin.text, where.start, where.end, sink.origin.file),
+        location=Location(sink.origin.text, where.start, where.end, sink.origin.file),
         hint="let the stream group by columns and select them all, or EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
@@ -75,21 +75,21 @@ def sink_options(
     sink: Sink, spec: SinkSpec, plan: n.Node | None, others: Iterable[Sink]
 ) -> Iterator[CatalogError]:
     """Columns that the stream does not have, and places that are written or read already."""
-    place = _place(sink, spec)
+    location = _location(sink, spec)
     if plan is not None:
         yield from _unknown_columns(sink, spec, [item.name for item in plan.fields])
-        yield from _own_input(sink, spec, plan, place)
+        yield from _own_input(sink, spec, plan, location)
     for other in others:
-        if not place or other.connector != sink.connector:
+        if not location or other.connector != sink.connector:
             continue
-        if _place(other, spec) == place:
+        if _location(other, spec) == location:
             written = ", ".join(str(other.options[name]) for name in spec.exclusive)
             message = f"the sink {other.name} already writes {written}"
             hint = f"give {sink.name} another {spec.exclusive[0]}."
             yield _error(sink, "TG-210", message, sink.statement.name_span, hint)
 
 
-def _place(declared: Sink | Source, spec: SinkSpec) -> list[object]:
+def _location(declared: Sink | Source, spec: SinkSpec) -> list[object]:
     """What no other sink may write; out, ./out/ and file:out are one place."""
     return [_normal(declared.options[name]) for name in spec.exclusive]
 
@@ -104,13 +104,13 @@ def _normal(value: object) -> object:
 
 
 def _own_input(
-    sink: Sink, spec: SinkSpec, plan: n.Node, place: list[object]
+    sink: Sink, spec: SinkSpec, plan: n.Node, location: list[object]
 ) -> Iterator[CatalogError]:
     """A stream that reads what it writes never ends."""
     for node in n.walk(plan):
         if not isinstance(node, n.Scan) or node.source.connector != sink.connector:
             continue
-        same = bool(place) and _place(node.source, spec) == place
+        same = bool(location) and _location(node.source, spec) == location
         if same or spec.is_read_by(sink.options, node.source.options):
             option = spec.exclusive[0] if same else "topic"
             read = node.source.options[option]
@@ -134,8 +134,8 @@ def _unknown_columns(sink: Sink, spec: SinkSpec, columns: list[str]) -> Iterator
 
 
 def _error(sink: Sink, code: str, message: str, span: Span, hint: str) -> CatalogError:
-    place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
-    return CatalogError(code, message, place=place, hint=hint)
+    location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+    return CatalogError(code, message, location=location, hint=hint)
 
 
 Found = list[TidegateError]
@@ -167,5 +167,5 @@ def _no_stream(sink: Sink, source: Declared) -> CatalogError:
     message = f"{source.name} is a {source.kind.value.lower()}, and sinks write streams"
     assert isinstance(sink.statement, st.CreateSink), "a sink was declared by CREATE SINK"
     span = sink.statement.source_span
-    place = Location(sink.origin.text, span.start, span.end, sink.origin.file)
-    return CatalogError("TG-201", message, place=place, hint=hint)
+    location = Location(sink.origin.text, span.start, span.end, sink.origin.file)
+    return CatalogError("TG-201", message, location=location, hint=hint)

@@ -255,7 +255,7 @@ class FilesSink:
         if self.options["existing"] == "append":
             return
         epochs = [marker.epoch for marker in markers.values()]
-        if any(at.epoch >= 0 and at.generation >= committed.kept_before for at in epochs):
+        if any(at.epoch >= 0 and at.generation >= committed.keep_before_generation for at in epochs):
             raise RunError(
                 "TG-525",
                 f"{self.options['path']} contains rows that an earlier pipeline wrote for the sink "

@@ -42,7 +42,7 @@ class Context:
             return name
         return self.fresh(f"{name}_{count}")
 
-    def place(self, node: exp.Expr | Span | None) -> Location:
+    def location(self, node: exp.Expr | Span | None) -> Location:
         span = own_span(node) if isinstance(node, exp.Expr) else node
         span = span or self.fallback
         return Location(self.text, span.start, span.end, self.file)
@@ -51,9 +51,9 @@ class Context:
         self, code: str, message: str, at: exp.Expr | Span | None, hint: str | None = None
     ) -> None:
         """Note an error and go on, so that one run finds all of them."""
-        error = SqlError(code, message, place=self.place(at), hint=hint)
-        known = {(other.code, other.message, other.place) for other in self.errors}
-        if (error.code, error.message, error.place) not in known:
+        error = SqlError(code, message, location=self.location(at), hint=hint)
+        known = {(other.code, other.message, other.location) for other in self.errors}
+        if (error.code, error.message, error.location) not in known:
             self.errors.append(error)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import SELECTED
-from tidegate.operators.join.lookup_results import LookupResult, listed
+from tidegate.operators.join.lookup_results import LookupResult, to_list_array
 from tidegate.spark.tasks.protocol import EpochSpecStore, keep_what_is_loaded
 from tidegate.spark.tasks.shuffle import Batches
 
@@ -56,7 +56,7 @@ def _enriched(spec: EnrichSpec, batch: pa.RecordBatch, answers: LookupReader) ->
     keys = [batch.column(key).take(places) for key in spec.keys]
     found = answers.find(keys) if len(asked) else _nothing(kind)
     return pa.record_batch(
-        [*passed, listed(found, asked, batch.num_rows, kind)], schema=spec.output
+        [*passed, to_list_array(found, asked, batch.num_rows, kind)], schema=spec.output
     )
 
 

@@ -29,7 +29,7 @@ from tidegate.columns import (
     SELECTED,
 )
 from tidegate.operators.vectorized import Vector, VectorFailed, VectorStage
-from tidegate.operators.watermark import UNHEARD_US, WatermarkUpdate
+from tidegate.operators.watermark import NO_ROWS_US, WatermarkUpdate
 from tidegate.spark.tasks.protocol import (
     REPORT,
     EpochSpec,
@@ -96,14 +96,14 @@ class DirectScan:
         if not self.partitioned:
             return []
         partitions = range(epoch_spec.partitions.get(self.split, 0))
-        return [WatermarkUpdate(self.index, number, UNHEARD_US) for number in partitions]
+        return [WatermarkUpdate(self.index, number, NO_ROWS_US) for number in partitions]
 
     def scanned(self, batch: pa.RecordBatch, now_us: int, judged: Judged) -> pa.RecordBatch:
         """The columns of the scan, and hidden ones, of records and what they were found to be."""
         count = batch.num_rows
         mark, bad = judged
         try:
-            columns = [_array(vector.of(batch), count) for _, vector in self.columns]
+            columns = [_array(vector.evaluate(batch), count) for _, vector in self.columns]
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
         hidden: dict[str, Any] = {
@@ -131,13 +131,13 @@ class DirectScan:
             raise VectorFailed(str(error)) from None
 
     def _judged(self, batch: pa.RecordBatch, now_us: int) -> Judged:
-        tests = [pc.is_null(_array(vector.of(batch), batch.num_rows)) for vector in self.required]
+        tests = [pc.is_null(_array(vector.evaluate(batch), batch.num_rows)) for vector in self.required]
         if BAD_RECORD in batch.schema.names:
             tests.append(pc.is_valid(batch.column(BAD_RECORD)))
         if self.time is None:
             mark = pa.nulls(batch.num_rows, pa.int64())
         else:
-            mark = _array(self.time.of(batch), batch.num_rows)
+            mark = _array(self.time.evaluate(batch), batch.num_rows)
             tests.append(pc.is_null(mark))
             if self.max_future_us is not None:
                 late = pc.greater(mark, pa.scalar(now_us + self.max_future_us, pa.int64()))
@@ -382,7 +382,7 @@ def _reading(
             records = 0
             if task == 0 and origin is not None and source in epoch_spec.partitions:
                 known = [
-                    WatermarkUpdate(origin, n, UNHEARD_US)
+                    WatermarkUpdate(origin, n, NO_ROWS_US)
                     for n in range(epoch_spec.partitions[source])
                 ]
                 yield _note_row(watermark_bytes(*known), schema)

@@ -14,10 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import CONTROL, EVENT_TIME, INVALID_TIME, ORIGIN, PARTITION_SHIFT, SELECTED
-from tidegate.operators.aggregate.group_by import Grouped
-from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Grid, from_partials
-from tidegate.operators.kernels.keys import hash_of
+from tidegate.columns import (
+    CONTROL,
+    EVENT_TIME,
+    HASH,
+    INVALID_TIME,
+    ORIGIN,
+    PANE,
+    PARTITION_SHIFT,
+    ROWS,
+    SELECTED,
+)
+from tidegate.operators.aggregate.group_by import GroupByOperator
+from tidegate.operators.aggregate.groups import Grid, from_partials
+from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.operator import Operator, Tables
 from tidegate.operators.watermark import END_US, WatermarkUpdate, encode_updates
 from tidegate.spark.tasks.protocol import (
@@ -156,7 +166,7 @@ class ShuffleWriter:
     def _grouped(self, table: pa.Table) -> Tables:
         """Groups that Spark has made, with their panes."""
         operator = self.spec.operator
-        assert isinstance(operator, Grouped), "only a GROUP BY has partials"
+        assert isinstance(operator, GroupByOperator), "only a GROUP BY has partials"
         self.grouped += table.num_rows
         self.groups_of += pc.sum(table.column(ROWS)).as_py()
         columns = {name: table.column(name) for name in table.column_names}
@@ -225,7 +235,7 @@ class ShuffleWriter:
         if self.epoch_spec.ends:
             self.marks |= {(origin, 0): END_US for origin in self.spec.sources}
         if self.bad:
-            self.reports.append(report_bytes({"streams": self.spec.streams, "bad": self.bad}))
+            self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
         if self.grouped:
             shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
             self.reports.append(report_bytes(shrunk))
@@ -307,5 +317,5 @@ def _on_grid(times: pa.ChunkedArray, grid: Grid) -> pa.Array:
 
 
 def _hashed(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    hashes = hash_of([table.column(key) for key in keys], table.num_rows)
+    hashes = hash_rows([table.column(key) for key in keys], table.num_rows)
     return table.set_column(table.schema.get_field_index(HASH), HASH, pa.array(hashes))

@@ -126,11 +126,11 @@ class Staging:
         ]
         own: dict[str, Any] = {"streams": [self.spec.stream], "out": self.rows}
         if self.bad:
-            own["bad"] = self.bad
+            own["malformed"] = self.bad
         if self.control.failed:
             own["failed"] = len(self.control.failed)
         if self.marks:
-            own["marks"] = {_place_name(number): mark for number, mark in self.marks.items()}
+            own["event_times_us"] = {_place_name(number): mark for number, mark in self.marks.items()}
         return [report_bytes(report) for report in [*reports, own]]
 
 
