@@ -1,9 +1,17 @@
 """Stateful operators: pure state machines over Arrow tables. No Spark, no clock, no randomness.
 
-An operator is packed, stepped and unpacked. `lift` runs where the rows are and shrinks them to
-partials; `step` runs once per epoch for every key group, on the partials of the epoch and the ticks
-that came with them. `accumulators` holds the aggregates, `keys` says which values are equal,
-`group_kernels` combines groups, `clock` has the watermark, `segments` and `runs` are the two
-shapes in which operators keep state: by time and by hash of the key. Imports `state`, `columns`,
-`types` and `errors`.
+Start with `operator` (the contract) and `runner` (one epoch of one key group). Reading tasks call
+`pre_aggregate`, which reduces rows before the shuffle; then `step` runs once per epoch for every
+key group, on the shuffled rows and the watermark updates of the epoch.
+
+- `aggregate/`: GROUP BY over windows, sessions and keys, and the aggregate functions
+- `join/`: interval, regular and ASOF joins, and the results of lookup joins
+- `over/`, `top_n/`, `match/`: OVER, top-N with deduplication, MATCH_RECOGNIZE
+- `hold` and `normalize`: EMIT ON WINDOW CLOSE for rows, upserts to a changelog
+- `watermark` and `late_rows`: event time
+- `store/`: the two state stores, by time and by hash of the key
+- `kernels/`: equality, hashing, ordering and matching of rows; `vectorized` has the kernels of
+  stateless expressions
+
+May import `state`, `columns`, `types` and `errors`.
 """

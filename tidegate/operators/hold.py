@@ -1,4 +1,4 @@
-"""EMIT ON WINDOW CLOSE over rows: each is kept until the watermark has passed it."""
+"""EMIT ON WINDOW CLOSE for rows: every row is kept until the watermark passes its window's end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import OP
-from tidegate.operators.aggregate.groups import HASH, PANE, concat
+from tidegate.columns import HASH, OP, PANE
+from tidegate.operators.kernels.arrays import concat
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -23,23 +23,21 @@ from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
 
-def spread_by(output: pa.Schema) -> tuple[str, ...]:
-    """The columns whose hash gives a row its key group: any will do, so all that have a hash.
+def hash_columns(output: pa.Schema) -> tuple[str, ...]:
+    """Return the columns whose hash assigns a row to a key group.
 
-    Changes of a window must stay in order, so they stay together.
+    Rows are independent of each other, so all hashable columns are used to distribute them evenly.
+    The changes of a window must stay in order: a changelog is distributed by window only.
     """
     if OP in output.names:
         return (PANE,)
-    plain = (item.name for item in output if not pa.types.is_nested(item.type))
-    return (PANE, *plain)
+    hashable = (item.name for item in output if not pa.types.is_nested(item.type))
+    return (PANE, *hashable)
 
 
 @dataclass(frozen=True)
 class HoldOperator:
-    """The pane of a row is the moment at which it may go; `output` are the columns it has.
-
-    In a key group rows come out in the order of their panes.
-    """
+    """Holds rows until the watermark reaches their pane, then emits them ordered by pane."""
 
     output: pa.Schema
     # The column with the start of the window that a row waits for.
@@ -57,7 +55,7 @@ class HoldOperator:
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.output))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
@@ -70,45 +68,45 @@ class HoldOperator:
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        log = TimeBucketStore(state, self.shuffle_schemas[0], None)
+        store = TimeBucketStore(state, self.shuffle_schemas[0], None)
         output = StepOutput()
         rows = concat(inputs[0])[0] if inputs[0] else self.shuffle_schemas[0][0].empty_table()
         if epoch_time.previous_watermark_us is not None and rows.num_rows:
-            late = rows.column(PANE).to_numpy() <= epoch_time.previous_watermark_us
-            state.count_late(int(late.sum()))
-            if late.any():
-                self._keep_late(rows.filter(pa.array(late)), epoch_time, output)
-                rows = rows.filter(pa.array(~late))
-        after = epoch_time.watermark_us
-        if after is not None:
-            due = [part[0] for part in log.load(None, after + 1)]
-            now = rows.column(PANE).to_numpy() <= after
-            if now.any():
-                due.append(rows.filter(pa.array(now)))
-                rows = rows.filter(pa.array(~now))
-            log.drop_before(after + 1)
-            output.main += self._in_order(due)
+            is_late = rows.column(PANE).to_numpy() <= epoch_time.previous_watermark_us
+            state.count_late(int(is_late.sum()))
+            if is_late.any():
+                self._emit_late(rows.filter(pa.array(is_late)), epoch_time, output)
+                rows = rows.filter(pa.array(~is_late))
+        watermark_us = epoch_time.watermark_us
+        if watermark_us is not None:
+            due = [part[0] for part in store.load(None, watermark_us + 1)]
+            is_due = rows.column(PANE).to_numpy() <= watermark_us
+            if is_due.any():
+                due.append(rows.filter(pa.array(is_due)))
+                rows = rows.filter(pa.array(~is_due))
+            store.drop_before(watermark_us + 1)
+            output.main += self._sorted_by_pane(due)
         if rows.num_rows:
-            log.append((rows,))
-        self.limits.enforce(self.name, log, state.gauges)
+            store.append((rows,))
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def _in_order(self, parts: list[pa.Table]) -> list[pa.Table]:
+    def _sorted_by_pane(self, parts: list[pa.Table]) -> list[pa.Table]:
         if not parts:
             return []
         rows = pa.concat_tables(parts)
         order = np.argsort(rows.column(PANE).to_numpy(), kind="stable")
         return [rows.take(pa.array(order)).select(self.output.names)] if rows.num_rows else []
 
-    def _keep_late(self, rows: pa.Table, epoch_time: EpochTime, output: StepOutput) -> None:
+    def _emit_late(self, rows: pa.Table, epoch_time: EpochTime, output: StepOutput) -> None:
         if self.late_rows is None:
             return
         names = dict(zip(self.late_rows.names, self.output.names, strict=False))
-        renamed = pa.table([rows.column(own) for own in names.values()], names=list(names))
+        original = pa.table([rows.column(name) for name in names.values()], names=list(names))
         ends = np.asarray(rows.column(PANE).to_numpy(), np.int64)
         starts = ends
         if self.start is not None:
             starts = np.asarray(rows.column(self.start).cast(pa.int64()).to_numpy(), np.int64)
         output.late.append(
-            self.late_rows.marked(renamed, starts, ends, epoch_time.previous_watermark_us)
+            self.late_rows.with_reason(original, starts, ends, epoch_time.previous_watermark_us)
         )

@@ -1,4 +1,4 @@
-"""Rows that came too late, kept as they were, with what made them late."""
+"""Late rows: the original row with the operator, window and watermark that made it late."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.aggregate.groups import PANE, SEEN, Panes
-from tidegate.operators.kernels.matching import ints
+from tidegate.columns import PANE, SEEN
+from tidegate.operators.aggregate.groups import Panes
+from tidegate.operators.kernels.arrays import int_column
 from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, Tables
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-# What a late stream tells besides the row.
+# The columns that a late stream has after those of the row.
 REASON = (
     ("late_operator", pa.string()),
     ("late_window_start", TIMESTAMP),
@@ -26,35 +27,40 @@ REASON = (
 
 @dataclass(frozen=True)
 class LateRows:
-    """The columns `l0`, `l1`, … are the row as it was; the others are what the operator needs.
+    """Emits the late rows of an operator to the stream that LATE DATA TO names.
 
-    A late stream of several inputs has the columns of all: `stream` are their types, and `sources`
-    says which column of this row each of them is, if any.
+    Input rows have the columns that the operator requires and the columns of the original row as
+    `l0`, `l1`, …. A late stream of several inputs has the columns of all of them: `stream` are
+    their types, and `sources` has for each of them the index of the original column, or None.
     """
 
     operator: str
-    needed: pa.Schema
+    required: pa.Schema
     original: tuple[pa.DataType, ...]
     stream: tuple[pa.DataType, ...] | None = None
     sources: tuple[int | None, ...] | None = None
 
     @property
     def names(self) -> list[str]:
+        """The names of the columns of the original row."""
         return [f"l{index}" for index, _ in enumerate(self.original)]
 
     @property
-    def shuffle_schemas(self) -> pa.Schema:
-        own = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
-        return pa.schema([*self.needed, *own])
+    def input_schema(self) -> pa.Schema:
+        """The schema of the rows that the operator receives."""
+        original = [pa.field(*pair) for pair in zip(self.names, self.original, strict=True)]
+        return pa.schema([*self.required, *original])
 
     @property
     def schema(self) -> pa.Schema:
+        """The schema of the late rows that the operator emits."""
         kinds = self.original if self.stream is None else self.stream
-        own = [pa.field(f"l{index}", kind) for index, kind in enumerate(kinds)]
-        return pa.schema([*own, *(pa.field(*pair) for pair in REASON)])
+        columns = [pa.field(f"l{index}", kind) for index, kind in enumerate(kinds)]
+        return pa.schema([*columns, *(pa.field(*pair) for pair in REASON)])
 
     def select(self, rows: pa.Table) -> pa.Table:
-        schema = self.shuffle_schemas
+        """Return rows in the input schema."""
+        schema = self.input_schema
         return pa.table(
             [rows.column(name).cast(schema.field(name).type) for name in schema.names],
             schema=schema,
@@ -63,48 +69,50 @@ class LateRows:
     def split(
         self, parts: Sequence[pa.Table], panes: Panes, limit_us: int | None
     ) -> tuple[pa.Table, pa.Table]:
-        """The rows that still count, and those whose last window the watermark has passed."""
-        rows = pa.concat_tables(parts) if parts else self.shuffle_schemas.empty_table()
+        """Return the rows that are on time, and those whose last window ends by `limit_us`."""
+        rows = pa.concat_tables(parts) if parts else self.input_schema.empty_table()
         if limit_us is None or not rows.num_rows:
             return rows, rows.slice(0, 0)
-        late = panes.last_end(rows.column(PANE).to_numpy()) <= limit_us
-        if not late.any():
+        is_late = panes.last_end(rows.column(PANE).to_numpy()) <= limit_us
+        if not is_late.any():
             return rows, rows.slice(0, 0)
-        return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+        return rows.filter(pa.array(~is_late)), rows.filter(pa.array(is_late))
 
-    def mark(self, rows: pa.Table, panes: Panes, watermark_us: int | None) -> pa.Table:
-        """Add which operator, window and watermark made them late."""
-        ends = panes.last_end(rows.column(PANE).to_numpy())
-        return self.marked(rows, panes.start(ends), ends, watermark_us)
-
-    def of_windows(
-        self, rows: pa.Table, start: str | None, watermark_us: int | None
-    ) -> list[pa.Table]:
-        """The same where the pane of a row is the end of its window, and a column its start."""
-        if not rows.num_rows:
-            return []
-        ends = starts = np.asarray(rows.column(PANE).to_numpy(), np.int64)
-        if start is not None:
-            starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
-        return [self.marked(rows, starts, ends, watermark_us)]
-
-    def marked(
+    def with_reason(
         self,
         rows: pa.Table,
         starts: np.ndarray | None,
         ends: np.ndarray | None,
         watermark_us: int | None,
     ) -> pa.Table:
+        """Return late rows with the operator, their window (if it has any) and the watermark."""
         count = rows.num_rows
-        made = [
+        reason = [
             pa.repeat(pa.scalar(self.operator), count),
-            _times(starts, count),
-            _times(ends, count),
+            _timestamps(starts, count),
+            _timestamps(ends, count),
             pa.repeat(pc.cast(pa.scalar(watermark_us, pa.int64()), TIMESTAMP), count),
         ]
-        return pa.table([*self._row(rows), *made], schema=self.schema)
+        return pa.table([*self._columns(rows), *reason], schema=self.schema)
 
-    def _row(self, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
+    def with_last_window(self, rows: pa.Table, panes: Panes, watermark_us: int | None) -> pa.Table:
+        """Return late rows with the last window of their pane as the reason."""
+        ends = panes.last_end(rows.column(PANE).to_numpy())
+        return self.with_reason(rows, panes.start(ends), ends, watermark_us)
+
+    def with_window(
+        self, rows: pa.Table, start: str | None, watermark_us: int | None
+    ) -> list[pa.Table]:
+        """Return late rows, if any, where the pane is the window's end and `start` a column."""
+        if not rows.num_rows:
+            return []
+        ends = starts = np.asarray(rows.column(PANE).to_numpy(), np.int64)
+        if start is not None:
+            starts = np.asarray(rows.column(start).cast(pa.int64()).to_numpy(), np.int64)
+        return [self.with_reason(rows, starts, ends, watermark_us)]
+
+    def _columns(self, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
+        """Return the original columns, or those of the late stream."""
         if self.stream is None or self.sources is None:
             return [rows.column(name) for name in self.names]
         return [
@@ -114,20 +122,19 @@ class LateRows:
 
 
 def split_late(
-    shuffle_schemas: pa.Schema, parts: Sequence[Tables], state: KeyGroupState, epoch_time: EpochTime
+    schema: pa.Schema, parts: Sequence[Tables], state: KeyGroupState, epoch_time: EpochTime
 ) -> tuple[pa.Table, pa.Table]:
-    """Rows whose pane the watermark has not passed, and those whose pane it has, which are counted.
+    """Return the rows whose pane is after the previous watermark, and the late rows.
 
-    Where rows were left behind before they came here, SEEN says how many each stands for.
+    Late rows are counted. A row with the column SEEN stands for that many rows, because tasks have
+    dropped the others before the shuffle.
     """
-    rows = pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
+    rows = pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
     if epoch_time.previous_watermark_us is None or not rows.num_rows:
         return rows, rows.slice(0, 0)
-    is_late = ints(rows, PANE) <= epoch_time.previous_watermark_us
+    is_late = int_column(rows, PANE) <= epoch_time.previous_watermark_us
     late = rows.filter(pa.array(is_late))
-    state.count_late(
-        int(ints(late, SEEN).sum()) if SEEN in shuffle_schemas.names else late.num_rows
-    )
+    state.count_late(int(int_column(late, SEEN).sum()) if SEEN in schema.names else late.num_rows)
     return rows.filter(pa.array(~is_late)), late
 
 
@@ -136,22 +143,22 @@ def with_late_columns(
     stream: tuple[pa.DataType, ...],
     sources: Mapping[int, tuple[int | None, ...]],
 ) -> Operator:
-    """An operator whose late rows have the columns of a stream, by the sources of each port.
+    """Return an operator whose late rows have the columns of a stream of several inputs.
 
-    A port that finds nothing late has none of the columns.
+    `sources` has the original columns by input port. A port that is missing has no late rows.
     """
-    several = isinstance(operator.late_rows, tuple)
-    ports = operator.late_rows if several else (operator.late_rows,)
-    nothing = (None,) * len(stream)
-    wide = tuple(
-        replace(own, stream=stream, sources=sources.get(port, nothing))
-        for port, own in enumerate(ports)
+    has_ports = isinstance(operator.late_rows, tuple)
+    ports = operator.late_rows if has_ports else (operator.late_rows,)
+    no_columns = (None,) * len(stream)
+    widened = tuple(
+        replace(late_rows, stream=stream, sources=sources.get(port, no_columns))
+        for port, late_rows in enumerate(ports)
     )
-    same: Operator = replace(operator, late_rows=wide if several else wide[0])
-    return same
+    result: Operator = replace(operator, late_rows=widened if has_ports else widened[0])
+    return result
 
 
-def _times(values: np.ndarray | None, count: int) -> pa.Array:
+def _timestamps(values: np.ndarray | None, count: int) -> pa.Array:
     if values is None:
         return pa.nulls(count, TIMESTAMP)
     return pa.array(values, pa.int64()).cast(TIMESTAMP)

@@ -1,4 +1,4 @@
-"""Upserts to changes: the last row of each key is remembered, and what a new one does is told."""
+"""Changelog normalization: turns upserts into a changelog by keeping the last row of every key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, OP
-from tidegate.operators.aggregate.groups import HASH, concat
-from tidegate.operators.kernels.keys import canonical, group_ids, places_of
+from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, BEFORE, DELETE, HASH, OP
+from tidegate.operators.kernels.arrays import concat
+from tidegate.operators.kernels.keys import canonicalize, find_rows, group_ids
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS, BY_ARRIVAL
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.operator import (
     NO_LIMITS,
     EpochTime,
@@ -28,7 +28,7 @@ from tidegate.operators.store.sorted_runs import (
     TOUCHED,
     SortedRunStore,
     hashes_of,
-    of_hashes,
+    split_by_hashes,
 )
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
@@ -36,12 +36,13 @@ from tidegate.state.codec import schema_text
 
 @dataclass(frozen=True)
 class NormalizeOperator:
-    """`keys` are the types of the key, `columns` those of the whole row.
+    """Normalizes upserts; `keys` are the types of the key, `columns` those of the whole row.
 
-    A row with `-D` removes its key. `-U` says nothing that is not known here, and is ignored. The
-    last row of a key is the one that stood last, also if an earlier one comes in a later epoch: so
-    it is the same however the files were cut into epochs. For that it is also kept where a row
-    that removed its key stood, with a time to live for so long.
+    `-D` deletes the row of its key. `-U` is ignored, because the state has the previous row.
+
+    The last row of a key is the last one in the input, even if the files of an epoch are read out
+    of order, so the result does not depend on how the input is divided into epochs. For this the
+    state keeps the input position of deletes as well, as tombstones that expire after `ttl_us`.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -52,7 +53,7 @@ class NormalizeOperator:
     late: pa.Schema | None = None
 
     @property
-    def _names(self) -> list[str]:
+    def _key_names(self) -> list[str]:
         return [f"k{index}" for index, _ in enumerate(self.keys)]
 
     @property
@@ -61,110 +62,120 @@ class NormalizeOperator:
         return pa.schema([*fields, pa.field(OP, pa.string())])
 
     @property
-    def _row(self) -> pa.Schema:
-        keys = [pa.field(*pair) for pair in zip(self._names, self.keys, strict=True)]
+    def _input_schema(self) -> pa.Schema:
+        keys = [pa.field(*pair) for pair in zip(self._key_names, self.keys, strict=True)]
         return pa.schema([pa.field(HASH, pa.int64()), *keys, *self.output, *ARRIVAL_FIELDS])
 
     @property
-    def stored(self) -> pa.Schema:
-        row = self._row
-        return row if self.ttl_us is None else row.append(pa.field(TOUCHED, pa.int64()))
+    def stored_schema(self) -> pa.Schema:
+        schema = self._input_schema
+        return schema if self.ttl_us is None else schema.append(pa.field(TOUCHED, pa.int64()))
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return ((self._row,),)
+        return ((self._input_schema,),)
 
-    def stored_as(self) -> tuple[str, ...]:
-        return (FORMAT, schema_text(self.stored))
+    def state_format(self) -> tuple[str, ...]:
+        return (FORMAT, schema_text(self.stored_schema))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        """Keep the last row of every key."""
         schema = self.shuffle_schemas[0][0]
-        # The columns of a row stay what they are; its key is equal where SQL says so.
-        keys = {name: canonical(rows.column(name)) for name in self._names}
+        # Key columns are canonical, so that equal keys have equal bits; the row keeps its values.
+        keys = {name: canonicalize(rows.column(name)) for name in self._key_names}
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         rows = pa.table(columns, schema=schema)
-        return (self._last(rows.filter(pc.not_equal(rows.column(OP), BEFORE))),)
+        return (self._last_per_key(rows.filter(pc.not_equal(rows.column(OP), BEFORE))),)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
-        return (self._last(concat(parts)[0]),)
+        return (self._last_per_key(concat(parts)[0]),)
 
-    def _last(self, rows: pa.Table) -> pa.Table:
-        """The last row of each key, by the place where it stood; Arrow's sort is stable."""
+    def _last_per_key(self, rows: pa.Table) -> pa.Table:
+        """Return the row of each key with the last input position; Arrow's sort is stable."""
         if rows.num_rows <= 1:
             return rows
         rows = rows.sort_by(BY_ARRIVAL)
-        ids, count = group_ids(rows, self._names)
+        ids, count = group_ids(rows, self._key_names)
         last = np.zeros(count, np.int64)
         last[ids] = np.arange(rows.num_rows)
         return rows if count == rows.num_rows else rows.take(pa.array(np.sort(last)))
-
-    def _not_before(self, new: pa.Table, stored: pa.Table) -> pa.Table:
-        """Without the rows that stood before what is known of their key."""
-        places = places_of(stored, new, self._names)
-        met = np.flatnonzero(places >= 0)
-        if not len(met):
-            return new
-        known, rows = stored.take(pa.array(places[met])), new.take(pa.array(met))
-        files = known.column(ARRIVAL_FILE), rows.column(ARRIVAL_FILE)
-        later_row = pc.greater(known.column(ARRIVAL_ROW), rows.column(ARRIVAL_ROW))
-        before = pc.or_(pc.greater(*files), pc.and_(pc.equal(*files), later_row))
-        kept = np.ones(new.num_rows, np.bool_)
-        kept[met[before.to_numpy(zero_copy_only=False)]] = False
-        return new.filter(pa.array(kept))
-
-    def _combine(self, tables: Tables) -> Tables:
-        return (self._last(tables[0]),)
-
-    def _due(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """When a row is forgotten: a key that is gone some time after that, a row never."""
-        assert self.ttl_us is not None, "without a time to live nothing is due"
-        gone = pc.equal(rows.column(OP), DELETE)
-        due = pc.if_else(gone, pc.add(rows.column(TOUCHED), self.ttl_us), END_US)
-        return np.asarray(due.to_numpy(), np.int64)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         output = StepOutput()
-        due = None if self.ttl_us is None else self._due
-        log = SortedRunStore(state, (self.stored,), self._combine, due=due)
+        due = None if self.ttl_us is None else self._expiry_us
+        store = SortedRunStore(
+            state,
+            (self.stored_schema,),
+            lambda tables: (self._last_per_key(tables[0]),),
+            due=due,
+        )
         if self.ttl_us is not None:
-            log.drop_due(epoch_time.now_us)
+            store.drop_due(epoch_time.now_us)
         if inputs[0]:
-            new = self._last(concat(inputs[0])[0])
-            stored = log.load(hashes_of(new))[0]
-            new = self._not_before(new, stored)
-            known = places_of(new, stored, self._names) >= 0
-            result = changes(_rows(stored.filter(pa.array(known))), _rows(new), self._names)
+            new = self._last_per_key(concat(inputs[0])[0])
+            stored = store.load(hashes_of(new))[0]
+            new = self._drop_superseded(new, stored)
+            has_new = find_rows(new, stored, self._key_names) >= 0
+            result = diff_results(
+                _current_rows(stored.filter(pa.array(has_new))),
+                _current_rows(new),
+                self._key_names,
+            )
             if result.num_rows:
                 output.main.append(result.select(self.output.names))
-            self._keep(log, new, stored.filter(pa.array(~known)), epoch_time.now_us)
-        self.limits.enforce(self.name, log, state.gauges)
+            self._store(store, new, stored.filter(pa.array(~has_new)), epoch_time.now_us)
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def _keep(self, log: SortedRunStore, new: pa.Table, others: pa.Table, now_us: int) -> None:
-        """The new rows instead of those of their keys; `others` may have the same hashes."""
-        gone = pc.equal(new.column(OP), DELETE)
-        kept = pa.concat_tables([new.filter(pc.invert(gone)), self._emptied(new.filter(gone))])
+    def _expiry_us(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        """Return when stored rows expire: tombstones after the time to live, other rows never."""
+        assert self.ttl_us is not None, "rows expire only with a time to live"
+        is_tombstone = pc.equal(rows.column(OP), DELETE)
+        expiry = pc.if_else(is_tombstone, pc.add(rows.column(TOUCHED), self.ttl_us), END_US)
+        return np.asarray(expiry.to_numpy(), np.int64)
+
+    def _drop_superseded(self, new: pa.Table, stored: pa.Table) -> pa.Table:
+        """Drop new rows whose input position is before that of the stored row of their key."""
+        positions = find_rows(stored, new, self._key_names)
+        matches = np.flatnonzero(positions >= 0)
+        if not len(matches):
+            return new
+        old, rows = stored.take(pa.array(positions[matches])), new.take(pa.array(matches))
+        files = old.column(ARRIVAL_FILE), rows.column(ARRIVAL_FILE)
+        later_row = pc.greater(old.column(ARRIVAL_ROW), rows.column(ARRIVAL_ROW))
+        superseded = pc.or_(pc.greater(*files), pc.and_(pc.equal(*files), later_row))
+        keep = np.ones(new.num_rows, np.bool_)
+        keep[matches[superseded.to_numpy(zero_copy_only=False)]] = False
+        return new.filter(pa.array(keep))
+
+    def _store(self, store: SortedRunStore, new: pa.Table, others: pa.Table, now_us: int) -> None:
+        """Replace the rows of the new rows' keys; `others` are rows of keys with the same hash."""
+        is_delete = pc.equal(new.column(OP), DELETE)
+        tombstones = self._tombstones(new.filter(is_delete))
+        rows = pa.concat_tables([new.filter(pc.invert(is_delete)), tombstones])
         if self.ttl_us is not None:
-            stamps = pa.array(np.full(kept.num_rows, now_us, np.int64))
-            kept = kept.append_column(TOUCHED, stamps)
-        hashes = hashes_of(kept)
-        (same,), _ = of_hashes((others,), hashes)
-        log.replace(hashes, (pa.concat_tables([same, kept]),))
+            touched = pa.array(np.full(rows.num_rows, now_us, np.int64))
+            rows = rows.append_column(TOUCHED, touched)
+        hashes = hashes_of(rows)
+        (same_hash,), _ = split_by_hashes((others,), hashes)
+        store.replace(hashes, (pa.concat_tables([same_hash, rows]),))
 
-    def _emptied(self, gone: pa.Table) -> pa.Table:
-        """Of a key that is gone nobody reads more than where it stood."""
-        own = {f"c{index}" for index, _ in enumerate(self.columns)}
+    def _tombstones(self, deletes: pa.Table) -> pa.Table:
+        """Clear the columns of deleted rows: only the key and the input position are needed."""
+        cleared = {f"c{index}" for index, _ in enumerate(self.columns)}
         columns = [
-            pa.nulls(gone.num_rows, field.type) if field.name in own else gone.column(field.name)
-            for field in gone.schema
+            pa.nulls(deletes.num_rows, field.type)
+            if field.name in cleared
+            else deletes.column(field.name)
+            for field in deletes.schema
         ]
-        return pa.table(columns, schema=gone.schema)
+        return pa.table(columns, schema=deletes.schema)
 
 
-def _rows(table: pa.Table) -> pa.Table:
-    """The rows that stand, without where they lie and stood, what they did and when."""
-    standing = table.filter(pc.not_equal(table.column(OP), DELETE))
+def _current_rows(table: pa.Table) -> pa.Table:
+    """Return the rows that are not tombstones, without bookkeeping columns."""
+    rows = table.filter(pc.not_equal(table.column(OP), DELETE))
     hidden = {HASH, OP, ARRIVAL_FILE, ARRIVAL_ROW, TOUCHED}
-    return standing.select([name for name in table.column_names if name not in hidden])
+    return rows.select([name for name in table.column_names if name not in hidden])

@@ -1,4 +1,9 @@
-"""What every operator is: pure functions over tables, with state that comes in from outside."""
+"""The operator contract: pure functions over Arrow tables, with state that the caller passes in.
+
+`Operator` is the contract, `EpochTime` and `StepOutput` are what `step` takes and returns, and
+`KeyGroupState` is where an operator keeps its state. `Limits` stops an operator before its state
+exhausts memory.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,9 @@ from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
 
 Tables = tuple[pa.Table, ...]
-# Tables up to this size lie in the head, as long as all of them together are no larger than that.
+# Tables up to this size are stored in the header, as long as the header does not exceed its limit.
 INLINE_BYTES = 16_384
-HANDLE_BYTES = 65_536
+HEADER_BYTES = 65_536
 _SIZES = struct.Struct("<II")
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
@@ -34,56 +39,72 @@ class EpochTime:
 
     @property
     def ended(self) -> bool:
+        """Whether all inputs have ended."""
         return self.watermark_us == END_US
 
     @property
     def just_ended(self) -> bool:
+        """Whether all inputs have ended in this epoch."""
         return self.ended and self.previous_watermark_us != END_US
 
 
 @dataclass
 class StepOutput:
-    """What an operator hands out in an epoch."""
+    """The rows that an operator emits in an epoch, and the rows that were late."""
 
     main: list[pa.Table] = field(default_factory=list)
     late: list[pa.Table] = field(default_factory=list)
 
 
 class Operator(Protocol):
-    """`packed` are the schemas of what `lift` makes, a tuple per port."""
+    """A stateful operator.
+
+    Reading tasks call `pre_aggregate` on every batch and `combine` on the results before the
+    shuffle. Afterwards `step` runs once per epoch for every key group, also for one without rows.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The operator's name in status, metrics and late rows."""
 
     @property
-    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]: ...
+    def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
+        """The schemas of the tables that `pre_aggregate` returns, a tuple per input port."""
 
     @property
-    def output(self) -> pa.Schema: ...
+    def output(self) -> pa.Schema:
+        """The schema of the rows that `step` emits."""
 
     @property
-    def late(self) -> pa.Schema | None: ...
+    def late(self) -> pa.Schema | None:
+        """The schema of the late rows that `step` emits; None if it does not emit any."""
 
-    def stored_as(self) -> tuple[str, ...]:
-        """How its state is stored: a version that is raised by hand, and the columns."""
+    def state_format(self) -> tuple[str, ...]:
+        """Return what determines the stored bytes: hand-maintained versions and the schemas.
+
+        State that was written with another format is discarded.
+        """
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Where the rows are: make them as small as they can be."""
+        """Reduce a batch in the task that reads it, to keep the shuffle small."""
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
-        """Where the rows are: several lifted parts as one."""
+        """Merge several results of `pre_aggregate` in the task that reads them."""
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        """One epoch of one key group: parts by port, in the order they came."""
+        """Run one epoch of one key group; `inputs` are the shuffled tables by port.
+
+        Must not depend on anything but its arguments: a replayed epoch must emit the same rows.
+        """
 
 
 class KeyGroupState:
-    """The state of one operator in one key group: a small `meta` and stored tables.
+    """The state of one operator in one key group: a small `meta` dictionary and stored tables.
 
-    Small tables lie in the head, next to the meta: an epoch then reads and writes one value, and
-    not one for each of them. What does not fit there is stored by itself.
+    Small tables are stored inline, in one header next to `meta`, so that most epochs read and write
+    a single value. A table that is too large for the header is a value of its own.
     """
 
     def __init__(
@@ -91,110 +112,112 @@ class KeyGroupState:
     ) -> None:
         self.backend = backend
         self.fingerprint = fingerprint
-        # Where the one group of an aggregate without keys lives.
+        # The single group of an aggregate without keys is in the first key group.
         self.first_key_group = first_key_group
         self.meta: dict[str, Any] = {}
         self.inline: dict[bytes, bytes | memoryview] = {}
-        # Numbers to show: groups, open windows, rows.
+        # Numbers for status and metrics: groups, open windows, rows.
         self.gauges: dict[str, int] = {}
-        # The moment of the clock at which something is to come out, if nothing else happens.
+        # The processing time at which the operator has output even if no rows arrive.
         self.wake_us: int | None = None
 
     @property
     def late_rows(self) -> int:
+        """The number of late rows since the state was created."""
         return int(self.meta.get("late_rows", 0))
 
     def count_late(self, rows: int) -> None:
+        """Add to the number of late rows."""
         if rows:
             self.meta["late_rows"] = self.late_rows + rows
 
-    def count_unknown(self, rows: int) -> None:
-        """Retractions that were dropped, because what they retract is not there."""
+    def count_unknown_retractions(self, rows: int) -> None:
+        """Count retractions that were dropped because their row is not in the state."""
         self.gauges["unknown"] = int(self.meta.get("unknown", 0)) + rows
         if rows:
             self.meta["unknown"] = self.gauges["unknown"]
 
     def put(self, name: str, key: bytes, tables: Tables) -> int:
-        """Store tables under a key that is not in use; returns how many bytes they take."""
+        """Store tables under an unused key and return their size in bytes."""
         payload = codec.tables_to_bytes(tables)
         if len(payload) <= INLINE_BYTES:
-            self.inline[_full(name, key)] = payload
+            self.inline[_inline_key(name, key)] = payload
         else:
-            self._put_apart(name, key, payload)
+            self.backend.put(name, key, bytes(payload))
         return len(payload)
 
-    def _put_apart(self, name: str, key: bytes, payload: bytes | memoryview) -> None:
-        self.backend.put(name, key, bytes(payload))
-
     def spill(self) -> None:
-        """Move the largest tables out of the head until it is small enough."""
+        """Move the largest inline tables out of the header until it is small enough."""
         size = sum(len(payload) for payload in self.inline.values())
-        for full in sorted(self.inline, key=lambda full: -len(self.inline[full])):
-            if size <= HANDLE_BYTES:
+        for inline_key in sorted(self.inline, key=lambda key: -len(self.inline[key])):
+            if size <= HEADER_BYTES:
                 return
-            payload = self.inline.pop(full)
+            payload = self.inline.pop(inline_key)
             size -= len(payload)
-            name, _, key = full.partition(b"\0")
-            self._put_apart(name.decode(), key, payload)
+            name, _, key = inline_key.partition(b"\0")
+            self.backend.put(name.decode(), key, bytes(payload))
 
     def get(self, name: str, key: bytes, schemas: Sequence[pa.Schema]) -> Tables | None:
-        near = self.inline.get(_full(name, key))
-        if near is not None:
-            return tuple(codec.tables_from_bytes(near, schemas))
+        """Return stored tables, or None if the key is not in use."""
+        inline = self.inline.get(_inline_key(name, key))
+        if inline is not None:
+            return tuple(codec.tables_from_bytes(inline, schemas))
         stored = self.backend.get(name, key)
         if stored is None:
             return None
         return tuple(codec.tables_from_bytes(stored, schemas))
 
     def delete(self, name: str, key: bytes) -> None:
-        if self.inline.pop(_full(name, key), None) is None:
+        """Remove the tables of a key."""
+        if self.inline.pop(_inline_key(name, key), None) is None:
             self.backend.delete(name, key)
 
     def to_bytes(self) -> bytes:
-        """What of it lies in the head."""
+        """Serialize the meta dictionary and the inline tables."""
         self.spill()
         meta = _JSON.encode(self.meta).encode()
         parts: list[bytes | memoryview] = [_SIZES.pack(len(meta), len(self.inline)), meta]
-        for full, payload in self.inline.items():
-            parts += (_SIZES.pack(len(full), len(payload)), full, payload)
+        for inline_key, payload in self.inline.items():
+            parts += (_SIZES.pack(len(inline_key), len(payload)), inline_key, payload)
         return b"".join(parts)
 
     def from_bytes(self, data: memoryview) -> None:
+        """Restore what `to_bytes` has written."""
         size, count = _SIZES.unpack_from(data)
-        place = _SIZES.size
-        self.meta = json.loads(bytes(data[place : place + size]))
-        place += size
+        offset = _SIZES.size
+        self.meta = json.loads(bytes(data[offset : offset + size]))
+        offset += size
         for _ in range(count):
-            name, size = _SIZES.unpack_from(data, place)
-            place += _SIZES.size
-            full = bytes(data[place : place + name])
-            # A copy, so that tables begin at an address that Arrow likes.
-            self.inline[full] = bytes(data[place + name : place + name + size])
-            place += name + size
+            key_size, size = _SIZES.unpack_from(data, offset)
+            offset += _SIZES.size
+            inline_key = bytes(data[offset : offset + key_size])
+            # Copied, so that Arrow reads the tables from an aligned address.
+            self.inline[inline_key] = bytes(data[offset + key_size : offset + key_size + size])
+            offset += key_size + size
 
 
-def _full(name: str, key: bytes) -> bytes:
+def _inline_key(name: str, key: bytes) -> bytes:
     return name.encode() + b"\0" + key
 
 
 def with_op(table: pa.Table, op: str) -> pa.Table:
-    """The table with the column that says what its rows do."""
+    """Append the changelog column, with the same operation for all rows."""
     return table.append_column(OP, pa.repeat(pa.scalar(op, pa.string()), table.num_rows))
 
 
-# ---- Guard rails: a clear error before memory runs out.
+# ---- Limits of the state in one key group
 
 
-class Log(Protocol):
-    """What keeps state in segments, in which a group may lie several times."""
+class CompactableStore(Protocol):
+    """A store in which a group may have several entries until it is compacted."""
 
     def save(self) -> None: ...
 
     def compact(self) -> None: ...
 
 
-class WaitingRows(Protocol):
-    """What keeps rows by time until they are due."""
+class WaitingRowStore(Protocol):
+    """A store of rows that wait for the watermark."""
 
     def save(self) -> None: ...
 
@@ -203,56 +226,62 @@ class WaitingRows(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one key group of an operator may keep; None is no limit."""
+    """How many groups and bytes an operator may keep in one key group; None means no limit."""
 
     groups: int | None = None
     bytes: int | None = None
 
     def exceeded(self, gauges: dict[str, int]) -> bool:
+        """Return whether a gauge is above its limit."""
         limits = ((self.groups, gauges.get("groups", 0)), (self.bytes, gauges.get("bytes", 0)))
-        return any(limit is not None and kept > limit for limit, kept in limits)
+        return any(limit is not None and size > limit for limit, size in limits)
 
-    def enforce(self, operator: str, log: Log, gauges: dict[str, int]) -> None:
-        """Save a log and stop if it is too large, after counting every group once."""
-        log.save()
+    def enforce(self, operator: str, store: CompactableStore, gauges: dict[str, int]) -> None:
+        """Save a store and raise an error if it is too large even after compaction."""
+        store.save()
         if self.exceeded(gauges):
-            log.compact()
-            log.save()
+            store.compact()
+            store.save()
         self.check(operator, gauges)
 
-    def enforce_both(
-        self, operator: str, log: Log, waiting: WaitingRows, gauges: dict[str, int]
+    def enforce_with_waiting(
+        self,
+        operator: str,
+        store: CompactableStore,
+        waiting: WaitingRowStore,
+        gauges: dict[str, int],
     ) -> None:
-        """The same where rows wait besides."""
+        """Save a store and a store of waiting rows and check their total size."""
         waiting.save()
         sizes = waiting.sizes()
-        self.enforce(operator, log, gauges)
-        for what, size in sizes.items():
-            gauges[what] += size
+        self.enforce(operator, store, gauges)
+        for gauge, size in sizes.items():
+            gauges[gauge] += size
         self.check(operator, gauges)
 
     def check(self, operator: str, gauges: dict[str, int]) -> None:
-        for what, limit, setting in (
+        """Raise TG-508 if a gauge is above its limit."""
+        for gauge, limit, setting in (
             ("groups", self.groups, "max_groups"),
             ("bytes", self.bytes, "max_state_bytes"),
         ):
-            kept = gauges.get(what, 0)
-            if limit is not None and kept > limit:
+            size = gauges.get(gauge, 0)
+            if limit is not None and size > limit:
                 raise RunError(
                     "TG-508",
-                    f"the operator {operator} keeps {kept:,} {what} in one key group, and "
-                    f"{limit:,} are allowed",
-                    hint=f"group by fewer keys or make windows shorter, or SET {setting} = "
-                    f"{_next(kept)}; nothing is lost: start again and the epoch is repeated.",
+                    f"operator {operator} keeps {size:,} {gauge} in one key group; the limit is "
+                    f"{limit:,}",
+                    hint=f"group by fewer keys, use shorter windows, or SET {setting} = "
+                    f"{_next_limit(size)}; no data was lost: restart and the epoch is retried.",
                 )
 
 
 NO_LIMITS = Limits()
 
 
-def _next(kept: int) -> int:
-    """A round number with room to spare."""
+def _next_limit(size: int) -> int:
+    """Return the first power of ten that leaves room to double."""
     limit = 1
-    while limit < 2 * kept:
+    while limit < 2 * size:
         limit *= 10
     return limit

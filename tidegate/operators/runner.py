@@ -1,4 +1,4 @@
-"""One epoch of one key group: load, move the clock, step, save."""
+"""Runs one epoch of an operator in one key group: load, advance the watermark, step, save."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from functools import cached_property
 from typing import Any
 
 from tidegate.operators.operator import EpochTime, KeyGroupState, Operator, StepOutput, Tables
-from tidegate.operators.watermark import END_US, Clock, Origin, WatermarkUpdate, newest
+from tidegate.operators.watermark import (
+    END_US,
+    Origin,
+    WatermarkTracker,
+    WatermarkUpdate,
+    latest_updates,
+)
 from tidegate.state import codec
 from tidegate.state.state_file import StateBackend
 
-_HEAD = "head"
-_LENGTH = struct.Struct("<I8s")
-# How often the clock is looked at where something waits for it.
-_LOOK_US = 1_000_000
+# The key of the header: the watermarks, the operator's fingerprint and the small state.
+_HEADER_KEY = "head"
+_HEADER = struct.Struct("<I8s")
+# How often an operator in processing time runs without rows if it has no windows.
+_POLL_US = 1_000_000
 Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """Rows out, the operator's own tick, and numbers to show."""
+    """The output of an epoch, the operator's own watermark update, and numbers for status."""
 
     output: StepOutput
     update: WatermarkUpdate | None
@@ -31,23 +38,23 @@ class EpochResult:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs an operator; `id` is also the origin of the ticks it hands on."""
+    """Runs an operator; `id` is also the origin of the watermark updates that it emits."""
 
     id: int
     operator: Operator
     ports: tuple[tuple[Origin, ...], ...]
-    # Windows of processing time: the clock of the epochs takes the place of the watermark.
+    # Windows in processing time: the processing time of the epochs takes the watermark's place.
     by_processing_time: bool = False
-    # How far behind the watermark the times of rows can be that come out after it.
+    # How far behind the watermark the event times of later output rows can be.
     output_watermark_delay_us: int = 0
-    # What the state means: a canonical text of the operator and of everything below it.
+    # A canonical text of the operator and of everything upstream: it identifies the state.
     canonical_form: str = ""
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """What the state means and how it is stored, in eight bytes."""
+        """Eight bytes that identify the meaning and the format of the state."""
         return codec.fingerprint(
-            self.operator.name, self.canonical_form, *self.operator.stored_as()
+            self.operator.name, self.canonical_form, *self.operator.state_format()
         )
 
     def run(
@@ -58,72 +65,74 @@ class Runner:
         now_us: int | None,
         key_group: int = 0,
     ) -> EpochResult:
-        """Step once. Nothing but `backend` is remembered."""
-        clock, state, discarded = self._load(backend, key_group == 0)
-        before = self._mark(clock)
-        clock.step(newest(updates), now_us)
-        mark = self._mark(clock)
-        epoch_time = EpochTime(before, mark, clock.now_us)
+        """Run one epoch. All state is in `backend`."""
+        tracker, state, discarded = self._load(backend, key_group == 0)
+        previous_us = self._watermark_us(tracker)
+        tracker.step(latest_updates(updates), now_us)
+        watermark_us = self._watermark_us(tracker)
+        epoch_time = EpochTime(previous_us, watermark_us, tracker.now_us)
         output = self.operator.step(state, [list(parts) for parts in inputs], epoch_time)
-        self._save(backend, clock, state)
-        update = (
-            None if mark is None else WatermarkUpdate(self.id, 0, self._handed_on(mark), clock.idle)
-        )
+        self._save(backend, tracker, state)
+        update = None
+        if watermark_us is not None:
+            delay_us = 0 if watermark_us == END_US else self.output_watermark_delay_us
+            update = WatermarkUpdate(self.id, 0, watermark_us - delay_us, tracker.idle)
         report = {
             "operator": self.operator.name,
-            "watermark_us": mark,
+            "watermark_us": watermark_us,
             "late_rows": state.late_rows,
             "discarded": int(discarded or state.meta.get("discarded", 0)),
-            "wake_us": self._wake_us(clock, state),
+            "wake_us": self._wake_us(tracker, state),
             **state.gauges,
         }
         return EpochResult(output, update, report)
 
-    def _wake_us(self, clock: Clock, state: KeyGroupState) -> int | None:
-        """When an epoch is wanted though no rows came."""
-        if clock.watermark_us == END_US:
+    def _wake_us(self, tracker: WatermarkTracker, state: KeyGroupState) -> int | None:
+        """Return the processing time at which an epoch is needed even if no rows arrive."""
+        if tracker.watermark_us == END_US:
             return None
-        moments = [clock.idle_at_us(), state.wake_us]
+        times = [tracker.next_idle_us(), state.wake_us]
         if self.by_processing_time and state.gauges.get("rows", 0):
-            # Windows of processing time close on a grid; where there is none, look now and then.
+            # Windows in processing time close at multiples of the pane; others have to poll.
             panes = getattr(self.operator, "panes", None)
-            width = panes.width_us if panes is not None and panes.width_us > 1 else _LOOK_US
+            width = panes.width_us if panes is not None and panes.width_us > 1 else _POLL_US
             offset = panes.offset_us if panes is not None else 0
-            moments.append(clock.now_us - (clock.now_us - offset) % width + width)
-        return min((epoch_time for epoch_time in moments if epoch_time is not None), default=None)
+            times.append(tracker.now_us - (tracker.now_us - offset) % width + width)
+        return min((time for time in times if time is not None), default=None)
 
-    def _mark(self, clock: Clock) -> int | None:
-        if not self.by_processing_time or clock.watermark_us == END_US:
-            return clock.watermark_us
-        return clock.now_us or None
+    def _watermark_us(self, tracker: WatermarkTracker) -> int | None:
+        if not self.by_processing_time or tracker.watermark_us == END_US:
+            return tracker.watermark_us
+        return tracker.now_us or None
 
-    def _handed_on(self, mark: int) -> int:
-        return mark if mark == END_US else mark - self.output_watermark_delay_us
+    def _load(
+        self, backend: StateBackend, first: bool
+    ) -> tuple[WatermarkTracker, KeyGroupState, bool]:
+        """Load the watermarks and the state; returns also whether old state was discarded.
 
-    def _load(self, backend: StateBackend, first: bool) -> tuple[Clock, KeyGroupState, bool]:
-        """The head outlives a change of the operator: the watermark must not go back with it."""
-        own = self.fingerprint
-        state = KeyGroupState(backend, own, first)
-        stored = backend.get(_HEAD, b"")
+        The watermarks survive a change of the operator, because a watermark must not go back.
+        """
+        state = KeyGroupState(backend, self.fingerprint, first)
+        stored = backend.get(_HEADER_KEY, b"")
         if stored is None:
-            return Clock(self.ports), state, False
+            return WatermarkTracker(self.ports), state, False
         payload = memoryview(stored)
-        length, written_by = _LENGTH.unpack_from(payload)
-        place = _LENGTH.size
-        clock = Clock.from_bytes(self.ports, bytes(payload[place : place + length]))
-        if written_by == own:
-            state.from_bytes(payload[place + length :])
-            return clock, state, False
+        length, fingerprint = _HEADER.unpack_from(payload)
+        start = _HEADER.size
+        tracker = WatermarkTracker.from_bytes(self.ports, bytes(payload[start : start + length]))
+        if fingerprint == self.fingerprint:
+            state.from_bytes(payload[start + length :])
+            return tracker, state, False
         backend.clear()
         state.meta["discarded"] = 1
-        return clock, state, True
+        return tracker, state, True
 
-    def stored_names(self, backend: StateBackend) -> list[str]:
-        """What is stored in the head besides the clock and the meta, by name."""
+    def inline_names(self, backend: StateBackend) -> list[str]:
+        """Return the names of the tables that are stored in the header."""
         _, state, _ = self._load(backend, True)
-        return [full.partition(b"\0")[0].decode() for full in state.inline]
+        return [inline_key.partition(b"\0")[0].decode() for inline_key in state.inline]
 
-    def _save(self, backend: StateBackend, clock: Clock, state: KeyGroupState) -> None:
-        times = clock.to_bytes()
-        handle = _LENGTH.pack(len(times), state.fingerprint) + times + state.to_bytes()
-        backend.put(_HEAD, b"", handle)
+    def _save(self, backend: StateBackend, tracker: WatermarkTracker, state: KeyGroupState) -> None:
+        watermarks = tracker.to_bytes()
+        header = _HEADER.pack(len(watermarks), state.fingerprint) + watermarks + state.to_bytes()
+        backend.put(_HEADER_KEY, b"", header)

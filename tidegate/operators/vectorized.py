@@ -1,8 +1,8 @@
-"""Expressions that tasks compute themselves, column by column: Arrow kernels that give what Spark
-gives, for types and functions where that is so.
+"""Vectorized expressions: Arrow kernels that return what Spark returns, evaluated in the tasks.
 
-Where one fails on a value, the epoch is run again with Spark's SQL, which then has the last word.
-Python workers import this module: it must not load the parser.
+Only types and functions for which the results are proven equal have kernels here. If a kernel
+fails on a value, the epoch runs again with Spark SQL, which decides whether it is an error. Python
+workers import this module: it must not load the parser.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from tidegate.columns import SELECTED
 
-# What an expression comes to: an array, or a scalar where it is the same for all rows.
+# The value of an expression: an array, or a scalar if it is the same for all rows.
 Value = Any
 
 
 class VectorFailed(Exception):
-    """A kernel failed on a value; only Spark can say what that means."""
+    """A kernel failed on a value; Spark SQL has to decide what this means."""
 
 
 class RecordFailed(VectorFailed):
@@ -31,77 +31,85 @@ class RecordFailed(VectorFailed):
 class Vector(Protocol):
     """An expression over the columns of a batch."""
 
-    def of(self, batch: pa.RecordBatch) -> Value: ...
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
+        """Evaluate the expression for all rows of a batch."""
 
 
 @dataclass(frozen=True)
 class VectorColumn:
+    """A column of the batch."""
+
     name: str
 
-    def of(self, batch: pa.RecordBatch) -> Value:
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
         return batch.column(self.name)
 
 
 @dataclass(frozen=True)
 class VectorConstant:
+    """A literal."""
+
     value: Any
     type: pa.DataType
 
-    def of(self, batch: pa.RecordBatch) -> Value:
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
         return pa.scalar(self.value, self.type)
 
 
 @dataclass(frozen=True)
 class Cast:
+    """A cast that cannot lose information."""
+
     input: Vector
     type: pa.DataType
 
-    def of(self, batch: pa.RecordBatch) -> Value:
-        return self.input.of(batch).cast(self.type)
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
+        return self.input.evaluate(batch).cast(self.type)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """IN with a list of values, none of them NULL; NULL is in no list, and not out of it either."""
+    """IN with a list of values, none of them NULL; the result for NULL is NULL."""
 
     input: Vector
     values: tuple[Any, ...]
     type: pa.DataType
 
-    def of(self, batch: pa.RecordBatch) -> Value:
-        given = self.input.of(batch)
-        found = pc.is_in(given, value_set=pa.array(self.values, self.type))
-        return pc.if_else(pc.is_null(given), pa.scalar(None, pa.bool_()), found)
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
+        value = self.input.evaluate(batch)
+        is_in = pc.is_in(value, value_set=pa.array(self.values, self.type))
+        return pc.if_else(pc.is_null(value), pa.scalar(None, pa.bool_()), is_in)
 
 
 @dataclass(frozen=True)
 class VectorCall:
-    """A kernel by its name here."""
+    """A call of one of the kernels below, by name."""
 
     kernel: str
     inputs: tuple[Vector, ...]
 
-    def of(self, batch: pa.RecordBatch) -> Value:
-        return _KERNELS[self.kernel](*(item.of(batch) for item in self.inputs))
+    def evaluate(self, batch: pa.RecordBatch) -> Value:
+        return _KERNELS[self.kernel](*(item.evaluate(batch) for item in self.inputs))
 
 
-def _remainder(value: Value, by: Value) -> Value:
-    """With the sign of the value, as Spark has it; division cuts off towards zero."""
-    return pc.subtract(value, pc.multiply(pc.divide(value, by), by))
+def _remainder(value: Value, divisor: Value) -> Value:
+    """Return the remainder with the sign of the value, like Spark; division truncates."""
+    return pc.subtract(value, pc.multiply(pc.divide(value, divisor), divisor))
 
 
 def _floor(value: Value, offset: Value, size: Value) -> Value:
-    """The start of the piece that a number lies in; right below zero too."""
-    over = _remainder(pc.subtract_checked(value, offset), size)
-    return pc.subtract_checked(value, pc.if_else(pc.less(over, 0), pc.add(over, size), over))
+    """Return the start of the interval of a size that contains a number, also below zero."""
+    excess = _remainder(pc.subtract_checked(value, offset), size)
+    excess = pc.if_else(pc.less(excess, 0), pc.add(excess, size), excess)
+    return pc.subtract_checked(value, excess)
 
 
-def _choice(*parts: Value) -> Value:
-    """Conditions and values by turns, and what holds otherwise."""
-    *pairs, otherwise = parts
+def _case(*parts: Value) -> Value:
+    """Return the value of the first true condition; parts alternate and end with ELSE."""
+    *pairs, result = parts
     for condition, value in reversed(list(zip(pairs[::2], pairs[1::2], strict=True))):
-        otherwise = pc.if_else(pc.fill_null(condition, False), value, otherwise)
-    return otherwise
+        result = pc.if_else(pc.fill_null(condition, False), value, result)
+    return result
 
 
 _KERNELS: dict[str, Callable[..., Value]] = {
@@ -121,37 +129,41 @@ _KERNELS: dict[str, Callable[..., Value]] = {
     "negate": pc.negate_checked,
     "%": _remainder,
     "floor": _floor,
-    "case": _choice,
+    "case": _case,
     "coalesce": pc.coalesce,
 }
 
 
 @dataclass(frozen=True)
 class VectorStage:
-    """A stage that tasks compute: the columns it gives, and which rows stay on."""
+    """A stage that tasks evaluate: its output columns and its filter conditions."""
 
     columns: tuple[tuple[str, Vector, pa.DataType], ...]
     conditions: tuple[Vector, ...] = ()
 
     def apply(self, batch: pa.RecordBatch, hidden: Sequence[str]) -> pa.RecordBatch:
-        """The rows of the stage, with hidden columns as they came, but for those turned off."""
+        """Evaluate the stage; filtered rows stay, with SELECTED set to false.
+
+        Hidden columns are passed through.
+        """
         try:
-            live = self._live(batch)
-            arrays = [_filled(v.of(batch), batch.num_rows, kind) for _, v, kind in self.columns]
+            selected = self._selected(batch)
+            arrays = [
+                _as_array(v.evaluate(batch), batch.num_rows, kind) for _, v, kind in self.columns
+            ]
         except (pa.ArrowException, ValueError) as error:
             raise VectorFailed(str(error)) from None
         names = [name for name, _, _ in self.columns]
-        carried = [live if name == SELECTED else batch.column(name) for name in hidden]
-        return pa.record_batch([*arrays, *carried], names=[*names, *hidden])
+        passed = [selected if name == SELECTED else batch.column(name) for name in hidden]
+        return pa.record_batch([*arrays, *passed], names=[*names, *hidden])
 
-    def _live(self, batch: pa.RecordBatch) -> pa.Array:
-        live = batch.column(SELECTED)
+    def _selected(self, batch: pa.RecordBatch) -> pa.Array:
+        selected = batch.column(SELECTED)
         for condition in self.conditions:
-            held = pc.fill_null(condition.of(batch), False)
-            live = pc.and_(live, held)
-        return live
+            selected = pc.and_(selected, pc.fill_null(condition.evaluate(batch), False))
+        return selected
 
 
-def _filled(value: Value, count: int, kind: pa.DataType) -> pa.Array:
-    found = pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
-    return found if found.type == kind else found.cast(kind)
+def _as_array(value: Value, count: int, kind: pa.DataType) -> pa.Array:
+    array = pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
+    return array if array.type == kind else array.cast(kind)

@@ -1,8 +1,9 @@
-"""The watermark of an operator, worked out by every key group from ticks that reach all of them.
+"""The watermark of an operator, computed by every key group from the same watermark updates.
 
-An *origin* is where time comes from: a source, or another operator. A tick says how far one
-partition of an origin is. Because every key group gets the same ticks in the same epoch, all of
-them hold the same watermark, without asking anybody; a replayed epoch gives the same again.
+An *origin* is a source of event time: a connector's source or an upstream operator. A watermark
+update reports the watermark of one partition of an origin. Every key group receives the same
+updates in the same epoch, so all key groups compute the same watermark without coordination, and a
+replayed epoch computes it again.
 """
 
 from __future__ import annotations
@@ -12,180 +13,213 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# The watermark after the last row of an input that has ended.
+# The watermark of an input that has ended.
 END_US = 2**63 - 1
-# The mark of a partition that is there and has sent no row yet: it holds the watermark back.
-UNHEARD_US = -(2**63)
-_TICK = struct.Struct("<iiqB")
+# The watermark of a partition that exists but has not had a row: it holds the watermark back.
+NO_ROWS_US = -(2**63)
+_UPDATE = struct.Struct("<iiqB")
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class WatermarkUpdate:
-    """No row of this partition of this origin comes any more with a time before `mark_us`."""
+    """The watermark of one partition of an origin, and whether the partition is idle."""
 
     origin: int
     partition: int
-    mark_us: int
+    watermark_us: int
     idle: bool = False
 
 
 def encode_updates(updates: Iterable[WatermarkUpdate]) -> bytes:
-    return b"".join(_TICK.pack(t.origin, t.partition, t.mark_us, t.idle) for t in updates)
+    """Serialize updates for the shuffle."""
+    return b"".join(_UPDATE.pack(u.origin, u.partition, u.watermark_us, u.idle) for u in updates)
 
 
 def decode_updates(data: bytes | memoryview) -> list[WatermarkUpdate]:
-    return [WatermarkUpdate(o, p, mark, bool(idle)) for o, p, mark, idle in _TICK.iter_unpack(data)]
+    """Return the updates that `encode_updates` has serialized."""
+    return [
+        WatermarkUpdate(origin, partition, watermark_us, bool(idle))
+        for origin, partition, watermark_us, idle in _UPDATE.iter_unpack(data)
+    ]
 
 
-def newest(updates: Iterable[WatermarkUpdate]) -> list[WatermarkUpdate]:
-    """One tick per partition: the furthest."""
-    best: dict[tuple[int, int], WatermarkUpdate] = {}
+def latest_updates(updates: Iterable[WatermarkUpdate]) -> list[WatermarkUpdate]:
+    """Return one update per partition: the one with the largest watermark."""
+    latest: dict[tuple[int, int], WatermarkUpdate] = {}
     for update in updates:
-        known = best.get((update.origin, update.partition))
-        if known is None or update.mark_us > known.mark_us:
-            best[(update.origin, update.partition)] = update
-    return [best[key] for key in sorted(best)]
+        previous = latest.get((update.origin, update.partition))
+        if previous is None or update.watermark_us > previous.watermark_us:
+            latest[(update.origin, update.partition)] = update
+    return [latest[key] for key in sorted(latest)]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A source or operator that feeds a port; after `idle_us` without a tick it holds no one."""
+    """A source or operator that feeds an input port.
+
+    A partition without an update for longer than `idle_timeout_us` is idle: it does not hold the
+    watermark back.
+    """
 
     id: int
-    idle_us: int | None = None
+    idle_timeout_us: int | None = None
 
 
 @dataclass
 class _Partition:
-    mark_us: int
-    heard_us: int
+    watermark_us: int
+    updated_us: int
     idle: bool = False
 
 
 @dataclass
-class Clock:
-    """The watermarks of an operator's ports; `step` moves them, and they never go back."""
+class WatermarkTracker:
+    """The watermark of each input port and of the operator; `step` advances them.
+
+    A port has the smallest watermark of its partitions that are not idle, the operator the smallest
+    of its ports that are not idle. Watermarks never go back.
+    """
 
     ports: tuple[tuple[Origin, ...], ...]
     partitions: dict[tuple[int, int], _Partition] = field(default_factory=dict)
-    began_us: int | None = None
+    started_us: int | None = None
     now_us: int = 0
-    marks: list[int | None] = field(default_factory=list)
+    port_watermarks: list[int | None] = field(default_factory=list)
     watermark_us: int | None = None
     idle: bool = False
 
     def __post_init__(self) -> None:
-        self.marks = self.marks or [None] * len(self.ports)
+        self.port_watermarks = self.port_watermarks or [None] * len(self.ports)
 
     def step(self, updates: Sequence[WatermarkUpdate], now_us: int | None) -> None:
-        """Take in the ticks of an epoch; `now_us` is its processing time, the same on replay."""
-        since_us = self.now_us
+        """Apply the updates of an epoch; `now_us` is its processing time, the same on replay."""
+        previous_us = self.now_us
         if now_us is not None:
             self.now_us = max(self.now_us, now_us)
-            self.began_us = self.now_us if self.began_us is None else self.began_us
+            self.started_us = self.now_us if self.started_us is None else self.started_us
         for update in updates:
             key = (update.origin, update.partition)
-            known = self.partitions.get(key)
-            if known is not None and update.mark_us == UNHEARD_US:
+            partition = self.partitions.get(key)
+            if partition is not None and update.watermark_us == NO_ROWS_US:
                 continue
-            mark = update.mark_us if known is None else max(update.mark_us, known.mark_us)
-            self.partitions[key] = _Partition(mark, self.now_us)
-        self._end({update.origin for update in updates if update.mark_us == END_US})
-        # However long ago the last epoch was: what fell silent since then did so one by one, and
-        # what says that it is idle has said before how far it came.
-        for moment_us in [at for at in self._idle_moments(since_us) if at <= self.now_us]:
-            self._move(moment_us)
-        self._move(self.now_us)
+            watermark_us = (
+                update.watermark_us
+                if partition is None
+                else max(update.watermark_us, partition.watermark_us)
+            )
+            self.partitions[key] = _Partition(watermark_us, self.now_us)
+        self._end({update.origin for update in updates if update.watermark_us == END_US})
+        # Partitions that became idle since the last epoch did so one after the other, each of which
+        # may have released the watermark. A partition that reports idle has reported its watermark
+        # before.
+        for idle_us in [at for at in self._idle_times(previous_us) if at <= self.now_us]:
+            self._advance(idle_us)
+        self._advance(self.now_us)
         for update in updates:
             self.partitions[update.origin, update.partition].idle |= update.idle
         if any(update.idle for update in updates):
-            self._move(self.now_us)
+            self._advance(self.now_us)
 
-    def _move(self, at_us: int) -> None:
-        """Take the watermarks to where they are at a moment of processing time."""
-        moving = []
-        for index, origins in enumerate(self.ports):
-            heard, idle = self._port(origins, at_us)
-            if heard is not None and not idle:
-                before = self.marks[index]
-                self.marks[index] = heard if before is None else max(before, heard)
+    def _advance(self, at_us: int) -> None:
+        """Advance the watermarks to their values at a processing time."""
+        active = []
+        for port, origins in enumerate(self.ports):
+            watermark_us, idle = self._port_watermark(origins, at_us)
+            if watermark_us is not None and not idle:
+                previous_us = self.port_watermarks[port]
+                self.port_watermarks[port] = (
+                    watermark_us if previous_us is None else max(previous_us, watermark_us)
+                )
             if not idle:
-                moving.append(self.marks[index])
-        self.idle = not moving
-        known_marks = [mark for mark in moving if mark is not None]
-        if moving and len(known_marks) == len(moving):
-            lowest = min(known_marks)
-            before = self.watermark_us
-            self.watermark_us = lowest if before is None else max(before, lowest)
+                active.append(self.port_watermarks[port])
+        self.idle = not active
+        watermarks = [watermark for watermark in active if watermark is not None]
+        if active and len(watermarks) == len(active):
+            lowest = min(watermarks)
+            previous_us = self.watermark_us
+            self.watermark_us = lowest if previous_us is None else max(previous_us, lowest)
 
-    def _end(self, ended: set[int]) -> None:
-        """An origin ends with all its partitions."""
-        for (origin, _), item in self.partitions.items():
-            if origin in ended:
-                item.mark_us = END_US
+    def _end(self, origins: set[int]) -> None:
+        """End all partitions of origins that have ended."""
+        for (origin, _), partition in self.partitions.items():
+            if origin in origins:
+                partition.watermark_us = END_US
 
-    def _port(self, origins: tuple[Origin, ...], at_us: int) -> tuple[int | None, bool]:
-        """The watermark of a port, and whether all that feeds it is idle."""
-        marks: list[int | None] = []
+    def _port_watermark(self, origins: tuple[Origin, ...], at_us: int) -> tuple[int | None, bool]:
+        """Return the watermark of a port and whether all its origins are idle."""
+        active: list[int | None] = []
         for origin in origins:
-            mark, idle = self._origin(origin, at_us)
+            watermark_us, idle = self._origin_watermark(origin, at_us)
             if not idle:
-                marks.append(mark)
-        if not marks:
+                active.append(watermark_us)
+        if not active:
             return None, bool(origins)
-        known = [mark for mark in marks if mark is not None]
-        return (min(known) if len(known) == len(marks) else None), False
+        watermarks = [watermark for watermark in active if watermark is not None]
+        return (min(watermarks) if len(watermarks) == len(active) else None), False
 
-    def _origin(self, origin: Origin, at_us: int) -> tuple[int | None, bool]:
-        heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
-        awake = [item for item in heard if not _is_idle(item, origin, at_us)]
-        if awake:
-            least = min(item.mark_us for item in awake)
-            return (least if least != UNHEARD_US else None), False
-        if heard:
+    def _origin_watermark(self, origin: Origin, at_us: int) -> tuple[int | None, bool]:
+        """Return the watermark of an origin and whether all its partitions are idle."""
+        partitions = self._partitions_of(origin)
+        active = [partition for partition in partitions if not _is_idle(partition, origin, at_us)]
+        if active:
+            lowest = min(partition.watermark_us for partition in active)
+            return (lowest if lowest != NO_ROWS_US else None), False
+        if partitions:
             return None, True
-        # It has never sent a row: it is idle once `idle_us` has passed since the first epoch.
-        silent = at_us - (self.began_us if self.began_us is not None else at_us)
-        return None, origin.idle_us is not None and silent > origin.idle_us
+        # An origin without partitions is idle if it had no rows for `idle_timeout_us`.
+        silent_us = at_us - (self.started_us if self.started_us is not None else at_us)
+        return None, origin.idle_timeout_us is not None and silent_us > origin.idle_timeout_us
 
-    def idle_at_us(self) -> int | None:
-        """The next moment at which something that is silent will count as idle."""
-        return min(self._idle_moments(self.now_us), default=None)
+    def _partitions_of(self, origin: Origin) -> list[_Partition]:
+        return [item for (owner, _), item in self.partitions.items() if owner == origin.id]
 
-    def _idle_moments(self, since_us: int) -> list[int]:
-        """When what was heard at `since_us` counts as idle if nothing comes, in order."""
-        moments = set()
+    def next_idle_us(self) -> int | None:
+        """Return the next processing time at which a partition becomes idle without updates."""
+        return min(self._idle_times(self.now_us), default=None)
+
+    def _idle_times(self, since_us: int) -> list[int]:
+        """Return when partitions that were active at `since_us` become idle, in order."""
+        times = set()
         for origin in {item for origins in self.ports for item in origins}:
-            if origin.idle_us is None:
+            if origin.idle_timeout_us is None:
                 continue
-            heard = [item for (owner, _), item in self.partitions.items() if owner == origin.id]
-            awake = [i for i in heard if i.mark_us != END_US and not _is_idle(i, origin, since_us)]
-            moments |= {item.heard_us + origin.idle_us + 1 for item in awake}
-            if not heard and self.began_us is not None and not self._origin(origin, since_us)[1]:
-                moments.add(self.began_us + origin.idle_us + 1)
-        return sorted(moments)
+            partitions = self._partitions_of(origin)
+            times |= {
+                partition.updated_us + origin.idle_timeout_us + 1
+                for partition in partitions
+                if partition.watermark_us != END_US and not _is_idle(partition, origin, since_us)
+            }
+            if (
+                not partitions
+                and self.started_us is not None
+                and not self._origin_watermark(origin, since_us)[1]
+            ):
+                times.add(self.started_us + origin.idle_timeout_us + 1)
+        return sorted(times)
 
     def to_bytes(self) -> bytes:
+        """Serialize the watermarks; the keys are part of the format of stored state."""
         content = {
             "partitions": [
-                [origin, number, item.mark_us, item.heard_us, item.idle]
-                for (origin, number), item in sorted(self.partitions.items())
+                [origin, number, partition.watermark_us, partition.updated_us, partition.idle]
+                for (origin, number), partition in sorted(self.partitions.items())
             ],
-            "began_us": self.began_us,
+            "began_us": self.started_us,
             "now_us": self.now_us,
-            "marks": self.marks,
+            "marks": self.port_watermarks,
             "watermark_us": self.watermark_us,
             "idle": self.idle,
         }
         return _JSON.encode(content).encode()
 
     @classmethod
-    def from_bytes(cls, ports: tuple[tuple[Origin, ...], ...], data: bytes) -> Clock:
+    def from_bytes(cls, ports: tuple[tuple[Origin, ...], ...], data: bytes) -> WatermarkTracker:
+        """Restore what `to_bytes` has written; port watermarks only if the ports are the same."""
         content = json.loads(data)
         partitions = {
-            (origin, number): _Partition(mark, heard, idle)
-            for origin, number, mark, heard, idle in content["partitions"]
+            (origin, number): _Partition(watermark_us, updated_us, idle)
+            for origin, number, watermark_us, updated_us, idle in content["partitions"]
         }
         return cls(
             ports,
@@ -198,9 +232,10 @@ class Clock:
         )
 
 
-def _is_idle(item: _Partition, origin: Origin, at_us: int) -> bool:
-    if item.mark_us == END_US:
+def _is_idle(partition: _Partition, origin: Origin, at_us: int) -> bool:
+    if partition.watermark_us == END_US:
         return False
-    if item.idle:
+    if partition.idle:
         return True
-    return origin.idle_us is not None and at_us - item.heard_us > origin.idle_us
+    timeout_us = origin.idle_timeout_us
+    return timeout_us is not None and at_us - partition.updated_us > timeout_us

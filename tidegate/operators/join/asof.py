@@ -1,10 +1,9 @@
-"""Temporal and ASOF joins: each row of the left with the one row of the right that is nearest in
-time, given out when the watermark proves that no nearer one can come.
+"""Temporal and ASOF joins: each left row with the right row that is nearest in time.
 
-A row of the left waits in a log until it is *ripe*: until the watermark has passed the time from
-which it looks. A row that looks back then has its answer. One that looks on has it when a row of
-the right that the watermark has passed is found, or when nothing can come within its reach; until
-then it waits with others of its key.
+A left row is emitted when the watermark proves that no nearer right row can arrive. It is pending
+until the watermark passes the time at which its lookup starts. A backward lookup is final then. A
+forward lookup is final when it has found a right row that the watermark has passed, or when the
+watermark passes the end of its bounds; until then the left row is stored as unmatched.
 """
 
 from __future__ import annotations
@@ -18,12 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import INSERT, OP
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, concat
-from tidegate.operators.kernels.keys import as_array, canonical, group_ids
-from tidegate.operators.kernels.matching import TIME, Matching, columns_of, ints
-from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS, SEQ, Ordering, codes, numbered
-from tidegate.operators.kernels.weighted_rows import net
+from tidegate.columns import HASH, INSERT, OP, PANE, WEIGHT
+from tidegate.operators.kernels.arrays import Ints, Mask, as_array, concat, int_column
+from tidegate.operators.kernels.keys import canonicalize, group_ids
+from tidegate.operators.kernels.matching import TIME, JoinCondition, numbered_fields
+from tidegate.operators.kernels.ordering import (
+    ARRIVAL_FIELDS,
+    SEQ,
+    Ordering,
+    number_arrivals,
+    sort_codes,
+)
+from tidegate.operators.kernels.weighted_rows import consolidate
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -41,28 +46,26 @@ from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
-# ---- Which row of the right is the nearest to each row of the left: by key, then by a value.
+# ---- The lookup: the nearest right row of each left row, by key and by a value
 #
-# Keys and values become numbers on one line, the right side is sorted along it, and a binary search
-# finds the place of every row of the left at once.
+# Keys and values become numbers in one order, the right side is sorted by them, and a binary search
+# finds the positions of all left rows at once.
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-# Times and whole numbers, or numbers with a fraction.
+# Times and integers, or floating-point numbers.
 Values = npt.NDArray[Any]
 Number = int | float
 BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"
-NOTHING = -1
+NO_MATCH = -1
 
 
 @dataclass(frozen=True)
 class AsofBounds:
-    """left − right lies in [lower, upper]; an open end is out, None is no end.
+    """Which right row matches a left row: left − right lies in [lower, upper].
 
-    Backward takes the largest right value, forward the smallest, nearest the one that is least
-    away, and of two that are as far the smaller one. Of equal ones the last that came counts.
-    With `first` it is the first right value of all, and the first of equal ones, if that is in
-    reach.
+    An open end excludes the bound; None is no bound. A backward lookup matches the largest right
+    value, a forward lookup the smallest, and NEAREST the closest one, the smaller of two at the
+    same distance. Among equal values the last arrival matches. With `first`, only the smallest
+    right value of the key can match, the first arrival among equal ones.
     """
 
     direction: str
@@ -74,248 +77,253 @@ class AsofBounds:
 
     def __post_init__(self) -> None:
         assert self.direction in (BACKWARD, FORWARD, NEAREST), self.direction
-        assert self.direction != BACKWARD or self.lower is not None, "it looks back from somewhere"
-        assert self.direction != FORWARD or self.upper is not None, "it looks on from somewhere"
+        assert self.direction != BACKWARD or self.lower is not None, "a backward lookup has a start"
+        assert self.direction != FORWARD or self.upper is not None, "a forward lookup has a start"
 
-    def places(
-        self, left_ids: Ints, left: Values, right_ids: Ints, right: Values
-    ) -> npt.NDArray[np.int64]:
-        """The place of the right row of each left row, or −1; right rows are in order of arrival.
+    def match(self, left_ids: Ints, left: Values, right_ids: Ints, right: Values) -> Ints:
+        """Return the index of each left row's match, or NO_MATCH.
 
-        Rows with equal ids have equal keys.
+        Rows with equal ids have equal keys. Right rows are in the order of their arrival.
         """
         if not len(left_ids) or not len(right_ids):
-            return np.full(len(left_ids), NOTHING, np.int64)
-        line = _Line(right_ids, right)
+            return np.full(len(left_ids), NO_MATCH, np.int64)
+        index = _SortedIndex(right_ids, right)
         if self.direction == NEAREST:
-            return self._either(line, left_ids, left)
+            return self._match_nearest(index, left_ids, left)
         if self.direction == FORWARD:
-            assert self.upper is not None, "it looks on from somewhere"
-            found = line.next(left_ids, left - self.upper, self.upper_open)
+            assert self.upper is not None, "a forward lookup has a start"
+            matches = index.next(left_ids, left - self.upper, self.upper_open)
         else:
-            assert self.lower is not None, "it looks back from somewhere"
+            assert self.lower is not None, "a backward lookup has a start"
             target = left - self.lower
             if self.first:
-                found = line.first(left_ids, target, self.lower_open)
+                matches = index.first(left_ids, target, self.lower_open)
             else:
-                found = line.last(left_ids, target, self.lower_open)
-        return self._in_reach(found, left, right)
+                matches = index.last(left_ids, target, self.lower_open)
+        return self._within_bounds(matches, left, right)
 
-    def _either(self, line: _Line, ids: Ints, left: Values) -> Ints:
-        right = line.values
-        before = self._in_reach(line.last(ids, left, False), left, right)
-        after = self._in_reach(line.next(ids, left, False), left, right)
-        back = distance(left, right[before])
-        on = distance(right[after], left)
-        takes_before = (after == NOTHING) | ((before != NOTHING) & (back <= on))
+    def _match_nearest(self, index: _SortedIndex, ids: Ints, left: Values) -> Ints:
+        right = index.values
+        before = self._within_bounds(index.last(ids, left, False), left, right)
+        after = self._within_bounds(index.next(ids, left, False), left, right)
+        to_before = distance(left, right[before])
+        to_after = distance(right[after], left)
+        takes_before = (after == NO_MATCH) | ((before != NO_MATCH) & (to_before <= to_after))
         return np.where(takes_before, before, after)
 
-    def _in_reach(self, found: Ints, left: Values, right: Values) -> Ints:
-        """Without those that are too far away; the end where the search began is kept to."""
-        apart = left - right[found]
-        there = found != NOTHING
+    def _within_bounds(self, matches: Ints, left: Values, right: Values) -> Ints:
+        """Drop matches beyond the far bound; the lookup has observed the near one."""
+        difference = left - right[matches]
+        within = matches != NO_MATCH
         if self.upper is not None and self.direction != FORWARD:
-            there &= apart < self.upper if self.upper_open else apart <= self.upper
+            within &= difference < self.upper if self.upper_open else difference <= self.upper
         if self.lower is not None and self.direction != BACKWARD:
-            there &= apart > self.lower if self.lower_open else apart >= self.lower
-        return np.where(there, found, NOTHING)
+            within &= difference > self.lower if self.lower_open else difference >= self.lower
+        return np.where(within, matches, NO_MATCH)
 
 
-class _Line:
-    """The right side, sorted by key and value; of equal ones the last stands last."""
+class _SortedIndex:
+    """The right side, sorted by key, value and arrival.
+
+    A position is `id * width + rank of the value`. Rank 0 is before all values of the key.
+    """
 
     def __init__(self, ids: Ints, values: Values) -> None:
         self.values = values
-        self.known = np.unique(values)
-        self.width = len(self.known) + 1
-        places = ids * self.width + np.searchsorted(self.known, values) + 1
-        self.order = np.argsort(places, kind="stable")
-        self.places = places[self.order]
+        self.distinct = np.unique(values)
+        self.width = len(self.distinct) + 1
+        positions = ids * self.width + np.searchsorted(self.distinct, values) + 1
+        self.order = np.argsort(positions, kind="stable")
+        self.positions = positions[self.order]
         self.ids = ids[self.order]
 
     def last(self, ids: Ints, target: Values, below: bool) -> Ints:
-        """The last row of a key whose value is at most the target, or below it."""
-        count = np.searchsorted(self.known, target, "left" if below else "right")
-        return self._at(ids, np.searchsorted(self.places, ids * self.width + count, "right") - 1)
+        """Return the last row of a key whose value is at most (or below) the target."""
+        rank = np.searchsorted(self.distinct, target, "left" if below else "right")
+        return self._rows(
+            ids, np.searchsorted(self.positions, ids * self.width + rank, "right") - 1
+        )
 
     def next(self, ids: Ints, target: Values, above: bool) -> Ints:
-        """The last row of a key with the smallest value that is at least the target."""
-        count = np.searchsorted(self.known, target, "right" if above else "left")
-        begin = np.searchsorted(self.places, ids * self.width + count + 1, "left")
-        equal = self.places[np.minimum(begin, len(self.places) - 1)]
-        ends = np.searchsorted(self.places, equal, "right") - 1
-        return self._at(ids, np.where(begin < len(self.places), ends, NOTHING))
+        """Return the last row of a key with the smallest value at or above the target."""
+        rank = np.searchsorted(self.distinct, target, "right" if above else "left")
+        first = np.searchsorted(self.positions, ids * self.width + rank + 1, "left")
+        position = self.positions[np.minimum(first, len(self.positions) - 1)]
+        last = np.searchsorted(self.positions, position, "right") - 1
+        return self._rows(ids, np.where(first < len(self.positions), last, NO_MATCH))
 
     def first(self, ids: Ints, target: Values, below: bool) -> Ints:
-        """The first row of a key, if its value is at most the target, or below it."""
-        count = np.searchsorted(self.known, target, "left" if below else "right")
-        begin = np.searchsorted(self.places, ids * self.width, "left")
-        value = self.places[np.minimum(begin, len(self.places) - 1)]
-        there = (begin < len(self.places)) & (value <= ids * self.width + count)
-        return self._at(ids, np.where(there, begin, NOTHING))
+        """Return the first row of a key if its value is at most (or below) the target."""
+        rank = np.searchsorted(self.distinct, target, "left" if below else "right")
+        first = np.searchsorted(self.positions, ids * self.width, "left")
+        position = self.positions[np.minimum(first, len(self.positions) - 1)]
+        exists = (first < len(self.positions)) & (position <= ids * self.width + rank)
+        return self._rows(ids, np.where(exists, first, NO_MATCH))
 
-    def _at(self, ids: Ints, found: Ints) -> Ints:
-        """Places on the line as places of rows; none where it is another key."""
-        there = (found != NOTHING) & (self.ids[found] == ids)
-        return np.where(there, self.order[found], NOTHING)
+    def _rows(self, ids: Ints, indices: Ints) -> Ints:
+        """Return the rows at sorted indices, or NO_MATCH for a row of another key."""
+        same_key = (indices != NO_MATCH) & (self.ids[indices] == ids)
+        return np.where(same_key, self.order[indices], NO_MATCH)
 
 
 def distance(larger: Values, smaller: Values) -> Values:
-    """How far apart two values are, which may be further than a whole number is large."""
-    apart: Values = larger - smaller
-    return apart if apart.dtype.kind == "f" else apart.view(np.uint64)
+    """Return the difference of two values, unsigned because it can exceed a BIGINT."""
+    difference: Values = larger - smaller
+    return difference if difference.dtype.kind == "f" else difference.view(np.uint64)
 
 
-def measurable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be a distance apart, and not only in order."""
+def supports_distance(kind: pa.DataType) -> bool:
+    """Return whether values of a type have a distance, and not only an order."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)
     )
 
 
 def as_numbers(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[Values, Values]:
-    """The values of both sides as numbers in the same order; what NULL becomes means nothing."""
+    """Return the values of both sides as numbers in the same order; NULL becomes any number."""
     both = as_array(pa.chunked_array([*left.chunks, *right.chunks], left.type))
     if pa.types.is_floating(both.type):
-        # Adding zero makes one zero of two.
+        # Adding zero turns -0.0 into 0.0.
         values = pc.fill_null(both, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0
-    elif measurable(both.type):
+    elif supports_distance(both.type):
         values = pc.fill_null(both.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     else:
-        values = codes(both, Ordering(both.type))
+        values = sort_codes(both, Ordering(both.type))
     return values[: len(left)], values[len(left) :]
 
 
-# ---- The right side of a join by nearness, as far as rows of the left can still see it.
+# ---- The right side, as long as left rows can match it
 #
-# Rows that are told apart by time lie in a log by time. Of what the watermark has passed, a join that
-# looks back keeps one row per key: the one that later rows of the left see.
+# Rows that are final one by one are stored by time. Of the rows below the floor, a backward lookup
+# only needs one row per key: the one that later left rows would match.
 
 
 @dataclass(frozen=True)
 class AsofRetention:
-    """How far rows of the left look, in microseconds: what it means for what is kept."""
+    """How long right rows are kept, by the bounds in microseconds."""
 
-    nearest: AsofBounds
+    bounds: AsofBounds
 
-    def floor_us(self, mark_us: int) -> int:
-        """The earliest time of the right that still counts by itself at this watermark."""
-        nearest = self.nearest
-        bound = {BACKWARD: nearest.lower, FORWARD: nearest.upper}.get(nearest.direction)
-        return mark_us - max(0, int(bound or 0))
+    def floor_us(self, watermark_us: int) -> int:
+        """Return the time below which only the last row of each key can match later left rows."""
+        bounds = self.bounds
+        start = {BACKWARD: bounds.lower, FORWARD: bounds.upper}.get(bounds.direction)
+        return watermark_us - max(0, int(start or 0))
 
     @property
     def keeps_last(self) -> bool:
-        """Whether a row of the left may look back behind the watermark."""
-        return self.nearest.direction != FORWARD
+        """Whether left rows may match rows below the floor."""
+        return self.bounds.direction != FORWARD
 
-    def unseen_us(self, times: Ints) -> Ints:
-        """The watermark from which on no row of the left reaches back to these times."""
-        assert self.nearest.upper is not None, "it does not look back for ever"
-        waits = min(0, int(self.nearest.lower or 0)) if self.nearest.direction == BACKWARD else 0
-        return times + int(self.nearest.upper) - waits + 1
+    def expiry_us(self, times: Ints) -> Ints:
+        """Return the watermarks from which on no left row can match rows of these times."""
+        bounds = self.bounds
+        assert bounds.upper is not None, "without a bound rows never expire"
+        start = min(0, int(bounds.lower or 0)) if bounds.direction == BACKWARD else 0
+        return times + int(bounds.upper) - start + 1
 
 
-class RightRows:
-    """The rows of one key group; `schema` has PANE (their time), HASH, the keys and SEQ."""
+class RightRowStore:
+    """The right rows of a key group; `schema` has PANE (their time), HASH, the keys and SEQ."""
 
     def __init__(
-        self, state: KeyGroupState, schema: pa.Schema, keys: list[str], nearest: AsofBounds
+        self, state: KeyGroupState, schema: pa.Schema, keys: list[str], bounds: AsofBounds
     ) -> None:
         self.schema = schema
-        self.by = [HASH, *keys]
-        self.reach = AsofRetention(nearest)
-        self.first = nearest.first
-        self.log = TimeBucketStore(state, (schema,), None, "right")
-        forgets = nearest.upper is not None
-        due = (lambda rows: self.reach.unseen_us(ints(rows, PANE))) if forgets else None
-        self.last = SortedRunStore(state, (schema,), self._standing, due=due, name="last")
+        self.key_columns = [HASH, *keys]
+        self.retention = AsofRetention(bounds)
+        self.first = bounds.first
+        self.recent = TimeBucketStore(state, (schema,), None, "right")
+        expires = bounds.upper is not None
+        due = (lambda rows: self.retention.expiry_us(int_column(rows, PANE))) if expires else None
+        self.last = SortedRunStore(state, (schema,), self._last_per_key, due=due, name="last")
 
     def add(self, rows: pa.Table, previous_watermark_us: int | None) -> tuple[pa.Table, pa.Table]:
-        """Keep rows that can still be seen; returns those behind the floor, and which of them
-        were of no use."""
-        behind = rows.slice(0, 0)
+        """Store rows; returns those below the floor, and those of them that no row can match."""
+        late = rows.slice(0, 0)
         if previous_watermark_us is not None and rows.num_rows:
-            is_behind = ints(rows, PANE) < self.reach.floor_us(previous_watermark_us)
-            behind, rows = rows.filter(pa.array(is_behind)), rows.filter(pa.array(~is_behind))
+            is_late = int_column(rows, PANE) < self.retention.floor_us(previous_watermark_us)
+            late, rows = rows.filter(pa.array(is_late)), rows.filter(pa.array(~is_late))
         if rows.num_rows:
-            self.log.append((rows,))
-        if not behind.num_rows or previous_watermark_us is None or not self.reach.keeps_last:
-            return behind, behind
-        known = self.last.load(ints(behind, HASH))[0]
-        (standing,) = self._standing((pa.concat_tables([known, behind]),))
-        used = np.isin(ints(behind, SEQ), ints(standing, SEQ))
+            self.recent.append((rows,))
+        if not late.num_rows or previous_watermark_us is None or not self.retention.keeps_last:
+            return late, late
+        stored = self.last.load(int_column(late, HASH))[0]
+        (last,) = self._last_per_key((pa.concat_tables([stored, late]),))
+        is_last = np.isin(int_column(late, SEQ), int_column(last, SEQ))
         if self.last.due is not None:
-            used &= self.reach.unseen_us(ints(behind, PANE)) > previous_watermark_us
-        if used.any():
-            self.last.append((behind.filter(pa.array(used)),))
-        return behind, behind.filter(pa.array(~used))
+            is_last &= self.retention.expiry_us(int_column(late, PANE)) > previous_watermark_us
+        if is_last.any():
+            self.last.append((late.filter(pa.array(is_last)),))
+        return late, late.filter(pa.array(~is_last))
 
-    def final(self, watermark_us: int) -> pa.Table:
-        """The rows that the watermark has passed and that count by themselves, as they came."""
-        found = [tables[0] for tables in self.log.load(None, watermark_us)]
-        return _as_they_came(pa.concat_tables([self.schema.empty_table(), *found]))
+    def load_final(self, watermark_us: int) -> pa.Table:
+        """Return the recent rows that the watermark has passed, in the order of their arrival."""
+        parts = [tables[0] for tables in self.recent.load(None, watermark_us)]
+        return _sorted_by_arrival(pa.concat_tables([self.schema.empty_table(), *parts]))
 
     def with_last(self, final: pa.Table, hashes: Ints) -> pa.Table:
-        """Those rows, and what is kept of these keys from before."""
+        """Return those rows and the last rows of the keys with these hashes."""
         if not len(hashes):
             return final
-        return _as_they_came(pa.concat_tables([self.last.load(hashes)[0], final]))
+        return _sorted_by_arrival(pa.concat_tables([self.last.load(hashes)[0], final]))
 
-    def forget(self, final: pa.Table, watermark_us: int) -> None:
-        """What nobody sees any more is gone; of the rest the last row of each key."""
-        floor = self.reach.floor_us(watermark_us)
-        if self.reach.keeps_last:
-            passed = final.filter(pa.array(ints(final, PANE) < floor))
-            if passed.num_rows:
-                self.last.append(self._standing((passed,)))
+    def drop_expired(self, final: pa.Table, watermark_us: int) -> None:
+        """Drop rows below the floor, except for the last row of each key."""
+        floor_us = self.retention.floor_us(watermark_us)
+        if self.retention.keeps_last:
+            below = final.filter(pa.array(int_column(final, PANE) < floor_us))
+            if below.num_rows:
+                self.last.append(self._last_per_key((below,)))
             if self.last.due is not None:
                 self.last.drop_due(watermark_us)
-        self.log.drop_before(floor)
+        self.recent.drop_before(floor_us)
 
     def save(self) -> None:
-        self.log.save()
+        self.recent.save()
         self.last.save()
 
-    def _standing(self, tables: Tables) -> Tables:
-        """Of each key the row with the latest time, and of those the last that came."""
+    def _last_per_key(self, tables: Tables) -> Tables:
+        """Return the row of each key with the latest time and, among those, the last arrival."""
         (rows,) = tables
         if rows.num_rows <= 1:
             return tables
-        ids, count = group_ids(rows, self.by)
-        order = np.lexsort((ints(rows, SEQ), ints(rows, PANE), ids))
+        ids, count = group_ids(rows, self.key_columns)
+        order = np.lexsort((int_column(rows, SEQ), int_column(rows, PANE), ids))
         if self.first:
             order = order[::-1]
-        stands = np.zeros(count, np.int64)
-        stands[ids[order]] = order
-        return (rows.take(pa.array(np.sort(stands))),)
+        last = np.zeros(count, np.int64)
+        last[ids[order]] = order
+        return (rows.take(pa.array(np.sort(last))),)
 
 
-def _as_they_came(rows: pa.Table) -> pa.Table:
-    numbers = ints(rows, SEQ)
+def _sorted_by_arrival(rows: pa.Table) -> pa.Table:
+    numbers = int_column(rows, SEQ)
     if np.all(numbers[1:] > numbers[:-1]):
         return rows
     return rows.take(pa.array(np.argsort(numbers, kind="stable")))
 
 
-# Whether a version is one, or says that there is none from its time on; NULL says nothing.
+# ---- The operator
+
+# Whether a right row is a version (true) or a tombstone (false); rows with NULL are ignored.
 ALIVE = "_alive"
-# The time of the row of the right that a waiting row has found behind it.
-BACK = "_back"
+# The time of the backward match of a left row that still looks forward.
+BACKWARD_TIME = "_back"
 _INT = pa.int64()
 
 
 @dataclass(frozen=True)
 class AsofJoin:
-    """Times are whole microseconds, and `nearest` says which row of the right counts.
+    """A temporal or ASOF join by event time; times are whole microseconds.
 
-    With `versions` a row of the right may be a tombstone. `retracts`: rows of the left come with a
-    weight, and those that are retracted before they are ripe cancel out. `with_op`: rows that come
-    out say that they are inserts.
+    `versions`: right rows may be tombstones, which end the previous version. `retracts`: left rows
+    have a weight, and a row that is retracted while it is pending is never emitted. `with_op`:
+    output rows have the changelog column, always as inserts.
     """
 
-    matching: Matching
-    nearest: AsofBounds
+    condition: JoinCondition
+    bounds: AsofBounds
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
     how: str
     versions: bool = False
@@ -327,66 +335,71 @@ class AsofJoin:
 
     def __post_init__(self) -> None:
         assert self.how in ("INNER", "LEFT"), self.how
-        assert not (self.nearest.lower_open or self.nearest.upper_open), "times are whole numbers"
-
-    # Shapes
+        assert not (self.bounds.lower_open or self.bounds.upper_open), "times are whole numbers"
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.matching.fields]
-        weight = [pa.field(WEIGHT, _INT)] if self.retracts else []
-        left = pa.schema([*hidden, *columns_of(self.columns[0]), *weight])
-        right = pa.schema([*hidden, *columns_of(self.columns[1]), *self._alive, *ARRIVAL_FIELDS])
+        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.condition.fields]
+        left = pa.schema([*hidden, *numbered_fields(self.columns[0]), *self._weight_fields])
+        right = pa.schema(
+            [*hidden, *numbered_fields(self.columns[1]), *self._alive_fields, *ARRIVAL_FIELDS]
+        )
         return ((left,), (right,))
 
     @property
-    def _alive(self) -> list[pa.Field]:
+    def _weight_fields(self) -> list[pa.Field]:
+        return [pa.field(WEIGHT, _INT)] if self.retracts else []
+
+    @property
+    def _alive_fields(self) -> list[pa.Field]:
         return [pa.field(ALIVE, pa.bool_())] if self.versions else []
 
     @property
-    def left(self) -> pa.Schema:
-        """A row that waits: its pane is the moment for which it does."""
+    def pending_schema(self) -> pa.Schema:
+        """A left row before its lookup; its pane is the watermark at which the lookup starts."""
         hidden = [pa.field(name, _INT) for name in (PANE, HASH, TIME)]
-        weight = [pa.field(WEIGHT, _INT)] if self.retracts else []
-        return pa.schema([*hidden, *self.matching.fields, *columns_of(self.columns[0]), *weight])
+        columns = numbered_fields(self.columns[0])
+        return pa.schema([*hidden, *self.condition.fields, *columns, *self._weight_fields])
 
     @property
-    def waiting(self) -> pa.Schema:
-        """A ripe row that looks on; it brings what it has found behind it."""
-        if self.nearest.direction != NEAREST:
-            return self.left
-        behind = [pa.field(f"r{index}", kind) for index, kind in enumerate(self.columns[1])]
-        return pa.schema([*self.left, pa.field(BACK, _INT), *behind])
+    def unmatched_schema(self) -> pa.Schema:
+        """A left row that looks forward, with its backward match if the lookup has both ways.
+
+        Its pane is the watermark at which it is emitted without a forward match.
+        """
+        if self.bounds.direction != NEAREST:
+            return self.pending_schema
+        backward = [pa.field(f"r{index}", kind) for index, kind in enumerate(self.columns[1])]
+        return pa.schema([*self.pending_schema, pa.field(BACKWARD_TIME, _INT), *backward])
 
     @property
-    def right(self) -> pa.Schema:
-        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.matching.fields]
-        own = columns_of(self.columns[1])
-        return pa.schema([*hidden, *own, *self._alive, pa.field(SEQ, _INT)])
+    def right_schema(self) -> pa.Schema:
+        """A stored right row; its pane is its time."""
+        hidden = [pa.field(PANE, _INT), pa.field(HASH, _INT), *self.condition.fields]
+        columns = numbered_fields(self.columns[1])
+        return pa.schema([*hidden, *columns, *self._alive_fields, pa.field(SEQ, _INT)])
 
     @property
     def output(self) -> pa.Schema:
-        fields = columns_of(self.columns[0] + self.columns[1])
+        fields = numbered_fields(self.columns[0] + self.columns[1])
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
 
     @property
     def late(self) -> pa.Schema | None:
         return self.late_rows[0].schema if self.late_rows is not None else None
 
-    def stored_as(self) -> tuple[str, ...]:
-        schemas = (self.left, self.right, self.waiting)
+    def state_format(self) -> tuple[str, ...]:
+        schemas = (self.pending_schema, self.right_schema, self.unmatched_schema)
         return (SEGMENTS, RUNS, *(schema_text(schema) for schema in schemas))
 
-    # Where the rows are
-
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        """Drop rows that can neither match nor be emitted without a match."""
         schema = self.shuffle_schemas[port][0]
-        keys = {name: canonical(rows.column(name)) for name in self.matching.names}
+        keys = {name: canonicalize(rows.column(name)) for name in self.condition.names}
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         table = pa.table(columns, schema=schema)
         if port == 1 or self.how == "INNER":
-            # What matches nothing, and does not come out by itself, has nothing to do here.
-            table = table.filter(pa.array(self.matching.matchable(table)))
+            table = table.filter(pa.array(self.condition.matchable(table)))
         if port == 1 and self.versions:
             table = table.filter(pc.is_valid(table.column(ALIVE)))
         return (table,)
@@ -394,243 +407,253 @@ class AsofJoin:
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         return concat(parts)
 
-    # Where the state is
-
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         epoch = _Epoch(self, state, epoch_time)
-        new = epoch.left_in_time(inputs[0])
-        behind, useless = epoch.right_in_time(inputs[1])
+        left = epoch.drop_late_left(inputs[0])
+        late_right, unused = epoch.add_right(inputs[1])
         if epoch_time.watermark_us is None:
-            epoch.keep_unripe(new)
-        elif self.nearest.direction == BACKWARD:
-            epoch.look_back(epoch.ripe(new, epoch_time.watermark_us), epoch_time.watermark_us)
+            epoch.store_pending(left)
+        elif self.bounds.direction == BACKWARD:
+            ready = epoch.take_ready(left, epoch_time.watermark_us)
+            epoch.look_backward(ready, epoch_time.watermark_us)
         else:
-            useless = epoch.look_on(new, behind, useless, epoch_time.watermark_us)
-        epoch.keep_late(1, useless)
+            unused = epoch.look_forward(left, late_right, unused, epoch_time.watermark_us)
+        epoch.emit_late(1, unused)
         return epoch.finish()
 
 
 class _Epoch:
-    """One epoch of a join in one key group."""
+    """One epoch of an AsofJoin in one key group."""
 
     def __init__(self, join: AsofJoin, state: KeyGroupState, epoch_time: EpochTime) -> None:
         self.join = join
         self.state = state
         self.epoch_time = epoch_time
         self.output = StepOutput()
-        self.unripe = TimeBucketStore(state, (join.left,), None, "left")
-        self.right = RightRows(state, join.right, join.matching.names, join.nearest)
-        self.waiting = SortedRunStore(
-            state, (join.waiting,), lambda rows: rows, due=lambda t: ints(t, PANE), name="waiting"
+        self.pending = TimeBucketStore(state, (join.pending_schema,), None, "left")
+        self.right = RightRowStore(state, join.right_schema, join.condition.names, join.bounds)
+        self.unmatched = SortedRunStore(
+            state,
+            (join.unmatched_schema,),
+            lambda tables: tables,
+            due=lambda rows: int_column(rows, PANE),
+            name="waiting",
         )
 
-    # In
+    # Input
 
-    def left_in_time(self, parts: list[Tables]) -> pa.Table:
-        """New rows of the left with the moment at which they are ripe."""
-        join, before = self.join, self.epoch_time.previous_watermark_us
+    def drop_late_left(self, parts: list[Tables]) -> pa.Table:
+        """Return the new left rows that are on time, as pending rows."""
+        join, previous_us = self.join, self.epoch_time.previous_watermark_us
         rows = concat(parts)[0] if parts else join.shuffle_schemas[0][0].empty_table()
-        if before is not None and rows.num_rows:
-            late = ints(rows, PANE) < before
-            if late.any():
-                self.keep_late(0, rows.filter(pa.array(late)))
-                rows = rows.filter(pa.array(~late))
-        times = ints(rows, PANE)
-        hidden = {PANE: pa.array(self._ripe_us(times)), TIME: pa.array(times)}
+        if previous_us is not None and rows.num_rows:
+            is_late = int_column(rows, PANE) < previous_us
+            if is_late.any():
+                self.emit_late(0, rows.filter(pa.array(is_late)))
+                rows = rows.filter(pa.array(~is_late))
+        times = int_column(rows, PANE)
+        start = {BACKWARD: join.bounds.lower, FORWARD: join.bounds.upper}
+        ready_us = times - int(start.get(join.bounds.direction) or 0) + 1
+        hidden = {PANE: pa.array(ready_us), TIME: pa.array(times)}
         columns = [
-            hidden[name] if name in hidden else rows.column(name) for name in join.left.names
+            hidden[name] if name in hidden else rows.column(name)
+            for name in join.pending_schema.names
         ]
-        return pa.table(columns, schema=join.left)
+        return pa.table(columns, schema=join.pending_schema)
 
-    def _ripe_us(self, times: Ints) -> Ints:
-        """From when on the watermark has passed the time from which a row looks."""
-        nearest = self.join.nearest
-        bound = {BACKWARD: nearest.lower, FORWARD: nearest.upper}.get(nearest.direction)
-        return times - int(bound or 0) + 1
-
-    def right_in_time(self, parts: list[Tables]) -> tuple[pa.Table, pa.Table]:
-        """Keep new rows of the right; those that came late, and those that nobody can see."""
+    def add_right(self, parts: list[Tables]) -> tuple[pa.Table, pa.Table]:
+        """Store new right rows; returns the late ones, and those of them that no row can match."""
         rows = concat(parts)[0] if parts else self.join.shuffle_schemas[1][0].empty_table()
-        rows = numbered(self.state, rows).select(self.join.right.names)
+        rows = number_arrivals(self.state, rows).select(self.join.right_schema.names)
         return self.right.add(rows, self.epoch_time.previous_watermark_us)
 
-    def keep_late(self, port: int, rows: pa.Table) -> None:
+    def emit_late(self, port: int, rows: pa.Table) -> None:
+        """Count late rows and emit them to the late stream, if there is one."""
         if not rows.num_rows:
             return
-        weighed = WEIGHT in rows.column_names
-        count = int(np.abs(ints(rows, WEIGHT)).sum()) if weighed else rows.num_rows
+        has_weight = WEIGHT in rows.column_names
+        count = int(np.abs(int_column(rows, WEIGHT)).sum()) if has_weight else rows.num_rows
         self.state.count_late(count)
         if self.join.late_rows is None:
             return
-        keeper = self.join.late_rows[port]
-        own = {
-            name: rows.column(item.name)
-            for name, item in zip(keeper.names, columns_of(self.join.columns[port]), strict=True)
+        late_rows = self.join.late_rows[port]
+        fields = numbered_fields(self.join.columns[port])
+        original = {
+            name: rows.column(field.name)
+            for name, field in zip(late_rows.names, fields, strict=True)
         }
-        self.output.late.append(
-            keeper.marked(pa.table(own), None, None, self.epoch_time.previous_watermark_us)
-        )
+        previous_us = self.epoch_time.previous_watermark_us
+        self.output.late.append(late_rows.with_reason(pa.table(original), None, None, previous_us))
 
-    def keep_unripe(self, rows: pa.Table) -> None:
+    def store_pending(self, rows: pa.Table) -> None:
         if rows.num_rows:
-            self.unripe.append((rows,))
+            self.pending.append((rows,))
 
-    def ripe(self, new: pa.Table, watermark_us: int) -> pa.Table:
-        """The rows whose time has come; the others are kept."""
-        found = [tables[0] for tables in self.unripe.load(None, watermark_us + 1)]
-        self.unripe.drop_before(watermark_us + 1)
-        now = ints(new, PANE) <= watermark_us
-        self.keep_unripe(new.filter(pa.array(~now)))
-        rows = pa.concat_tables([*found, new.filter(pa.array(now))])
-        return self._netted(rows) if self.join.retracts else rows
-
-    def _netted(self, rows: pa.Table) -> pa.Table:
-        """Each row as often as it is there; what was retracted without having come is counted."""
-        rows = net(rows)
-        weights = ints(rows, WEIGHT)
-        self.state.count_unknown(int(-weights[weights < 0].sum()))
+    def take_ready(self, new: pa.Table, watermark_us: int) -> pa.Table:
+        """Return the pending and new rows whose lookup starts now; store the other new rows."""
+        parts = [tables[0] for tables in self.pending.load(None, watermark_us + 1)]
+        self.pending.drop_before(watermark_us + 1)
+        is_ready = int_column(new, PANE) <= watermark_us
+        self.store_pending(new.filter(pa.array(~is_ready)))
+        rows = pa.concat_tables([*parts, new.filter(pa.array(is_ready))])
+        if not self.join.retracts:
+            return rows
+        rows = consolidate(rows)
+        weights = int_column(rows, WEIGHT)
+        self.state.count_unknown_retractions(int(-weights[weights < 0].sum()))
         return rows.filter(pa.array(weights > 0))
 
-    # Backward
+    # Backward lookups
 
-    def look_back(self, rows: pa.Table, watermark_us: int) -> None:
-        final = self.right.final(watermark_us)
-        seen = self.right.with_last(final, ints(rows, HASH))
-        found = self._places(self.join.nearest, rows, seen)
-        self._give(rows, seen, self._alive(seen, found))
-        self.right.forget(final, watermark_us)
+    def look_backward(self, rows: pa.Table, watermark_us: int) -> None:
+        """Emit the left rows with their matches."""
+        final = self.right.load_final(watermark_us)
+        right = self.right.with_last(final, int_column(rows, HASH))
+        matches = self._match(self.join.bounds, rows, right)
+        if self.join.versions and right.num_rows:
+            is_alive = right.column(ALIVE).to_numpy()
+            matches = np.where(is_alive[matches], matches, NO_MATCH)
+        self._emit_matches(rows, right, matches)
+        self.right.drop_expired(final, watermark_us)
 
-    def _places(self, nearest: AsofBounds, rows: pa.Table, others: pa.Table) -> Ints:
-        left, right, _ = self.join.matching.key_ids(rows, others)
-        return nearest.places(left, ints(rows, TIME), right, ints(others, PANE))
+    def _match(self, bounds: AsofBounds, rows: pa.Table, right: pa.Table) -> Ints:
+        left_ids, right_ids, _ = self.join.condition.key_ids(rows, right)
+        return bounds.match(left_ids, int_column(rows, TIME), right_ids, int_column(right, PANE))
 
-    def _alive(self, others: pa.Table, found: Ints) -> Ints:
-        """Without versions that say that there is none."""
-        if not self.join.versions or not others.num_rows:
-            return found
-        alive = others.column(ALIVE).to_numpy()
-        return np.where(alive[found], found, NOTHING)
+    # Forward lookups, and lookups in both directions
 
-    # Forward, and both ways
-
-    def look_on(
-        self, new: pa.Table, behind: pa.Table, useless: pa.Table, watermark_us: int
+    def look_forward(
+        self, new: pa.Table, late_right: pa.Table, unused: pa.Table, watermark_us: int
     ) -> pa.Table:
-        """Answer what can be answered; returns the late rows that were of no use after all."""
-        final = self.right.final(watermark_us)
-        ripe = self._begun(self.ripe(new, watermark_us), final)
-        ahead = pa.concat_tables([final, behind])
+        """Emit the left rows whose lookup is final; returns the late right rows without a match.
+
+        Right rows that are late may still match left rows that look forward.
+        """
+        final = self.right.load_final(watermark_us)
+        ready = self._start_forward(self.take_ready(new, watermark_us), final)
+        right = pa.concat_tables([final, late_right])
         hashes = np.unique(
             np.concatenate(
-                [ints(ripe, HASH), ints(ahead, HASH), self.waiting.due_hashes(watermark_us)]
+                [
+                    int_column(ready, HASH),
+                    int_column(right, HASH),
+                    self.unmatched.due_hashes(watermark_us),
+                ]
             )
         )
-        rows = pa.concat_tables([self.waiting.load(hashes)[0], ripe])
-        found = self._places(self._ahead, rows, ahead)
-        found = np.where(self._nearer_ahead(rows, ahead, found), found, NOTHING)
-        gives_up = (ints(rows, PANE) <= watermark_us) & (found == NOTHING)
-        done = (found != NOTHING) | gives_up
-        ahead_of = found != NOTHING
-        self._give(rows.filter(pa.array(ahead_of)), ahead, found[ahead_of])
-        self._give_back(rows.filter(pa.array(gives_up)))
-        self.waiting.replace(hashes, (rows.filter(pa.array(~done)),))
-        self.right.forget(final, watermark_us)
-        used = ints(ahead, SEQ)[found[ahead_of]]
-        return useless.filter(pa.array(~np.isin(ints(useless, SEQ), used)))
+        rows = pa.concat_tables([self.unmatched.load(hashes)[0], ready])
+        matches = self._match(self._forward_bounds, rows, right)
+        matches = np.where(self._is_nearer(rows, right, matches), matches, NO_MATCH)
+        has_match = matches != NO_MATCH
+        is_expired = (int_column(rows, PANE) <= watermark_us) & ~has_match
+        self._emit_matches(rows.filter(pa.array(has_match)), right, matches[has_match])
+        self._emit_without_forward_match(rows.filter(pa.array(is_expired)))
+        self.unmatched.replace(hashes, (rows.filter(pa.array(~(has_match | is_expired))),))
+        self.right.drop_expired(final, watermark_us)
+        used = int_column(right, SEQ)[matches[has_match]]
+        return unused.filter(pa.array(~np.isin(int_column(unused, SEQ), used)))
 
     @property
-    def _ahead(self) -> AsofBounds:
-        """What a ripe row still looks for: of rows at its own time it has found the last."""
-        nearest = self.join.nearest
-        if nearest.direction == FORWARD:
-            return nearest
-        return replace(nearest, direction=FORWARD, upper=-1)
+    def _forward_bounds(self) -> AsofBounds:
+        """The bounds of the forward lookup; rows at the same time are backward matches."""
+        bounds = self.join.bounds
+        if bounds.direction == FORWARD:
+            return bounds
+        return replace(bounds, direction=FORWARD, upper=-1)
 
-    def _begun(self, rows: pa.Table, final: pa.Table) -> pa.Table:
-        """Ripe rows as they wait: with the moment at which they give up, and what is behind."""
-        nearest, times = self.join.nearest, ints(rows, TIME)
-        until = np.full(rows.num_rows, END_US, np.int64)
-        if nearest.lower is not None:
-            until = times - int(nearest.lower) + 1
+    def _start_forward(self, rows: pa.Table, final: pa.Table) -> pa.Table:
+        """Return ready rows as unmatched rows: with their expiry and their backward match."""
+        bounds, times = self.join.bounds, int_column(rows, TIME)
+        expiry = np.full(rows.num_rows, END_US, np.int64)
+        if bounds.lower is not None:
+            expiry = times - int(bounds.lower) + 1
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
-        if nearest.direction == NEAREST:
-            back = replace(nearest, direction=BACKWARD, lower=0)
-            seen = self.right.with_last(final, ints(rows, HASH))
-            found = self._places(back, rows, seen)
-            has = found != NOTHING
-            taken = seen.take(pa.array(found, mask=~has))
-            columns[BACK] = taken.column(PANE)
+        if bounds.direction == NEAREST:
+            backward = replace(bounds, direction=BACKWARD, lower=0)
+            right = self.right.with_last(final, int_column(rows, HASH))
+            matches = self._match(backward, rows, right)
+            has_match = matches != NO_MATCH
+            matched = right.take(pa.array(matches, mask=~has_match))
+            columns[BACKWARD_TIME] = matched.column(PANE)
             for index, _ in enumerate(self.join.columns[1]):
-                columns[f"r{index}"] = taken.column(f"c{index}")
-            if has.any():
-                # Only what is nearer than that could still change the answer.
-                until[has] = np.minimum(until[has], 2 * times[has] - ints(seen, PANE)[found[has]])
-        hopeless = ~self.join.matching.matchable(rows)
-        until[hopeless] = ints(rows, PANE)[hopeless]
-        columns[PANE] = pa.array(until)
-        return pa.table([columns[name] for name in self.join.waiting.names], self.join.waiting)
+                columns[f"r{index}"] = matched.column(f"c{index}")
+            if has_match.any():
+                # A forward match has to be nearer than the backward match.
+                match_times = int_column(right, PANE)[matches[has_match]]
+                expiry[has_match] = np.minimum(
+                    expiry[has_match], 2 * times[has_match] - match_times
+                )
+        unmatchable = ~self.join.condition.matchable(rows)
+        expiry[unmatchable] = int_column(rows, PANE)[unmatchable]
+        columns[PANE] = pa.array(expiry)
+        schema = self.join.unmatched_schema
+        return pa.table([columns[name] for name in schema.names], schema)
 
-    def _nearer_ahead(self, rows: pa.Table, ahead: pa.Table, found: Ints) -> Mask:
-        """Whether what is ahead of a row is nearer than what is behind it."""
-        there: Mask = found != NOTHING
-        if self.join.nearest.direction != NEAREST or not there.any():
-            return there
-        times = ints(rows, TIME)
-        behind = pc.fill_null(rows.column(BACK), 0).to_numpy()
-        nearer = distance(ints(ahead, PANE)[found], times) < distance(times, behind)
-        nothing = pc.is_null(rows.column(BACK)).to_numpy(zero_copy_only=False)
-        there &= nothing | nearer
-        return there
+    def _is_nearer(self, rows: pa.Table, right: pa.Table, matches: Ints) -> Mask:
+        """Return where the forward match exists and is nearer than the backward match."""
+        is_nearer: Mask = matches != NO_MATCH
+        if self.join.bounds.direction != NEAREST or not is_nearer.any():
+            return is_nearer
+        times = int_column(rows, TIME)
+        backward = pc.fill_null(rows.column(BACKWARD_TIME), 0).to_numpy()
+        forward = int_column(right, PANE)[matches]
+        no_backward = pc.is_null(rows.column(BACKWARD_TIME)).to_numpy(zero_copy_only=False)
+        is_nearer &= no_backward | (distance(forward, times) < distance(times, backward))
+        return is_nearer
 
-    # Out
+    # Output
 
-    def _give(self, rows: pa.Table, others: pa.Table, found: Ints) -> None:
-        """Rows of the left, each with the row of the right that was found for it."""
-        has = found != NOTHING
-        if self.join.how == "INNER" and not has.all():
-            rows, found = rows.filter(pa.array(has)), found[has]
-            has = np.ones(len(found), np.bool_)
+    def _emit_matches(self, rows: pa.Table, right: pa.Table, matches: Ints) -> None:
+        """Emit left rows with their matches; an INNER join drops those without one."""
+        has_match = matches != NO_MATCH
+        if self.join.how == "INNER" and not has_match.all():
+            rows, matches = rows.filter(pa.array(has_match)), matches[has_match]
+            has_match = np.ones(len(matches), np.bool_)
         if rows.num_rows:
-            names = [item.name for item in columns_of(self.join.columns[1])]
-            taken = others.select(names).take(pa.array(found, mask=~has))
-            self._emit(rows, taken.columns)
+            names = [field.name for field in numbered_fields(self.join.columns[1])]
+            matched = right.select(names).take(pa.array(matches, mask=~has_match))
+            self._emit(rows, matched.columns)
 
-    def _give_back(self, rows: pa.Table) -> None:
-        """Rows of the left that have looked on in vain, with what is behind them."""
-        nearest = self.join.nearest.direction == NEAREST
+    def _emit_without_forward_match(self, rows: pa.Table) -> None:
+        """Emit left rows without a forward match, with their backward match if there is one."""
+        is_nearest = self.join.bounds.direction == NEAREST
         if self.join.how == "INNER":
-            rows = rows.filter(pc.is_valid(rows.column(BACK))) if nearest else rows.slice(0, 0)
+            rows = (
+                rows.filter(pc.is_valid(rows.column(BACKWARD_TIME)))
+                if is_nearest
+                else rows.slice(0, 0)
+            )
         if not rows.num_rows:
             return
         kinds = self.join.columns[1]
         self._emit(
             rows,
             [
-                rows.column(f"r{index}") if nearest else pa.nulls(rows.num_rows, kind)
+                rows.column(f"r{index}") if is_nearest else pa.nulls(rows.num_rows, kind)
                 for index, kind in enumerate(kinds)
             ],
         )
 
     def _emit(self, rows: pa.Table, right: Sequence[pa.ChunkedArray | pa.Array]) -> None:
-        left = [rows.column(item.name) for item in columns_of(self.join.columns[0])]
-        schema = pa.schema(columns_of(self.join.columns[0] + self.join.columns[1]))
+        left = [rows.column(field.name) for field in numbered_fields(self.join.columns[0])]
+        schema = pa.schema(numbered_fields(self.join.columns[0] + self.join.columns[1]))
         table = pa.table([*left, *right], schema=schema)
         if self.join.retracts:
-            table = table.take(pa.array(np.repeat(np.arange(len(table)), ints(rows, WEIGHT))))
+            table = table.take(pa.array(np.repeat(np.arange(len(table)), int_column(rows, WEIGHT))))
         self.output.main.append(with_op(table, INSERT) if self.join.with_op else table)
 
     def finish(self) -> StepOutput:
-        """Save what is kept, and say how much it is."""
-        for log in (self.unripe, self.right, self.waiting):
-            log.save()
-        sizes = [self.unripe.sizes(), self.right.log.sizes()]
-        runs = (self.right.last, self.waiting)
+        """Save the stores, report their sizes and check the limits."""
+        for store in (self.pending, self.right, self.unmatched):
+            store.save()
+        sizes = [self.pending.sizes(), self.right.recent.sizes()]
+        runs = (self.right.last, self.unmatched)
         sizes += [{"rows": r.rows, "groups": r.groups, "bytes": r.bytes} for r in runs]
-        for what in ("rows", "groups", "bytes"):
-            self.state.gauges[what] = sum(size[what] for size in sizes)
+        for gauge in ("rows", "groups", "bytes"):
+            self.state.gauges[gauge] = sum(size[gauge] for size in sizes)
         if self.join.retracts:
-            self.state.count_unknown(0)
+            self.state.count_unknown_retractions(0)
         self.join.limits.check(self.join.name, self.state.gauges)
         return self.output

@@ -1,7 +1,7 @@
-"""Rows of a lookup table by their keys. Python workers import it: it must load little.
+"""Lookup joins: the rows of a lookup table by key, from memory or from a cache.
 
-Keys are handled as columns: the distinct ones of a batch are looked up one by one, everything else
-is done for whole batches.
+A batch is looked up at once: only its distinct keys are processed one by one, everything else is
+vectorized. Python workers import this module, so it must not load more than Arrow and NumPy.
 """
 
 from __future__ import annotations
@@ -19,111 +19,122 @@ Keys = list[Hashable]
 
 @dataclass(frozen=True)
 class LookupResult:
-    """Rows of a lookup table, and for each row that asked where its rows begin and how many."""
+    """Rows of a lookup table, and for each key of the request its first row and number of rows."""
 
     rows: pa.Table
     starts: np.ndarray
     counts: np.ndarray
 
 
-def distinct(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], np.ndarray]:
-    """The different keys of rows, as columns, and for each row which of them it has."""
+# ---- Keys
+
+
+def encode_keys(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], np.ndarray]:
+    """Return the distinct keys as columns, and for each row the index of its key."""
     firsts: np.ndarray | None = None
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = column.dictionary_encode()
-        own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        both = codes * max(len(encoded.dictionary), 1) + own
-        # After every column there are no more codes than rows, so they never overflow.
-        _, firsts, codes = np.unique(both, return_index=True, return_inverse=True)
+        column_codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        combined = codes * max(len(encoded.dictionary), 1) + column_codes
+        # After every column there are at most as many codes as rows, so this cannot overflow.
+        _, firsts, codes = np.unique(combined, return_index=True, return_inverse=True)
     assert firsts is not None, "a lookup has keys"
-    places = pa.array(firsts)
-    return [column.take(places) for column in columns], codes
+    indices = pa.array(firsts)
+    return [column.take(indices) for column in columns], codes
 
 
 def key_values(columns: Sequence[pa.Array]) -> Keys:
-    """Keys as Python values; times as numbers, which all of them have."""
-    lists = [_plain(column).to_pylist() for column in columns]
+    """Return keys as Python values; times are integers, which can represent all of them."""
+    lists = [_with_plain_times(column).to_pylist() for column in columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _with_plain_times(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.int64())
     return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
 
 
 def key_columns(rows: pa.Table, names: Sequence[str]) -> list[pa.Array]:
+    """Return the key columns as contiguous arrays."""
     return [rows.column(name).combine_chunks() for name in names]
 
 
-def without_null_keys(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """NULL equals nothing, so nobody finds such rows."""
+def drop_null_keys(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Drop rows with NULL in their key: NULL equals nothing, so no lookup returns them."""
     for name in names:
         if rows.column(name).null_count:
             rows = rows.filter(rows.column(name).is_valid())
     return rows
 
 
-def by_key(rows: pa.Table, names: Sequence[str]) -> tuple[pa.Table, Keys, np.ndarray, np.ndarray]:
-    """Rows side by side that have the same key: the keys, where each begins, how many it has."""
-    rows = without_null_keys(rows, names)
+def group_by_key(
+    rows: pa.Table, names: Sequence[str]
+) -> tuple[pa.Table, Keys, np.ndarray, np.ndarray]:
+    """Return rows grouped by key, the keys, and each key's first row and number of rows."""
+    rows = drop_null_keys(rows, names)
     if not rows.num_rows:
         return rows, [], np.zeros(0, np.int64), np.zeros(0, np.int64)
-    keys, codes = distinct(key_columns(rows, names))
+    keys, codes = encode_keys(key_columns(rows, names))
     counts = np.bincount(codes, minlength=len(keys[0])).astype(np.int64)
     starts = np.cumsum(counts) - counts
-    ordered = rows.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
-    return ordered, key_values(keys), starts, counts
+    grouped = rows.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
+    return grouped, key_values(keys), starts, counts
 
 
-class WholeTable:
-    """A table that is held in memory; without keys every row that asks gets all of it."""
+# ---- Tables
+
+
+class PreloadedTable:
+    """A lookup table in memory; without keys every lookup returns all rows."""
 
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
-        self.rows, self.places = rows.combine_chunks(), {}
-        self.keyed = bool(keys)
-        if self.keyed:
-            self.rows, found, starts, counts = by_key(rows, keys)
-            pairs = zip(starts.tolist(), counts.tolist(), strict=True)
-            self.places = dict(zip(found, pairs, strict=True))
+        self.rows, self.ranges = rows.combine_chunks(), {}
+        self.has_keys = bool(keys)
+        if self.has_keys:
+            self.rows, values, starts, counts = group_by_key(rows, keys)
+            ranges = zip(starts.tolist(), counts.tolist(), strict=True)
+            self.ranges = dict(zip(values, ranges, strict=True))
 
     def find(self, keys: list[pa.Array]) -> LookupResult:
-        if not self.keyed:
+        """Return the rows of these keys."""
+        if not self.has_keys:
             count = len(keys[0])
             return LookupResult(
                 self.rows, np.zeros(count, np.int64), np.full(count, self.rows.num_rows, np.int64)
             )
-        asked, codes = distinct(keys)
-        places = [self.places.get(key, (0, 0)) for key in key_values(asked)]
-        at = np.array(places, np.int64).reshape(-1, 2)[codes]
-        return LookupResult(self.rows, at[:, 0], at[:, 1])
+        distinct, codes = encode_keys(keys)
+        ranges = [self.ranges.get(key, (0, 0)) for key in key_values(distinct)]
+        by_row = np.array(ranges, np.int64).reshape(-1, 2)[codes]
+        return LookupResult(self.rows, by_row[:, 0], by_row[:, 1])
 
 
 @dataclass
-class Cache:
-    """Answers that were given lately: the rows of keys, and keys that have none.
+class LookupCache:
+    """An LRU cache of lookup results: the rows of keys, and keys without rows.
 
-    The one that was not asked for the longest goes first. An answer counts as one row if it has
-    none. `fetch` asks for keys that are not here: all at once. An answer has a number, under which
-    columns say where its rows begin and how many they are, until when it holds, and when it was
-    asked for: only finding the numbers is work for each key.
+    `find` fetches all missing keys at once. An entry without rows counts as one row towards
+    `max_rows`. Each cached key has an entry number, the index into the arrays with the first row,
+    the number of rows, the expiry and the last use of the entries. So only the search for entry
+    numbers is work per key.
     """
 
     schema: pa.Schema
     keys: tuple[str, ...]
-    most_rows: int
+    max_rows: int
     ttl_us: int
     rows: pa.Table = field(init=False)
-    numbers: dict[Hashable, int] = field(default_factory=dict)
+    entries: dict[Hashable, int] = field(default_factory=dict)
     starts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    until_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    used: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    # How often keys were asked for, what answers count as, and how many rows they have.
-    asked: int = 0
-    kept: int = 0
-    known: int = 0
+    expires_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    last_use: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    # The number of requested keys so far, and of the entries the size towards the limit and the
+    # rows.
+    requests: int = 0
+    size: int = 0
+    cached_rows: int = 0
 
     def __post_init__(self) -> None:
         self.rows = self.schema.empty_table()
@@ -131,97 +142,101 @@ class Cache:
     def find(
         self, keys: list[pa.Array], now_us: int, fetch: Callable[[list[pa.Array]], pa.Table]
     ) -> LookupResult:
-        asked, codes = distinct(keys)
-        values = key_values(asked)
-        at = self._numbers(values)
-        missing = np.flatnonzero((at < 0) | (self._of(self.until_us, at) <= now_us))
+        """Return the rows of these keys; `fetch` returns the rows of keys that are not cached."""
+        distinct, codes = encode_keys(keys)
+        values = key_values(distinct)
+        entries = self._find_entries(values)
+        is_missing = entries < 0
+        if len(self.expires_us):
+            is_missing |= self.expires_us[entries] <= now_us
+        missing = np.flatnonzero(is_missing)
         if len(missing):
-            self._learn([column.take(pa.array(missing)) for column in asked], now_us, fetch)
-            at = self._numbers(values)
-        self.used[at] = self.asked + np.arange(len(at))
-        self.asked += len(at)
-        found = LookupResult(self.rows, self.starts[at][codes], self.counts[at][codes])
-        self._shrink()
-        return found
+            self._fetch([column.take(pa.array(missing)) for column in distinct], now_us, fetch)
+            entries = self._find_entries(values)
+        self.last_use[entries] = self.requests + np.arange(len(entries))
+        self.requests += len(entries)
+        result = LookupResult(self.rows, self.starts[entries][codes], self.counts[entries][codes])
+        self._evict()
+        return result
 
-    def _numbers(self, values: Keys) -> np.ndarray:
-        return np.fromiter(map(self.numbers.get, values, repeat(-1)), np.int64, len(values))
+    def _find_entries(self, keys: Keys) -> np.ndarray:
+        """Return the entry numbers of keys, −1 for a key that is not cached."""
+        return np.fromiter(map(self.entries.get, keys, repeat(-1)), np.int64, len(keys))
 
-    def _of(self, column: np.ndarray, at: np.ndarray) -> np.ndarray:
-        return column[at] if len(column) else np.zeros(len(at), np.int64)
-
-    def _learn(
+    def _fetch(
         self, keys: list[pa.Array], now_us: int, fetch: Callable[[list[pa.Array]], pa.Table]
     ) -> None:
-        rows, found, starts, counts = by_key(fetch(keys), self.keys)
-        answers = dict.fromkeys(key_values(keys), (0, 0))
-        first = self.rows.num_rows
-        for key, start, count in zip(found, starts.tolist(), counts.tolist(), strict=True):
-            if key in answers:
-                answers[key] = (first + start, count)
-        before = self._numbers(list(answers))
-        self._forget(before[before >= 0])
-        self.numbers |= {key: len(self.starts) + place for place, key in enumerate(answers)}
-        told = np.array(list(answers.values()), np.int64).reshape(-1, 2)
-        self.starts = np.concatenate([self.starts, told[:, 0]])
-        self.counts = np.concatenate([self.counts, told[:, 1]])
-        until_us = np.full(len(told), now_us + self.ttl_us, np.int64)
-        self.until_us = np.concatenate([self.until_us, until_us])
-        self.used = np.concatenate([self.used, np.zeros(len(told), np.int64)])
-        self.kept += int(np.maximum(told[:, 1], 1).sum())
-        self.known += int(told[:, 1].sum())
+        """Fetch keys and add or replace their entries."""
+        rows, fetched, starts, counts = group_by_key(fetch(keys), self.keys)
+        ranges = dict.fromkeys(key_values(keys), (0, 0))
+        offset = self.rows.num_rows
+        for key, start, count in zip(fetched, starts.tolist(), counts.tolist(), strict=True):
+            if key in ranges:
+                ranges[key] = (offset + start, count)
+        replaced = self._find_entries(list(ranges))
+        self._subtract_size(replaced[replaced >= 0])
+        self.entries |= {key: len(self.starts) + index for index, key in enumerate(ranges)}
+        new = np.array(list(ranges.values()), np.int64).reshape(-1, 2)
+        self.starts = np.concatenate([self.starts, new[:, 0]])
+        self.counts = np.concatenate([self.counts, new[:, 1]])
+        expires_us = np.full(len(new), now_us + self.ttl_us, np.int64)
+        self.expires_us = np.concatenate([self.expires_us, expires_us])
+        self.last_use = np.concatenate([self.last_use, np.zeros(len(new), np.int64)])
+        self.size += int(np.maximum(new[:, 1], 1).sum())
+        self.cached_rows += int(new[:, 1].sum())
         self.rows = pa.concat_tables([self.rows, rows])
 
-    def _forget(self, at: np.ndarray) -> None:
-        """Answers that nobody gets any more."""
-        self.kept -= int(np.maximum(self.counts[at], 1).sum())
-        self.known -= int(self.counts[at].sum())
+    def _subtract_size(self, entries: np.ndarray) -> None:
+        self.size -= int(np.maximum(self.counts[entries], 1).sum())
+        self.cached_rows -= int(self.counts[entries].sum())
 
-    def _shrink(self) -> None:
-        """Forget what is too much; rows that nobody knows of go when they are the most."""
-        if self.kept > self.most_rows:
-            keys, at = self._in_order()
-            left = self.kept - np.cumsum(np.maximum(self.counts[at], 1))
-            gone = int(np.argmax(left <= self.most_rows)) + 1
-            self._forget(at[:gone])
-            for key in keys[:gone]:
-                del self.numbers[key]
-        most = 2 * max(self.known, len(self.numbers)) + 1_024
-        if max(self.rows.num_rows, len(self.starts)) > most:
-            self._pack()
+    def _evict(self) -> None:
+        """Evict the least recently used entries; compact if most stored rows are unreferenced."""
+        if self.size > self.max_rows:
+            keys, entries = self._by_last_use()
+            remaining = self.size - np.cumsum(np.maximum(self.counts[entries], 1))
+            evicted = int(np.argmax(remaining <= self.max_rows)) + 1
+            self._subtract_size(entries[:evicted])
+            for key in keys[:evicted]:
+                del self.entries[key]
+        limit = 2 * max(self.cached_rows, len(self.entries)) + 1_024
+        if max(self.rows.num_rows, len(self.starts)) > limit:
+            self._compact()
         elif self.rows.column(0).num_chunks > 64:
             self.rows = self.rows.combine_chunks()
 
-    def _in_order(self) -> tuple[list[Hashable], np.ndarray]:
-        """All keys and the numbers of their answers, the one not asked for the longest first."""
-        at = np.fromiter(self.numbers.values(), np.int64, len(self.numbers))
-        order = np.argsort(self.used[at])
-        keys = list(self.numbers)
-        return [keys[place] for place in order.tolist()], at[order]
+    def _by_last_use(self) -> tuple[list[Hashable], np.ndarray]:
+        """Return all keys and their entry numbers, the least recently used first."""
+        entries = np.fromiter(self.entries.values(), np.int64, len(self.entries))
+        order = np.argsort(self.last_use[entries])
+        keys = list(self.entries)
+        return [keys[index] for index in order.tolist()], entries[order]
 
-    def _pack(self) -> None:
-        at = np.fromiter(self.numbers.values(), np.int64, len(self.numbers))
-        counts = self.counts[at]
+    def _compact(self) -> None:
+        """Rewrite the rows and the entries without those that are not in use."""
+        entries = np.fromiter(self.entries.values(), np.int64, len(self.entries))
+        counts = self.counts[entries]
         starts = np.cumsum(counts) - counts
-        taken = np.repeat(self.starts[at] - starts, counts) + np.arange(self.known)
-        self.rows = self.rows.take(pa.array(taken)).combine_chunks()
-        self.numbers = dict(zip(self.numbers, range(len(at)), strict=True))
+        indices = np.repeat(self.starts[entries] - starts, counts) + np.arange(self.cached_rows)
+        self.rows = self.rows.take(pa.array(indices)).combine_chunks()
+        self.entries = dict(zip(self.entries, range(len(entries)), strict=True))
         self.starts, self.counts = starts, counts
-        self.until_us, self.used = self.until_us[at], self.used[at]
+        self.expires_us, self.last_use = self.expires_us[entries], self.last_use[entries]
 
 
-def listed(found: LookupResult, asked: np.ndarray, count: int, kind: pa.DataType) -> pa.Array:
-    """The answers as one list per row; `asked` are the rows that had a key to ask for."""
+def to_list_array(
+    result: LookupResult, requested: np.ndarray, count: int, kind: pa.DataType
+) -> pa.Array:
+    """Return one list of rows per input row; `requested` are the input rows that had a key."""
     counts = np.zeros(count, np.int64)
-    counts[asked] = found.counts
+    counts[requested] = result.counts
     offsets = np.concatenate([[0], np.cumsum(counts)])
     total = int(offsets[-1])
-    firsts = np.repeat(found.starts - offsets[:-1][asked], found.counts)
-    taken = found.rows.take(pa.array(firsts + np.arange(total))).combine_chunks()
+    firsts = np.repeat(result.starts - offsets[:-1][requested], result.counts)
+    rows = result.rows.take(pa.array(firsts + np.arange(total))).combine_chunks()
+    fields = [kind.value_type.field(index) for index in range(kind.value_type.num_fields)]
     arrays: list[Any] = [
-        taken.column(place).combine_chunks().cast(kind.value_type.field(place).type)
-        for place in range(kind.value_type.num_fields)
+        rows.column(index).combine_chunks().cast(item.type) for index, item in enumerate(fields)
     ]
-    fields = [kind.value_type.field(place) for place in range(kind.value_type.num_fields)]
-    rows = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows, type=kind)
+    structs = pa.StructArray.from_arrays(arrays, fields=fields)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)

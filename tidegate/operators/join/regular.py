@@ -1,8 +1,8 @@
-"""Joins whose result changes: rows may be retracted, and a row without a match may get one.
+"""Regular joins: an updating join of two changelogs, with or without bounds on time.
 
-All rows of a key lie together. An epoch reads the keys it touches and tells how the join of their
-rows changed: pairs with new rows by multiplying the number of rows on both sides, rows without a
-match by comparing what had none before with what has none now.
+Rows are stored by key. An epoch loads the keys of its rows and emits the changes of their join: for
+pairs, the products of weights that involve new rows; for rows without a match, the difference
+between those without a match before and after the epoch.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import DELETE, INSERT, OP
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, concat
-from tidegate.operators.kernels.keys import canonical
+from tidegate.columns import DELETE, HASH, INSERT, OP, PANE, WEIGHT
+from tidegate.operators.kernels.arrays import Ints, concat, int_column
+from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.matching import (
     TIME,
     TRACKED,
-    Ints,
-    Matching,
-    columns_of,
-    ints,
-    output_kinds,
+    JoinCondition,
+    numbered_fields,
+    output_types,
 )
-from tidegate.operators.kernels.weighted_rows import WeightedRows, net, same_keys
+from tidegate.operators.kernels.weighted_rows import WeightedRows, consolidate
 from tidegate.operators.operator import (
     NO_LIMITS,
     EpochTime,
@@ -34,24 +32,24 @@ from tidegate.operators.operator import (
     StepOutput,
     Tables,
 )
-from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
+from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive, load_same_keys
 from tidegate.state.codec import schema_text
 
 
 @dataclass(frozen=True)
 class RegularJoin:
-    """`retracts` says whether rows come with a weight: 1 adds a row, −1 retracts one.
+    """An updating join. `retracts`: rows have a weight, 1 adds a row, −1 retracts it.
 
-    With `step_us` rows have times, and are late and forgotten by the watermark, as in a join that
-    time bounds. After `ttl_us` of processing time without a row a key is forgotten, on both sides.
-    `at_end` emits everything once, when both inputs have ended.
+    With `close_delay_us` rows have times, and are late and dropped by the watermark as in an
+    interval join. With `ttl_us` a key without new rows on either side expires after that much
+    processing time. `at_end` emits the join once, when both inputs have ended.
     """
 
-    matching: Matching
+    condition: JoinCondition
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
     how: str
     retracts: bool = False
-    step_us: int | None = None
+    close_delay_us: int | None = None
     ttl_us: int | None = None
     at_end: bool = False
     with_op: bool = True
@@ -61,212 +59,224 @@ class RegularJoin:
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
-        return tuple((self.stored(port),) for port in (0, 1))
+        return tuple((self.stored_schema(port),) for port in (0, 1))
 
-    def stored(self, port: int) -> pa.Schema:
-        """The pane of a row is the moment from which nothing can match it."""
+    def stored_schema(self, port: int) -> pa.Schema:
+        """Return the schema of a row; its pane is the watermark from which it is not needed."""
         hidden = [pa.field(name, pa.int64()) for name in (PANE, HASH, TIME)]
-        rows = [*self.matching.fields, *columns_of(self.columns[port])]
-        return pa.schema([*hidden, *rows, pa.field(WEIGHT, pa.int64())])
+        columns = [*self.condition.fields, *numbered_fields(self.columns[port])]
+        return pa.schema([*hidden, *columns, pa.field(WEIGHT, pa.int64())])
 
     @property
     def time_to_live(self) -> TimeToLive | None:
-        return None if self.ttl_us is None else TimeToLive(self.ttl_us, (*self.matching.fields,))
+        return None if self.ttl_us is None else TimeToLive(self.ttl_us, (*self.condition.fields,))
 
     @property
     def output(self) -> pa.Schema:
-        fields = columns_of(output_kinds(self.columns, self.how))
+        fields = numbered_fields(output_types(self.columns, self.how))
         return pa.schema([*fields, pa.field(OP, pa.string())] if self.with_op else fields)
 
-    def stored_as(self) -> tuple[str, ...]:
-        return (FORMAT, *(schema_text(self.stored(port)) for port in (0, 1)))
-
-    # Where the rows are
+    def state_format(self) -> tuple[str, ...]:
+        return (FORMAT, *(schema_text(self.stored_schema(port)) for port in (0, 1)))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """The pane comes as the time of a row and becomes the moment of its last use."""
+        """Consolidate rows; their pane arrives as their time and becomes their expiry."""
         times = rows.column(PANE)
         weights = rows.column(WEIGHT) if self.retracts else pa.array(np.ones(rows.num_rows, int))
-        keys = [canonical(rows.column(name)) for name in self.matching.names]
-        own = [rows.column(item.name) for item in columns_of(self.columns[port])]
-        last = self._last_use(port, ints(rows, PANE))
-        hidden = [pa.array(last), rows.column(HASH), times]
-        table = pa.table([*hidden, *keys, *own, weights], schema=self.stored(port))
+        keys = [canonicalize(rows.column(name)) for name in self.condition.names]
+        columns = [rows.column(item.name) for item in numbered_fields(self.columns[port])]
+        expiry = self._expiry_us(port, int_column(rows, PANE))
+        hidden = [pa.array(expiry), rows.column(HASH), times]
+        table = pa.table([*hidden, *keys, *columns, weights], schema=self.stored_schema(port))
         if not TRACKED[self.how][port]:
-            table = table.filter(pa.array(self.matching.matchable(table)))
-        return (self._net(table),)
+            table = table.filter(pa.array(self.condition.matchable(table)))
+        return (self._consolidate(table),)
 
-    def _last_use(self, port: int, times: Ints) -> Ints:
-        """When nothing can match rows any more, nor retract them, nor ask what they have matched.
+    def _expiry_us(self, port: int, times: Ints) -> Ints:
+        """Return the watermarks from which rows are not needed.
 
-        A row that is there by its matches may get another when the first is past: so long as it is
-        kept, those that match it are kept too.
+        Then they can neither be matched nor retracted, and no row of the other side needs them to
+        find out whether it has a match. A row of an outer side may lose its last match, so the rows
+        that match it are kept as long as it is.
         """
-        if self.step_us is None:
+        if self.close_delay_us is None:
             return times
-        reaches = -self.matching.lower_us, self.matching.upper_us
-        reach = reaches[port]
+        reaches_us = -self.condition.lower_us, self.condition.upper_us
+        reach_us = reaches_us[port]
         if TRACKED[self.how][1 - port]:
-            reach += max(reaches[1 - port], 0)
-        return times + (max(reach, 0) if self.retracts else reach) + self.step_us
+            reach_us += max(reaches_us[1 - port], 0)
+        return times + (max(reach_us, 0) if self.retracts else reach_us) + self.close_delay_us
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
-        return (self._net(concat(parts)[0]),)
+        return (self._consolidate(concat(parts)[0]),)
 
-    def _net(self, rows: pa.Table) -> pa.Table:
-        """Each row once, with how many of it there are; what cancelled out is gone."""
-        return net(rows) if self.retracts else rows
-
-    # Where the state is
+    def _consolidate(self, rows: pa.Table) -> pa.Table:
+        """Merge equal rows, unless all weights are 1."""
+        return consolidate(rows) if self.retracts else rows
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        log, live = self._log(state), self.time_to_live
-        if live is not None:
-            live.forget(log, epoch_time.now_us)
-        came = [self._on_time(state, port, inputs[port], epoch_time) for port in (0, 1)]
+        store, ttl = self._open_store(state), self.time_to_live
+        if ttl is not None:
+            ttl.drop_expired(store, epoch_time.now_us)
+        received = [self._drop_late_rows(state, port, inputs[port], epoch_time) for port in (0, 1)]
         output = StepOutput()
-        if any(table.num_rows for table in came):
-            silent = self.at_end and not self.retracts
-            old = [] if silent else same_keys(log, came, self.matching.names)
-            new = self._known(state, old, came)
+        if any(table.num_rows for table in received):
+            only_stores = self.at_end and not self.retracts
+            old = [] if only_stores else load_same_keys(store, received, self.condition.names)
+            new = self._drop_unknown_retractions(state, old, received)
             if not self.at_end:
                 output.main += self._changes(old, new)
-            touches = () if live is None else (live.touches(new, epoch_time.now_us),)
-            log.append((*touches, *new))
+            touches = () if ttl is None else (ttl.touch(new, epoch_time.now_us),)
+            store.append((*touches, *new))
         if self.at_end and epoch_time.just_ended:
-            left, right = log.everything()[-2:]
-            output.main += self._emitted(self._all(left, right))
-        self._drop_unused(log, epoch_time)
-        log.save()
+            left, right = store.load_all()[-2:]
+            output.main += self._as_output(self._full_join(left, right))
+        if self.close_delay_us is not None and epoch_time.watermark_us is not None:
+            store.drop_due(epoch_time.watermark_us)
+        store.save()
         if self.retracts:
-            state.count_unknown(0)
+            state.count_unknown_retractions(0)
         state.gauges["groups"] = state.gauges["rows"]
         self.limits.check(self.name, state.gauges)
         return output
 
-    def _log(self, state: KeyGroupState) -> SortedRunStore:
-        rows = (self.stored(0), self.stored(1))
-        live = self.time_to_live
-        if live is not None:
-            return SortedRunStore(state, (live.schema, *rows), self._combine, due=live.due)
-        if self.step_us is not None:
-            return SortedRunStore(state, rows, self._combine, due=lambda t: ints(t, PANE), timed=2)
-        return SortedRunStore(state, rows, self._combine)
+    def _open_store(self, state: KeyGroupState) -> SortedRunStore:
+        schemas = (self.stored_schema(0), self.stored_schema(1))
+        ttl = self.time_to_live
+        if ttl is not None:
+            return SortedRunStore(state, (ttl.schema, *schemas), self._merge, due=ttl.due)
+        if self.close_delay_us is not None:
+            return SortedRunStore(
+                state, schemas, self._merge, due=lambda rows: int_column(rows, PANE), timed=2
+            )
+        return SortedRunStore(state, schemas, self._merge)
 
-    def _combine(self, tables: Tables) -> Tables:
-        rows = tuple(self._net(table) for table in tables[-2:])
-        live = self.time_to_live
-        return rows if live is None else (live.latest(tables[0]), *rows)
+    def _merge(self, tables: Tables) -> Tables:
+        rows = tuple(self._consolidate(table) for table in tables[-2:])
+        ttl = self.time_to_live
+        return rows if ttl is None else (ttl.keep_latest(tables[0]), *rows)
 
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, port: int, parts: list[Tables], epoch_time: EpochTime
     ) -> pa.Table:
-        rows = self._net(concat(parts)[0]) if parts else self.stored(port).empty_table()
-        if self.step_us is None or epoch_time.previous_watermark_us is None or not rows.num_rows:
+        """Return the consolidated rows of an input that are on time; late rows are counted."""
+        schema = self.stored_schema(port)
+        rows = self._consolidate(concat(parts)[0]) if parts else schema.empty_table()
+        previous_us = epoch_time.previous_watermark_us
+        if self.close_delay_us is None or previous_us is None or not rows.num_rows:
             return rows
-        late = ints(rows, TIME) + self.step_us <= epoch_time.previous_watermark_us
-        state.count_late(int(np.abs(ints(rows, WEIGHT))[late].sum()))
-        return rows.filter(pa.array(~late)) if late.any() else rows
+        is_late = int_column(rows, TIME) + self.close_delay_us <= previous_us
+        state.count_late(int(np.abs(int_column(rows, WEIGHT))[is_late].sum()))
+        return rows.filter(pa.array(~is_late)) if is_late.any() else rows
 
-    def _known(
-        self, state: KeyGroupState, old: list[pa.Table], came: list[pa.Table]
+    def _drop_unknown_retractions(
+        self, state: KeyGroupState, old: list[pa.Table], new: list[pa.Table]
     ) -> list[pa.Table]:
-        """What came, without retractions of what is not there."""
+        """Drop and count retractions of rows that are not in the state."""
         if not self.retracts:
-            return came
-        pairs = [WeightedRows().known(o, n) for o, n in zip(old, came, strict=True)]
-        state.count_unknown(sum(unknown for _, unknown in pairs))
-        return [rows for rows, _ in pairs]
+            return new
+        sides = [
+            WeightedRows().drop_unknown_retractions(*tables)
+            for tables in zip(old, new, strict=True)
+        ]
+        state.count_unknown_retractions(sum(unknown for _, unknown in sides))
+        return [rows for rows, _ in sides]
 
-    def _drop_unused(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
-        """Rows that nothing can match any more have said all."""
-        if self.step_us is not None and epoch_time.watermark_us is not None:
-            log.drop_due(epoch_time.watermark_us)
-
-    # What changed
+    # Changes
 
     def _changes(self, old: list[pa.Table], new: list[pa.Table]) -> list[pa.Table]:
-        now = [self._net(pa.concat_tables([o, n])) for o, n in zip(old, new, strict=True)]
+        """Return the changes of the join of these keys; `old` and `new` are rows by port."""
+        current = [
+            self._consolidate(pa.concat_tables(tables)) for tables in zip(old, new, strict=True)
+        ]
         if self.how == "SEMI" and not self.with_op:
-            return self._emitted(self._first_matches(old, new, now))
-        found = []
+            return self._as_output(self._first_matches(old, new, current))
+        parts = []
         if self.how not in ("SEMI", "ANTI"):
-            found += self._pairs(new[0], old[1]) + self._pairs(now[0], new[1])
+            parts += self._pairs(new[0], old[1]) + self._pairs(current[0], new[1])
         for port in (0, 1):
             if TRACKED[self.how][port]:
-                found += self._by_match(port, old[port], old[1 - port], -1)
-                found += self._by_match(port, now[port], now[1 - port], 1)
-        return self._emitted(found)
+                parts += self._tracked_rows(port, old[port], old[1 - port], -1)
+                parts += self._tracked_rows(port, current[port], current[1 - port], 1)
+        return self._as_output(parts)
 
     def _first_matches(
-        self, old: Sequence[pa.Table], new: Sequence[pa.Table], now: Sequence[pa.Table]
+        self, old: Sequence[pa.Table], new: Sequence[pa.Table], current: Sequence[pa.Table]
     ) -> list[pa.Table]:
-        """The rows of the left that have a match now and had none before."""
-        matched = np.zeros(old[0].num_rows, np.bool_)
-        matched[self.matching.pairs(old[0], old[1])[0]] = True
-        alone = old[0].filter(pa.array(~matched))
-        return self._by_match(0, alone, new[1], 1) + self._by_match(0, new[0], now[1], 1)
+        """Return the left rows of an append-only SEMI join that have a match since this epoch."""
+        has_match = np.zeros(old[0].num_rows, np.bool_)
+        has_match[self.condition.pairs(old[0], old[1])[0]] = True
+        unmatched = old[0].filter(pa.array(~has_match))
+        return self._tracked_rows(0, unmatched, new[1], 1) + self._tracked_rows(
+            0, new[0], current[1], 1
+        )
 
-    def _all(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
-        """The whole join."""
-        found = self._pairs(left, right) if self.how not in ("SEMI", "ANTI") else []
+    def _full_join(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
+        """Return the whole join."""
+        parts = self._pairs(left, right) if self.how not in ("SEMI", "ANTI") else []
         for port, rows, others in ((0, left, right), (1, right, left)):
             if TRACKED[self.how][port]:
-                found += self._by_match(port, rows, others, 1)
-        return found
+                parts += self._tracked_rows(port, rows, others, 1)
+        return parts
 
     def _pairs(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
-        ours, theirs = self.matching.pairs(left, right)
-        if not len(ours):
+        """Return the pairs of matching rows; their weight is the product of both weights."""
+        left_indices, right_indices = self.condition.pairs(left, right)
+        if not len(left_indices):
             return []
-        one, other = left.take(pa.array(ours)), right.take(pa.array(theirs))
-        return [self._rows(one, other, ints(one, WEIGHT) * ints(other, WEIGHT))]
+        left, right = left.take(pa.array(left_indices)), right.take(pa.array(right_indices))
+        weights = int_column(left, WEIGHT) * int_column(right, WEIGHT)
+        return [self._result_rows(left, right, weights)]
 
-    def _by_match(self, port: int, rows: pa.Table, others: pa.Table, sign: int) -> list[pa.Table]:
-        """The rows of a side that are there because they have no match, or because they have."""
-        rows = rows.filter(pa.array(ints(rows, WEIGHT) > 0))
-        others = others.filter(pa.array(ints(others, WEIGHT) > 0))
+    def _tracked_rows(
+        self, port: int, rows: pa.Table, others: pa.Table, sign: int
+    ) -> list[pa.Table]:
+        """Return the rows of a side without a match, or with one if this is a SEMI join."""
+        rows = rows.filter(pa.array(int_column(rows, WEIGHT) > 0))
+        others = others.filter(pa.array(int_column(others, WEIGHT) > 0))
         sides = (rows, others) if port == 0 else (others, rows)
-        matched = np.zeros(rows.num_rows, np.bool_)
-        matched[self.matching.pairs(*sides)[port]] = True
-        rows = rows.filter(pa.array(matched if self.how == "SEMI" else ~matched))
+        has_match = np.zeros(rows.num_rows, np.bool_)
+        has_match[self.condition.pairs(*sides)[port]] = True
+        rows = rows.filter(pa.array(has_match if self.how == "SEMI" else ~has_match))
         if not rows.num_rows:
             return []
         left, right = (rows, None) if port == 0 else (None, rows)
-        return [self._rows(left, right, sign * ints(rows, WEIGHT))]
+        return [self._result_rows(left, right, sign * int_column(rows, WEIGHT))]
 
-    def _rows(self, left: pa.Table | None, right: pa.Table | None, weights: Ints) -> pa.Table:
-        """Rows as they come out, with their weight; a side that is not there is NULL."""
+    def _result_rows(
+        self, left: pa.Table | None, right: pa.Table | None, weights: Ints
+    ) -> pa.Table:
+        """Return output columns and the weight; a side that is None is NULL."""
         columns: list[pa.Array] = []
         for port, table in enumerate((left, right)):
             if port == 1 and self.how in ("SEMI", "ANTI"):
                 break
-            for item in columns_of(self.columns[port]):
-                nothing = pa.nulls(len(weights), item.type)
-                columns.append(nothing if table is None else table.column(item.name))
+            for item in numbered_fields(self.columns[port]):
+                nulls = pa.nulls(len(weights), item.type)
+                columns.append(nulls if table is None else table.column(item.name))
         columns.append(pa.array(weights))
-        fields = columns_of(output_kinds(self.columns, self.how))
+        fields = numbered_fields(output_types(self.columns, self.how))
         return pa.table(columns, schema=pa.schema([*fields, pa.field(WEIGHT, pa.int64())]))
 
-    def _emitted(self, found: list[pa.Table]) -> list[pa.Table]:
-        """What is retracted, then what is new."""
-        if not found:
+    def _as_output(self, parts: list[pa.Table]) -> list[pa.Table]:
+        """Return the net changes as output rows: deletes first, then inserts."""
+        if not parts:
             return []
-        rows = pa.concat_tables(found)
+        rows = pa.concat_tables(parts)
         if self.with_op:
-            rows = net(rows)
-        weights = ints(rows, WEIGHT)
+            rows = consolidate(rows)
+        weights = int_column(rows, WEIGHT)
         rows = rows.drop_columns([WEIGHT])
-        places = np.arange(rows.num_rows)
-        gone = np.repeat(places, np.maximum(-weights, 0))
-        came = np.repeat(places, np.maximum(weights, 0))
-        if not len(gone) + len(came):
+        indices = np.arange(rows.num_rows)
+        deletes = np.repeat(indices, np.maximum(-weights, 0))
+        inserts = np.repeat(indices, np.maximum(weights, 0))
+        if not len(deletes) + len(inserts):
             return []
-        assert self.with_op or not len(gone), "a join that only adds retracts nothing"
-        out = rows.take(pa.array(np.concatenate([gone, came])))
+        assert self.with_op or not len(deletes), "an append-only join retracts nothing"
+        changes = rows.take(pa.array(np.concatenate([deletes, inserts])))
         if self.with_op:
-            ops = pa.array([DELETE] * len(gone) + [INSERT] * len(came), pa.string())
-            out = out.append_column(OP, ops)
-        return [out]
+            ops = pa.array([DELETE] * len(deletes) + [INSERT] * len(inserts), pa.string())
+            changes = changes.append_column(OP, ops)
+        return [changes]
