@@ -14,12 +14,16 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.groups import HASH, PANE, WEIGHT, Groups, GroupSpec
-from tidegate.operators.kernels.keys import hash_of
+from tidegate.columns import HASH, PANE, WEIGHT
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
+from tidegate.operators.kernels.keys import hash_rows
 
 INT, DOUBLE = pa.int64(), pa.float64()
-CALLS = (Call("count", "count(*)", (), INT), Call("sum", "sum(price)", (DOUBLE,), DOUBLE))
+CALLS = (
+    AggregateCall("count", "count(*)", (), INT),
+    AggregateCall("sum", "sum(price)", (DOUBLE,), DOUBLE),
+)
 
 
 def best(work: Callable[[], object], repeats: int = 7) -> float:
@@ -34,7 +38,7 @@ def best(work: Callable[[], object], repeats: int = 7) -> float:
 
 def costs(rows: pa.Table, retracts: bool) -> tuple[list[float], pa.Table]:
     """Lifting the rows, merging two partials, evaluating one; and the result."""
-    groups = Groups(GroupSpec((INT,), CALLS, retracts))
+    groups = Aggregator(GroupSpec((INT,), CALLS, retracts))
     part = groups.pre_aggregate(rows)
     took = [
         best(lambda: groups.pre_aggregate(rows)),
@@ -64,7 +68,7 @@ def hashing() -> None:
     count = 1_000_000
     texts = pa.array([f"user-{number:07}" for number in range(count)])
     numbers = pa.array(np.arange(count))
-    text, number = (best(lambda c=c: hash_of([c], count)) for c in (texts, numbers))
+    text, number = (best(lambda c=c: hash_rows([c], count)) for c in (texts, numbers))
     print(f"hash of 1 M texts of 12 bytes {text:.0f} ms, of 1 M numbers {number:.0f} ms")
 
 

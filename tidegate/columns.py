@@ -33,3 +33,8 @@ LETTER_COLUMNS = ("stream", "expression", "record")
 # the column to blame, and of every record its file and its line (or row) there.
 BAD_RECORD, BAD_REASON, BAD_COLUMN = "_bad_record", "_tg_reason", "_tg_column"
 RECORD_FILE, RECORD_LINE = "_tg_path", "_tg_line"
+# The columns of rows on their way to a stateful operator: the pane of the window that a row belongs
+# to, a hash of its keys, the number of rows that a row stands for, and its weight in a changelog.
+PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
+# The number of input rows of a group, also if rows and retractions cancel out.
+SEEN = "_seen"

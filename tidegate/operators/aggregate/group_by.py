@@ -11,17 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.aggregate.groups import (
-    HASH,
-    PANE,
-    ROWS,
-    WEIGHT,
-    Groups,
-    GroupSpec,
-    Layout,
-    concat,
-)
-from tidegate.operators.kernels.keys import canonical, group_ids, ranks
+from tidegate.columns import HASH, PANE, ROWS, WEIGHT
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec, Layout
+from tidegate.operators.kernels.arrays import concat
+from tidegate.operators.kernels.keys import canonicalize, dense_ranks, group_ids
 from tidegate.operators.kernels.weighted_rows import WeightedRows
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import Tables
@@ -29,7 +22,7 @@ from tidegate.operators.store import sorted_runs as runs
 from tidegate.state.codec import schema_text
 
 
-class Grouped:
+class GroupByOperator:
     """With late rows to keep, rows stay what they are until they have been judged."""
 
     stored_in: ClassVar[str] = runs.FORMAT
@@ -38,13 +31,13 @@ class Grouped:
     late_rows: LateRows | None
 
     @cached_property
-    def groups(self) -> Groups:
-        return Groups(self.spec)
+    def groups(self) -> Aggregator:
+        return Aggregator(self.spec)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         if self.late_rows is not None:
-            return ((self.late_rows.shuffle_schemas,),)
+            return ((self.late_rows.input_schema,),)
         return (self.groups.schemas,)
 
     @property
@@ -55,7 +48,7 @@ class Grouped:
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         return (self.stored_in, *(schema_text(schema) for schema in self.groups.schemas))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
@@ -82,7 +75,7 @@ class Grouped:
 # come of a row that was forgotten, rows are kept: only they tell that it is not there.
 
 
-class Contents(Protocol):
+class GroupState(Protocol):
     """Tables that begin with the pane, the hash and the keys of a group."""
 
     @property
@@ -110,11 +103,11 @@ class Contents(Protocol):
         """PANE, HASH, keys, then one column for each call, of what is there."""
 
 
-class States:
+class AggregateState:
     """The states of accumulators. Every retraction is of a row that is there."""
 
     def __init__(self, spec: GroupSpec, single: bool) -> None:
-        self.groups = Groups(spec)
+        self.groups = Aggregator(spec)
         # Without keys and windows the group is there, even without rows.
         self.vanishes = spec.retracts and not single
 
@@ -156,12 +149,12 @@ class States:
         return self.groups.evaluate(tables)
 
 
-class Rows:
+class RowState:
     """The rows of a group: what aggregates read of them, and how many there are of each."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        self.groups = Groups(replace(spec, retracts=False))
-        retracting = Groups(replace(spec, retracts=True))
+        self.groups = Aggregator(replace(spec, retracts=False))
+        retracting = Aggregator(replace(spec, retracts=True))
         self.kept = WeightedRows(any(bag.keeps_order for _, bag in retracting.bags))
         arguments = [
             pa.field(f"a{index}_{place}", kind)
@@ -180,16 +173,16 @@ class Rows:
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The columns that count, with keys that are equal where SQL says so."""
-        keys = {name: canonical(rows.column(name)) for name in self.groups.keys}
+        keys = {name: canonicalize(rows.column(name)) for name in self.groups.keys}
         names = self.schema.names
         columns = [keys[name] if name in keys else rows.column(name) for name in names]
         return pa.table(columns, schema=self.schema)
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        return (self.kept.net(self.select(rows)),)
+        return (self.kept.consolidate(self.select(rows)),)
 
     def combine(self, tables: Tables) -> Tables:
-        return (self.kept.net(tables[0]),)
+        return (self.kept.consolidate(tables[0]),)
 
     def amendment(self, whole: Tables, new: Tables) -> Tables:
         return new
@@ -198,14 +191,14 @@ class Rows:
         return self.combine(tables)
 
     def present(self, tables: Tables) -> Tables:
-        return (self.kept.present(tables[0]),)
+        return (self.kept.current(tables[0]),)
 
     def standing(self, tables: Tables) -> Tables:
         """All additions ever: what is there."""
         return self.present(self.combine(tables))
 
     def known(self, old: Tables, new: Tables) -> tuple[Tables, int]:
-        rows, unknown = self.kept.known(old[0], new[0])
+        rows, unknown = self.kept.drop_unknown_retractions(old[0], new[0])
         return (rows,), unknown
 
     def results(self, tables: Tables) -> pa.Table:
@@ -216,11 +209,11 @@ class Rows:
         """By their values where arrival does not count: what rounds then says the same again."""
         if self.kept.ordered or not self.values or rows.num_rows <= 1:
             return rows
-        by = tuple(ranks(rows.column(name)) for name in self.values)
+        by = tuple(dense_ranks(rows.column(name)) for name in self.values)
         return rows.take(pa.array(np.lexsort(by)))
 
 
-def merge(contents: Contents, parts: Sequence[Tables]) -> Tables:
+def merge(contents: GroupState, parts: Sequence[Tables]) -> Tables:
     """What several tasks add, as one."""
     if not parts:
         return tuple(schema.empty_table() for schema in contents.schemas)

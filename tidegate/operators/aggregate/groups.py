@@ -9,41 +9,37 @@ them in the order they came in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import OP
+from tidegate.columns import HASH, OP, PANE, ROWS, SEEN, WEIGHT
 from tidegate.errors import unsupported_error
 from tidegate.operators.aggregate.functions import (
     Accumulator,
+    AggregateCall,
     BagAccumulator,
-    Call,
     PlainAccumulator,
-    make,
+    make_accumulator,
 )
-from tidegate.operators.aggregate.functions.bags import cancel_owed, cancel_pairs, combine_counts
+from tidegate.operators.aggregate.functions.bags import combine_counts
+from tidegate.operators.kernels.arrays import Column, Ints, concat
 from tidegate.operators.kernels.keys import (
-    Column,
-    Ids,
-    canonical,
-    few_rows,
-    group_ids,
-    groupable,
-    ids_of,
+    canonicalize,
+    find_rows,
+    invert_groups,
+    is_groupable,
     merge_rows,
-    places_of,
+    plan_small_merge,
 )
+from tidegate.operators.kernels.weighted_rows import cancel_earliest, cancel_pairs
+from tidegate.operators.operator import Tables
 
-PANE, HASH, ROWS, WEIGHT = "_pane", "_hash", "_rows", "_weight"
 # How many rows came in where some retract others, which may leave none.
-SEEN = "_seen"
-Tables = tuple[pa.Table, ...]
 
 
 @dataclass(frozen=True)
@@ -51,19 +47,19 @@ class GroupSpec:
     """Keys and aggregates of a GROUP BY; argument j of call i is the column `a{i}_{j}`."""
 
     keys: tuple[pa.DataType, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
     retracts: bool = False
     # A key and a value of it: groups of other values have copies of rows that are counted there.
     counted: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for kind in self.keys:
-            if not groupable(kind):
+            if not is_groupable(kind):
                 hint = "group by its parts, or by to_json(…)."
                 raise unsupported_error(f"GROUP BY is not supported over {kind}", hint)
 
 
-class Groups:
+class Aggregator:
     """The kernels of one GROUP BY."""
 
     def __init__(self, spec: GroupSpec) -> None:
@@ -71,7 +67,9 @@ class Groups:
         self.keys = [f"k{index}" for index, _ in enumerate(spec.keys)]
         self.by = [PANE, *self.keys]
         self.accumulators: list[Accumulator | None] = [
-            None if _is_count_of_rows(call) else make(replace(call, retracts=spec.retracts))
+            None
+            if _is_count_of_rows(call)
+            else make_accumulator(replace(call, retracts=spec.retracts))
             for call in spec.calls
         ]
         self._plain: dict[int, tuple[PlainAccumulator, list[str]]] = {}
@@ -86,7 +84,9 @@ class Groups:
         self._empty = tuple(schema.empty_table() for schema in self.schemas)
         self._merges, self._custom = self._plan_merges()
         self._names: list[str] = self.schemas[0].names
-        self._few = None if self._custom else few_rows(self.schemas[0], self.by, self._merges)
+        self._few = (
+            None if self._custom else plan_small_merge(self.schemas[0], self.by, self._merges)
+        )
 
     # Shapes
 
@@ -134,7 +134,7 @@ class Groups:
         each = pa.array(np.ones(rows.num_rows, np.int64))
         ones = each if weights is None else weights
         keys = [rows.column(PANE), rows.column(HASH)]
-        keys += [canonical(rows.column(name)) for name in self.keys]
+        keys += [canonicalize(rows.column(name)) for name in self.keys]
         main = [*keys, ones, *([each] if self.spec.retracts else [])]
         for index, (item, _) in self._plain.items():
             states = item.pre_aggregate(self._arguments(rows, index, item), weights)
@@ -208,7 +208,7 @@ class Groups:
         if not self._custom:
             return self._in_shape(merged.select(self._names))
         columns = dict(zip(merged.column_names, merged.columns, strict=True))
-        ids = ids_of(columns["_row"], table.num_rows)
+        ids = invert_groups(columns["_row"], table.num_rows)
         for item, states in self._custom:
             combined = item.combine([table.column(s) for s in states], ids, merged.num_rows)
             columns |= dict(zip(states, combined, strict=True))
@@ -230,9 +230,9 @@ class Groups:
     def _bag_keys(self, bag: BagAccumulator) -> list[str]:
         return [*self.by, *(f"v{place}" for place, _ in enumerate(bag.values))]
 
-    def seen(self, main: pa.Table) -> Ids:
+    def seen(self, main: pa.Table) -> Ints:
         """How many rows came in for each group; a row that is in several sets counts once."""
-        counts: Ids = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
+        counts: Ints = main.column(SEEN if self.spec.retracts else ROWS).to_numpy()
         if self.spec.counted is None:
             return counts
         key, value = self.spec.counted
@@ -260,8 +260,8 @@ class Groups:
 
     def _evaluate_bag(self, item: BagAccumulator, main: pa.Table, bag: pa.Table) -> pa.Array:
         if item.keeps_order:
-            bag = cancel_owed(bag, self._bag_keys(item), ROWS)
-        ids = places_of(main, bag, self.by)
+            bag = cancel_earliest(bag, self._bag_keys(item), ROWS)
+        ids = find_rows(main, bag, self.by)
         counts = bag.column(ROWS).to_numpy()
         values = [bag.column(f"v{place}") for place, _ in enumerate(item.values)]
         known = (ids >= 0) & (counts > 0)
@@ -271,7 +271,7 @@ class Groups:
         return item.evaluate_bag(values, counts, ids, main.num_rows)
 
 
-def _is_count_of_rows(call: Call) -> bool:
+def _is_count_of_rows(call: AggregateCall) -> bool:
     return call.function == "count" and not call.arguments
 
 
@@ -283,42 +283,7 @@ def _where(there: Column, value: Column | pa.Scalar) -> Column:
     return pc.if_else(there, value, pa.scalar(None, value.type))
 
 
-def concat(parts: Sequence[Tables]) -> Tables:
-    """The rows of several partial results below each other."""
-    return tuple(pa.concat_tables(tables) for tables in zip(*parts, strict=True))
-
-
-def filter_all(tables: Tables, keep: Callable[[Ids], npt.NDArray[np.bool_]]) -> Tables:
-    """The rows of all tables whose pane satisfies `keep`, a function of a numpy array."""
-    return tuple(_filtered(table, keep(table.column(PANE).to_numpy())) for table in tables)
-
-
-def _filtered(table: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
-    if mask.all():
-        return table
-    return table.filter(pa.array(mask))
-
-
-__all__ = [
-    "HASH",
-    "PANE",
-    "ROWS",
-    "WEIGHT",
-    "GroupSpec",
-    "Groups",
-    "Tables",
-    "canonical",
-    "concat",
-    "filter_all",
-    "group_ids",
-    "merge_rows",
-    "places_of",
-]
-
-
 # ---- Panes: the smallest pieces windows are made of. A row is in one pane, a pane in some windows.
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -481,7 +446,9 @@ class Layout:
 # where every call has partials in SQL, nothing is retracted, and rows need not be kept as they came.
 
 
-def partial_sql(groups: Groups, arguments: Sequence[Sequence[str]]) -> list[tuple[str, str]] | None:
+def partial_sql(
+    groups: Aggregator, arguments: Sequence[Sequence[str]]
+) -> list[tuple[str, str]] | None:
     """The partials of all calls as (name, SQL); None if one has none.
 
     `arguments` are the columns of each call, the last one its filter if it has one.
@@ -502,7 +469,7 @@ def partial_sql(groups: Groups, arguments: Sequence[Sequence[str]]) -> list[tupl
 
 
 def _folded(
-    groups: Groups, index: int, item: PlainAccumulator, columns: list[str]
+    groups: Aggregator, index: int, item: PlainAccumulator, columns: list[str]
 ) -> list[str] | None:
     """The arguments of a call, NULL where its filter leaves a row out."""
     if not groups.spec.calls[index].filtered:
@@ -516,10 +483,10 @@ def _folded(
     return columns
 
 
-def from_partials(groups: Groups, rows: pa.Table) -> Tables:
+def from_partials(groups: Aggregator, rows: pa.Table) -> Tables:
     """The states of groups from rows of PANE, HASH, keys, ROWS and partials."""
     names = [PANE, HASH, *groups.keys, ROWS]
-    columns = [canonical(rows.column(n)) if n in groups.keys else rows.column(n) for n in names]
+    columns = [canonicalize(rows.column(n)) if n in groups.keys else rows.column(n) for n in names]
     for index, item in enumerate(groups.accumulators):
         if isinstance(item, PlainAccumulator):
             own = [n for n in rows.column_names if n.startswith(f"p{index}_")]

@@ -9,13 +9,19 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import INSERT
-from tidegate.operators.aggregate.group_by import Contents, Grouped, Rows, States, merge
-from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, GroupSpec, Layout, Panes, concat
-from tidegate.operators.aggregate.window import spread
-from tidegate.operators.kernels.keys import places_of
-from tidegate.operators.kernels.matching import Ints, Mask, ints
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.columns import HASH, INSERT, PANE, ROWS
+from tidegate.operators.aggregate.group_by import (
+    AggregateState,
+    GroupByOperator,
+    GroupState,
+    RowState,
+    merge,
+)
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
+from tidegate.operators.aggregate.window import assign_windows
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, int_column
+from tidegate.operators.kernels.keys import find_rows
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -50,7 +56,7 @@ class PendingGroups:
         closes: bool,
     ) -> None:
         self.state, self.every_us = state, every_us
-        due = (lambda table: ints(table, PANE)) if closes else None
+        due = (lambda table: int_column(table, PANE)) if closes else None
         self.log = SortedRunStore(state, schemas, combine, due=due, name="waiting")
 
     def add(self, new: Tables) -> None:
@@ -77,7 +83,7 @@ class PendingGroups:
 
     def take_all(self) -> Tables:
         """All that waits; nothing waits afterwards."""
-        tables = self.log.everything()
+        tables = self.log.load_all()
         self.log.clear()
         return tables
 
@@ -85,7 +91,9 @@ class PendingGroups:
         """What belongs to windows that end by then."""
         tables = self.log.load(self.log.due_hashes(limit_us))
         self.log.drop_due(limit_us)
-        return tuple(table.filter(pa.array(ints(table, PANE) <= limit_us)) for table in tables)
+        return tuple(
+            table.filter(pa.array(int_column(table, PANE) <= limit_us)) for table in tables
+        )
 
     def take_keys(self, hashes: Ints, chosen: Callable[[pa.Table], Mask]) -> Tables:
         """What is chosen, of these keys."""
@@ -102,7 +110,7 @@ class PendingGroups:
 
 
 @dataclass(frozen=True)
-class KeyedAggregate(Grouped):
+class KeyedAggregate(GroupByOperator):
     """Groups that are updated while they are open.
 
     `panes` is None without windows. `every_us` lets changes wait and come out at most that often;
@@ -137,10 +145,10 @@ class KeyedAggregate(Grouped):
         return TimeToLive(self.ttl_us, tuple(pa.field(*pair) for pair in keys))
 
     @cached_property
-    def contents(self) -> Contents:
+    def contents(self) -> GroupState:
         if self.spec.retracts and self.time_to_live is not None:
-            return Rows(self.spec)
-        return States(self.spec, self.single)
+            return RowState(self.spec)
+        return AggregateState(self.spec, self.single)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -187,7 +195,7 @@ class KeyedAggregate(Grouped):
         if live is not None:
             schemas = (live.schema, *self.contents.schemas)
             return SortedRunStore(state, schemas, self._combine, self._standing, live.due)
-        due = None if self.panes is None else lambda main: ints(main, PANE)
+        due = None if self.panes is None else lambda main: int_column(main, PANE)
         return SortedRunStore(state, self.contents.schemas, self._combine, self._standing, due)
 
     def _waiting(self, state: KeyGroupState) -> PendingGroups | None:
@@ -220,20 +228,22 @@ class KeyedAggregate(Grouped):
             state.count_late(late.num_rows)
             if late.num_rows:
                 output.late.append(
-                    self.late_rows.mark(late, self.panes, epoch_time.previous_watermark_us)
+                    self.late_rows.with_last_window(
+                        late, self.panes, epoch_time.previous_watermark_us
+                    )
                 )
             new = self.groups.pre_aggregate(rows)
         else:
             new = merge(self.contents, parts)
             if self.panes is not None and before is not None and new[0].num_rows:
-                late_mask = self.panes.last_end(ints(new[0], PANE)) <= before
+                late_mask = self.panes.last_end(int_column(new[0], PANE)) <= before
                 state.count_late(int(self.groups.seen(new[0])[late_mask].sum()))
         if self.panes is None or not new[0].num_rows:
             return new
-        ends = self.panes.ends(np.unique(ints(new[0], PANE)))
+        ends = self.panes.ends(np.unique(int_column(new[0], PANE)))
         if before is not None:
             ends = ends[ends > before]
-        return self.groups.combine(tuple(spread(table, self.panes, ends) for table in new))
+        return self.groups.combine(tuple(assign_windows(table, self.panes, ends) for table in new))
 
     def _combine(self, tables: Tables) -> Tables:
         """What lies in some runs: additions at the end, else amendments."""
@@ -248,7 +258,7 @@ class KeyedAggregate(Grouped):
         if self.time_to_live is None:
             return made(tables)
         touches, *rest = tables
-        return (self.time_to_live.latest(touches), *made(tuple(rest)))
+        return (self.time_to_live.keep_latest(touches), *made(tuple(rest)))
 
     # Forgetting
 
@@ -262,26 +272,26 @@ class KeyedAggregate(Grouped):
         last_words = []
         if waiting is not None:
             over = live.expired(log, epoch_time.now_us)
-            last = waiting.take_keys(ints(over, HASH), lambda t: live.has_key(over, t))
+            last = waiting.take_keys(int_column(over, HASH), lambda t: live.has_key(over, t))
             last_words = self._update(log, last, live.schema.empty_table())
-        live.forget(log, epoch_time.now_us)
+        live.drop_expired(log, epoch_time.now_us)
         return last_words
 
     def _known(self, log: SortedRunStore, waiting: PendingGroups | None, new: Tables) -> Tables:
         """What came, without retractions of what is not there."""
-        if not isinstance(self.contents, Rows):
+        if not isinstance(self.contents, RowState):
             return new
-        hashes = ints(new[0], HASH)
+        hashes = int_column(new[0], HASH)
         old = self._stored(log, hashes)
         if waiting is not None:
             old = concat([old, waiting.of_keys(hashes)])
         new, unknown = self.contents.known(old, new)
-        log.state.count_unknown(unknown)
+        log.state.count_unknown_retractions(unknown)
         return new
 
     def _touches(self, new: Tables, epoch_time: EpochTime) -> pa.Table | None:
         live = self.time_to_live
-        return live.touches([new[0]], epoch_time.now_us) if live is not None else None
+        return live.touch([new[0]], epoch_time.now_us) if live is not None else None
 
     def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         """Windows that the watermark has passed have said all."""
@@ -315,14 +325,14 @@ class KeyedAggregate(Grouped):
         """The groups that came in, before and after."""
         if not any(table.num_rows for table in new):
             return []
-        stored = self._stored(log, ints(new[0], HASH))
+        stored = self._stored(log, int_column(new[0], HASH))
         old = tuple(_of_groups(new[0], table, self.groups.by) for table in stored)
         was = self.contents.results(old)
         whole = self.contents.combine(concat([old, new]))
         now = self.contents.results(self.contents.present(whole))
         amended = self.contents.amendment(whole, new)
         log.append(amended if touches is None else (touches, *amended))
-        result = changes(was, now, self.groups.by)
+        result = diff_results(was, now, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
     def _stored(self, log: SortedRunStore, hashes: Ints) -> Tables:
@@ -350,7 +360,7 @@ class KeyedAggregate(Grouped):
             log.append(new if touches is None else (touches, *new))
         if not epoch_time.just_ended:
             return []
-        tables = log.everything()
+        tables = log.load_all()
         result = self.contents.results(tables if self.time_to_live is None else tables[1:])
         if not result.num_rows:
             return []
@@ -359,4 +369,4 @@ class KeyedAggregate(Grouped):
 
 def _of_groups(groups: pa.Table, rows: pa.Table, by: list[str]) -> pa.Table:
     """The rows of these groups."""
-    return rows.filter(pa.array(places_of(groups, rows, by) >= 0)) if rows.num_rows else rows
+    return rows.filter(pa.array(find_rows(groups, rows, by) >= 0)) if rows.num_rows else rows

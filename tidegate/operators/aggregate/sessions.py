@@ -10,23 +10,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.group_by import Grouped, Rows
-from tidegate.operators.aggregate.groups import (
-    HASH,
-    PANE,
-    START,
-    WEIGHT,
-    Groups,
-    GroupSpec,
-    Layout,
-    concat,
-)
+from tidegate.columns import HASH, PANE, WEIGHT
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.group_by import GroupByOperator, RowState
+from tidegate.operators.aggregate.groups import START, Aggregator, GroupSpec, Layout
 from tidegate.operators.aggregate.window import with_pane
-from tidegate.operators.kernels.keys import group_ids, places_of
-from tidegate.operators.kernels.matching import Ints, Mask, ints
-from tidegate.operators.kernels.ordering import ROW_NUMBER, ranks_of
-from tidegate.operators.kernels.weighted_rows import changes, content_ids
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, int_column
+from tidegate.operators.kernels.keys import find_rows, group_ids
+from tidegate.operators.kernels.ordering import ROW_NUMBER, rank_rows
+from tidegate.operators.kernels.weighted_rows import content_ids, diff_results
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -36,11 +28,11 @@ from tidegate.operators.operator import (
     StepOutput,
     Tables,
 )
-from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of, of_hashes
+from tidegate.operators.store.sorted_runs import SortedRunStore, hashes_of, split_by_hashes
 
 
 @dataclass(frozen=True)
-class SessionAggregate(Grouped):
+class SessionAggregate(GroupByOperator):
     """Sessions as islands: the pane of an island is its first row, a hidden max its last.
 
     Islands of the same key merge when they touch, whatever order they come in; so what is stored is
@@ -61,9 +53,9 @@ class SessionAggregate(Grouped):
         assert not self.spec.retracts, "sessions of rows that retract are UpdatingSessions"
 
     @cached_property
-    def groups(self) -> Groups:
-        last = Call("max", "the last row of a session", (pa.int64(),), pa.int64())
-        return Groups(replace(self.spec, calls=(*self.spec.calls, last)))
+    def groups(self) -> Aggregator:
+        last = AggregateCall("max", "the last row of a session", (pa.int64(),), pa.int64())
+        return Aggregator(replace(self.spec, calls=(*self.spec.calls, last)))
 
     @property
     def _last(self) -> str:
@@ -116,7 +108,7 @@ class SessionAggregate(Grouped):
         moved = [with_pane(main, starts)]
         for bag in tables[1:]:
             # Equal islands that came apart have equal starts, so any of them will do.
-            places = places_of(main, bag, self.groups.by)
+            places = find_rows(main, bag, self.groups.by)
             moved.append(with_pane(bag, starts[places]))
         return self.groups.combine(tuple(moved))
 
@@ -177,7 +169,7 @@ class SessionAggregate(Grouped):
         """Islands without those that are over and touch no session that is still kept."""
         rows: pa.Table | None = None
         if self.late_rows is not None:
-            empty = self.late_rows.shuffle_schemas.empty_table()
+            empty = self.late_rows.input_schema.empty_table()
             rows = pa.concat_tables([empty, *(part[0] for part in parts)])
             new = self.partials(rows)
         else:
@@ -195,7 +187,7 @@ class SessionAggregate(Grouped):
         if rows is not None and self.late_rows is not None:
             output.late.append(self._late_table(rows, gone, before))
         return tuple(
-            table.filter(pa.array(places_of(gone, table, self.groups.by) < 0)) for table in new
+            table.filter(pa.array(find_rows(gone, table, self.groups.by) < 0)) for table in new
         )
 
     def _not_rescued(self, log: SortedRunStore, new: Tables, over: Mask, limit: int) -> Mask:
@@ -215,10 +207,10 @@ class SessionAggregate(Grouped):
         times = np.asarray(rows.column(PANE).to_numpy(), np.int64)
         by_island = with_pane(rows, self.starts(rows, times, times))
         # Late islands may have been merged across tasks: a row belongs to the one that covers it.
-        places = places_of(gone, by_island, self.groups.by)
+        places = find_rows(gone, by_island, self.groups.by)
         late = rows.filter(pa.array(places >= 0))
         starts = np.asarray(late.column(PANE).to_numpy(), np.int64)
-        return self.late_rows.marked(late, starts, starts + self.gap_us, before)
+        return self.late_rows.with_reason(late, starts, starts + self.gap_us, before)
 
     def _update(
         self,
@@ -232,7 +224,7 @@ class SessionAggregate(Grouped):
 
         Returns the islands that have other hashes.
         """
-        own, rest = of_hashes(new, hashes)
+        own, rest = split_by_hashes(new, hashes)
         stored = log.load(hashes)
         joined = self.merged(concat([stored, own])) if own[0].num_rows else stored
         was = self.visible(stored, epoch_time.previous_watermark_us)
@@ -247,7 +239,7 @@ class SessionAggregate(Grouped):
 
     def changed(self, was: pa.Table, now: pa.Table) -> list[pa.Table]:
         """What comes out. A session with another end is another row: it is known by both ends."""
-        result = changes(was, now, [*self.groups.by, self._last_result])
+        result = diff_results(was, now, [*self.groups.by, self._last_result])
         return [self.layout.rows(self._with_ends(result))] if result.num_rows else []
 
     def visible(self, tables: Tables, mark: int | None) -> pa.Table:
@@ -260,7 +252,7 @@ class SessionAggregate(Grouped):
 
     def _only(self, tables: Tables, chosen: Mask) -> Tables:
         main = tables[0].filter(pa.array(chosen))
-        known = [pa.array(places_of(main, bag, self.groups.by) >= 0) for bag in tables[1:]]
+        known = [pa.array(find_rows(main, bag, self.groups.by) >= 0) for bag in tables[1:]]
         return (main, *(b.filter(mask) for b, mask in zip(tables[1:], known, strict=True)))
 
     def _with_ends(self, result: pa.Table) -> pa.Table:
@@ -279,7 +271,7 @@ class SessionAggregate(Grouped):
 
 
 @dataclass(frozen=True)
-class UpdatingSessions(Grouped):
+class UpdatingSessions(GroupByOperator):
     """The pane of a row is its time. `early` emits sessions while they are open, as changes."""
 
     spec: GroupSpec
@@ -298,8 +290,8 @@ class UpdatingSessions(Grouped):
         return SessionAggregate(spec, self.gap_us, self.layout, self.lateness_us, self.early)
 
     @cached_property
-    def rows(self) -> Rows:
-        return Rows(self.spec)
+    def rows(self) -> RowState:
+        return RowState(self.spec)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -322,10 +314,10 @@ class UpdatingSessions(Grouped):
         output, after = StepOutput(), epoch_time.watermark_us
         log = self._log(state, after)
         came = self._left(pa.concat_tables([self._nothing, *(part[0] for part in inputs[0])]))
-        hashes = ints(came, HASH)
+        hashes = int_column(came, HASH)
         if after is not None:
             hashes = np.concatenate([hashes, log.due_hashes(after)])
-        state.count_unknown(0)
+        state.count_unknown_retractions(0)
         if len(hashes):
             stored = log.load(hashes)
             new = self._on_time(state, stored[0], came, epoch_time, output)
@@ -347,7 +339,7 @@ class UpdatingSessions(Grouped):
 
     def _left(self, came: pa.Table) -> pa.Table:
         """Rows of an epoch without those that were added and retracted in it."""
-        weights = ints(came, WEIGHT)
+        weights = int_column(came, WEIGHT)
         if not came.num_rows or weights.min() > 0:
             return came
         ids, count = content_ids(self.rows.select(came))
@@ -355,7 +347,7 @@ class UpdatingSessions(Grouped):
         # Of equal rows the last ones stay, as many as are left over.
         stays = weights == np.sign(balance)
         late_first = -np.arange(came.num_rows)[stays]
-        nth = ranks_of(ROW_NUMBER, ids[stays], [late_first])[0]
+        nth = rank_rows(ROW_NUMBER, ids[stays], [late_first])[0]
         stays[stays] = nth <= np.abs(balance[stays])
         return came.filter(pa.array(stays))
 
@@ -379,7 +371,7 @@ class UpdatingSessions(Grouped):
 
     def _clusters(self, rows: pa.Table) -> tuple[Ints, Ints]:
         """Return the start of each row's session among these rows, and when that closes."""
-        times = ints(rows, PANE)
+        times = int_column(rows, PANE)
         starts = self.sessions.starts(rows, times, times)
         ids, count = group_ids(with_pane(rows, starts), self.groups.by)
         last = np.full(count, np.iinfo(np.int64).min)
@@ -404,13 +396,13 @@ class UpdatingSessions(Grouped):
             if self.late_rows is not None:
                 gone = came.filter(pa.array(late))
                 ends = closes[late] - 1
-                marked = self.late_rows.marked(
+                marked = self.late_rows.with_reason(
                     gone, starts[late], ends, epoch_time.previous_watermark_us
                 )
                 output.late.append(marked)
             rows = rows.filter(pa.array(~late))
-        known, unknown = self.rows.kept.known(stored, rows)
-        state.count_unknown(unknown)
+        known, unknown = self.rows.kept.drop_unknown_retractions(stored, rows)
+        state.count_unknown_retractions(unknown)
         return known
 
     def _judged(
@@ -421,7 +413,7 @@ class UpdatingSessions(Grouped):
         A row is late if its session is over and has no row that is kept; so is a retraction of a
         row that is not kept, if the row alone would be a session that is over.
         """
-        times, added = ints(rows, PANE), ints(rows, WEIGHT) > 0
+        times, added = int_column(rows, PANE), int_column(rows, WEIGHT) > 0
         starts, closes = times.copy(), self.sessions.closes_us(times)
         late = np.zeros(rows.num_rows, np.bool_)
         if before is None or not rows.num_rows:
@@ -444,6 +436,6 @@ class UpdatingSessions(Grouped):
         """Which retractions are of rows that are not kept."""
         ids, count = content_ids(pa.concat_tables([stored, retractions]))
         cut = stored.num_rows
-        there = np.bincount(ids[:cut], ints(stored, WEIGHT), count)
-        nth = ranks_of(ROW_NUMBER, ids[cut:], [])[0]
+        there = np.bincount(ids[:cut], int_column(stored, WEIGHT), count)
+        nth = rank_rows(ROW_NUMBER, ids[cut:], [])[0]
         return np.asarray(nth > there[ids[cut:]], np.bool_)

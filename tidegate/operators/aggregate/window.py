@@ -10,18 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import INSERT
-from tidegate.operators.aggregate.group_by import Grouped
-from tidegate.operators.aggregate.groups import (
-    PANE,
-    ROWS,
-    GroupSpec,
-    Layout,
-    Panes,
-    concat,
-    filter_all,
-)
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.columns import INSERT, PANE, ROWS
+from tidegate.operators.aggregate.group_by import GroupByOperator
+from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
+from tidegate.operators.kernels.arrays import Ints, concat, filter_panes
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -32,16 +25,15 @@ from tidegate.operators.operator import (
     Tables,
     with_op,
 )
-from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, between, panes_of
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, panes_between, panes_of
 
-Ints = npt.NDArray[np.int64]
 # So many panes are remembered to count the open windows.
 _MOST_COUNTED = 256
 _PANE_FIELD = pa.field(PANE, pa.int64())
 
 
 @dataclass(frozen=True)
-class WindowAggregate(Grouped):
+class WindowAggregate(GroupByOperator):
     """Tumbling, hopping and cumulating windows, and groups that the watermark closes.
 
     Rows become partials where they are read; partials are appended to the panes of their windows;
@@ -75,7 +67,7 @@ class WindowAggregate(Grouped):
             floor = self.panes.floor_after(after - self.lateness_us)
             log.drop_before(floor)
             if new[0].num_rows:
-                new = filter_all(new, lambda pane: pane >= floor)
+                new = filter_panes(new, lambda pane: pane >= floor)
         if new[0].num_rows:
             log.append(new)
         self.limits.enforce(self.name, log, state.gauges)
@@ -88,7 +80,7 @@ class WindowAggregate(Grouped):
         """Windows that have rows and are kept; of very many panes the first ones count."""
         known = {pane for pane in state.meta.get("panes", []) if floor is None or pane >= floor}
         if new[0].num_rows:
-            known.update(distinct(new[0]).tolist())
+            known.update(distinct_panes(new[0]).tolist())
         panes = state.meta["panes"] = sorted(known)[:_MOST_COUNTED]
         if not panes or not self.panes.shared:
             return len(panes)
@@ -105,7 +97,7 @@ class WindowAggregate(Grouped):
             rows, late = self.late_rows.split([part[0] for part in parts], self.panes, limit)
             state.count_late(late.num_rows)
             if late.num_rows:
-                output.late.append(self.late_rows.mark(late, self.panes, before))
+                output.late.append(self.late_rows.with_last_window(late, self.panes, before))
             return self.groups.pre_aggregate(rows)
         new = self.groups.merge(parts)
         if limit is None or not new[0].num_rows:
@@ -114,7 +106,7 @@ class WindowAggregate(Grouped):
         too_late = self.panes.last_end(main.column(PANE).to_numpy()) <= limit
         if too_late.any():
             state.count_late(int(self.groups.seen(main)[too_late].sum()))
-            new = filter_all(new, lambda pane: self.panes.last_end(pane) > limit)
+            new = filter_panes(new, lambda pane: self.panes.last_end(pane) > limit)
         return new
 
     def _fire(
@@ -126,15 +118,17 @@ class WindowAggregate(Grouped):
             return []
         parts = log.load(*span)
         if new[0].num_rows:
-            parts.append(filter_all(new, between(*span)))
+            parts.append(filter_panes(new, panes_between(*span)))
         tables = concat(parts) if len(parts) > 1 else parts[0] if parts else self.groups.empty()
         if not self.panes.shared:
             # These panes are all of the windows that close, so none of their rows stays behind.
             results = self._results(tables, combined=len(parts) == 1)
         else:
-            ends = self.panes.ends(distinct(tables[0]))
+            ends = self.panes.ends(distinct_panes(tables[0]))
             ends = ends[_passed(ends, before, after)]
-            results = self._results(tuple(spread(table, self.panes, ends) for table in tables))
+            results = self._results(
+                tuple(assign_windows(table, self.panes, ends) for table in tables)
+            )
         if results is None:
             return []
         if not self.panes.shared:
@@ -145,18 +139,18 @@ class WindowAggregate(Grouped):
 
     def _fire_again(self, log: TimeBucketStore, new: Tables, before: int) -> list[pa.Table]:
         """The windows that had fired, are still kept, and are changed by late rows."""
-        ends = self.panes.ends(distinct(new[0]))
+        ends = self.panes.ends(distinct_panes(new[0]))
         ends = ends[(ends <= before) & (ends > before - self.lateness_us)]
         if not len(ends):
             return []
         first = self.panes.first_pane(int(ends.min()))
         parts = log.load(first, int(ends.max()) + (1 if self.panes.kind == "DUE" else 0))
         old = concat(parts) if parts else self.groups.empty()
-        was = self._results(tuple(spread(table, self.panes, ends) for table in old))
+        was = self._results(tuple(assign_windows(table, self.panes, ends) for table in old))
         both = concat([old, new])
-        now = self._results(tuple(spread(table, self.panes, ends) for table in both))
+        now = self._results(tuple(assign_windows(table, self.panes, ends) for table in both))
         nothing = self.groups.evaluate(self.groups.empty())
-        result = changes(was or nothing, now or nothing, self.groups.by)
+        result = diff_results(was or nothing, now or nothing, self.groups.by)
         return [self.layout.rows(result)] if result.num_rows else []
 
     def _results(self, windows: Tables, combined: bool = False) -> pa.Table | None:
@@ -175,12 +169,12 @@ def _passed(ends: Ints, before: int | None, after: int) -> npt.NDArray[np.bool_]
     return ends <= after if before is None else (ends <= after) & (ends > before)
 
 
-def distinct(table: pa.Table) -> Ints:
+def distinct_panes(table: pa.Table) -> Ints:
     """The panes of a table, each once."""
     return np.asarray(pc.unique(table.column(PANE)).to_numpy(), np.int64)
 
 
-def spread(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
+def assign_windows(table: pa.Table, panes: Panes, ends: Ints) -> pa.Table:
     """Every row once per window with one of these ends; the end takes the place of the pane."""
     found = table.column(PANE).to_numpy()
     if not panes.shared:

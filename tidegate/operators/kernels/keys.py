@@ -12,66 +12,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Column: TypeAlias = pa.ChunkedArray | pa.Array
-Ids = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from tidegate.operators.kernels.arrays import Column, Ints, Mask, as_array
+
 _ROW = "_first_row"
-
-
-def as_array(column: Column) -> pa.Array:
-    """A column in one piece."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
-
-
-def valid_mask(column: Column) -> Mask:
-    """Where a column is not NULL."""
-    if not column.null_count:
-        return np.ones(len(column), np.bool_)
-    mask: Mask = as_array(pc.is_valid(column)).to_numpy(zero_copy_only=False)
-    return mask
 
 
 # What is equal
 
 
-def groupable(kind: pa.DataType) -> bool:
+def is_groupable(kind: pa.DataType) -> bool:
     """Whether values of a type can be keys; entries of a map need keys that have an order."""
     if pa.types.is_map(kind):
-        return not pa.types.is_nested(kind.key_type) and groupable(kind.item_type)
+        return not pa.types.is_nested(kind.key_type) and is_groupable(kind.item_type)
     if pa.types.is_struct(kind):
-        return all(groupable(field.type) for field in kind)
+        return all(is_groupable(field.type) for field in kind)
     if _is_list(kind):
-        return groupable(kind.value_type)
+        return is_groupable(kind.value_type)
     return not pa.types.is_nested(kind)
 
 
-def comparable(kind: pa.DataType) -> bool:
+def is_comparable(kind: pa.DataType) -> bool:
     """Whether values of a type can be compared by =, as Spark has it: not if there is a map."""
     if pa.types.is_struct(kind):
-        return all(comparable(field.type) for field in kind)
+        return all(is_comparable(field.type) for field in kind)
     if _is_list(kind):
-        return comparable(kind.value_type)
+        return is_comparable(kind.value_type)
     return not pa.types.is_nested(kind)
 
 
-def canonical(column: Column) -> Column:
+def canonicalize(column: Column) -> Column:
     """Values that are equal as keys get equal bits; what is shown of them is 0.0 and NaN."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return pc.add(one_nan(column), pa.scalar(0.0, kind))
+        return pc.add(unify_nan(column), pa.scalar(0.0, kind))
     return _canonical_nested(as_array(column)) if _has_synonyms(kind) else column
 
 
-def one_nan(column: Column) -> Column:
+def unify_nan(column: Column) -> Column:
     """All NaN get equal bits; zeros keep their sign."""
     if not pa.types.is_floating(column.type):
         return column
@@ -90,29 +74,29 @@ def _has_synonyms(kind: pa.DataType) -> bool:
 def _canonical_nested(array: pa.Array) -> pa.Array:
     kind, missing = array.type, pc.is_null(array)
     if pa.types.is_struct(kind):
-        children = [canonical(child) for child in array.flatten()]
+        children = [canonicalize(child) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
-    lengths, values = parts_of(array)
+    lengths, values = flatten_lists(array)
     offsets = np.zeros(len(lengths) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
     np.cumsum(lengths, out=offsets[1:])
     if pa.types.is_map(kind):
         return _sorted_maps(kind, pa.array(offsets), lengths, values, missing)
     whole = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return whole.from_arrays(pa.array(offsets), canonical(values), type=kind, mask=missing)
+    return whole.from_arrays(pa.array(offsets), canonicalize(values), type=kind, mask=missing)
 
 
 def _sorted_maps(
-    kind: pa.DataType, offsets: pa.Array, lengths: Ids, entries: pa.Array, missing: pa.Array
+    kind: pa.DataType, offsets: pa.Array, lengths: Ints, entries: pa.Array, missing: pa.Array
 ) -> pa.Array:
     """Entries in the order of their keys, as Spark shows a map by which it has grouped."""
-    keys, items = (canonical(part) for part in entries.flatten())
+    keys, items = (canonicalize(part) for part in entries.flatten())
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    order = pa.array(np.lexsort((ranks(keys), rows)))
+    order = pa.array(np.lexsort((dense_ranks(keys), rows)))
     keys, items = as_array(keys).take(order), as_array(items).take(order)
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=missing)
 
 
-def parts_of(array: pa.Array) -> tuple[Ids, pa.Array]:
+def flatten_lists(array: pa.Array) -> tuple[Ints, pa.Array]:
     """The elements of arrays or the entries of maps, end to end, and how many each row has."""
     if pa.types.is_map(array.type):
         entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
@@ -125,7 +109,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def ranks(column: Column) -> Ids:
+def dense_ranks(column: Column) -> Ints:
     """A number per value of a flat type, in the order of the values; NaN is above all numbers."""
     values = as_array(column)
     found = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy()
@@ -133,27 +117,27 @@ def ranks(column: Column) -> Ids:
     if pa.types.is_floating(values.type):
         nan = pc.fill_null(pc.is_nan(values), False).to_numpy(zero_copy_only=False)
         found[nan] = len(values) + 1
-    result: Ids = found
+    result: Ints = found
     return result
 
 
 # What is identical
 
 
-def flat(column: Column) -> Column:
+def to_groupable(column: Column) -> Column:
     """A column that Arrow can group by, identical where this one is; numbers for nested values."""
     if pa.types.is_nested(column.type):
         return pa.array(_nested_ids(as_array(column)))
-    return one_nan(column)
+    return unify_nan(column)
 
 
-def _nested_ids(array: pa.Array) -> Ids:
+def _nested_ids(array: pa.Array) -> Ints:
     """A number per value, the same for identical ones: from the leaves up, level by level."""
     valid = pc.is_valid(array)
     if pa.types.is_struct(array.type):
-        return _ids([valid, *(flat(child) for child in array.flatten())])[0]
-    lengths, values = parts_of(array)
-    elements = _ids([flat(values)])[0]
+        return _ids([valid, *(to_groupable(child) for child in array.flatten())])[0]
+    lengths, values = flatten_lists(array)
+    elements = _ids([to_groupable(values)])[0]
     # The numbers of the elements, as the bytes of one value per row.
     ends = np.concatenate(([0], np.cumsum(lengths))) * elements.itemsize
     buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(elements)]
@@ -161,16 +145,16 @@ def _nested_ids(array: pa.Array) -> Ids:
     return _ids([valid, shuffle_schemas])[0]
 
 
-def _ids(columns: Sequence[Column]) -> tuple[Ids, int]:
+def _ids(columns: Sequence[Column]) -> tuple[Ints, int]:
     """A number per row, the same where all of these flat columns are the same, and how many."""
     rows = len(columns[0])
     names = [f"c{place}" for place, _ in enumerate(columns)]
     table = pa.table([*columns, pa.array(np.arange(rows))], names=[*names, _ROW])
     grouped = table.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
-    return ids_of(grouped.column(len(names)), rows), grouped.num_rows
+    return invert_groups(grouped.column(len(names)), rows), grouped.num_rows
 
 
-def ids_of(lists: Column, rows: int) -> Ids:
+def invert_groups(lists: Column, rows: int) -> Ints:
     """From the rows of every group to the group of every row."""
     array = as_array(lists)
     ids = np.empty(rows, np.int64)
@@ -179,18 +163,18 @@ def ids_of(lists: Column, rows: int) -> Ids:
     return ids
 
 
-def group_ids(table: pa.Table, keys: Sequence[str]) -> tuple[Ids, int]:
+def group_ids(table: pa.Table, keys: Sequence[str]) -> tuple[Ints, int]:
     """A number per row, the same for rows whose keys are identical, and how many there are."""
-    return _ids([flat(table.column(key)) for key in keys])
+    return _ids([to_groupable(table.column(key)) for key in keys])
 
 
-def places_of(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> Ids:
+def find_rows(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> Ints:
     """For each of `rows` the place in `table` of the row with the same keys, or −1."""
     both = pa.concat_tables([table.select(keys), rows.select(keys)])
     ids, count = group_ids(both, keys)
     places = np.full(count, -1, np.int64)
     places[ids[: table.num_rows]] = np.arange(table.num_rows)
-    found: Ids = places[ids[table.num_rows :]]
+    found: Ints = places[ids[table.num_rows :]]
     return found
 
 
@@ -202,7 +186,9 @@ def merge_rows(table: pa.Table, keys: Sequence[str], merges: list[tuple[str, str
         return _aggregated(table, tuple(keys), tuple(merges)).select(names)
     rows = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
     for key in nested:
-        rows = rows.set_column(rows.schema.get_field_index(key), key, flat(table.column(key)))
+        rows = rows.set_column(
+            rows.schema.get_field_index(key), key, to_groupable(table.column(key))
+        )
     merged = rows.group_by(list(keys), use_threads=False).aggregate([*merges, (_ROW, "min")])
     merged = merged.rename_columns([*names, _ROW])
     for key in nested:
@@ -258,20 +244,20 @@ def _bits(column: Column) -> Column:
     if not pa.types.is_floating(column.type):
         return column
     whole = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
-    return as_array(one_nan(column)).view(whole)
+    return as_array(unify_nan(column)).view(whole)
 
 
 # ---- Merging a few rows of whole numbers: Arrow needs longer for a plan than numpy for all of it.
 
 # Above that Arrow is faster.
-MOST_ROWS = 1_000
+MAX_SMALL_ROWS = 1_000
 _WHOLE = pa.int64()
 # They give what the kernels of Arrow with these names give.
 _FOLDS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 @dataclass(frozen=True)
-class FewRows:
+class SmallMerge:
     """How tables of one shape are merged: by which columns, and the others by which function."""
 
     schema: pa.Schema
@@ -280,7 +266,7 @@ class FewRows:
 
     def merge(self, table: pa.Table) -> pa.Table | None:
         """One row per key, in the order of first rows; None if a plan of Arrow must do it."""
-        if table.num_rows > MOST_ROWS:
+        if table.num_rows > MAX_SMALL_ROWS:
             return None
         columns = table.columns
         if any(column.null_count for column in columns):
@@ -305,16 +291,16 @@ class FewRows:
         return pa.Table.from_arrays([pa.array(numbers) for numbers in values], schema=self.schema)
 
 
-def few_rows(
+def plan_small_merge(
     schema: pa.Schema, keys: Sequence[str], merges: Sequence[tuple[str, str]]
-) -> FewRows | None:
+) -> SmallMerge | None:
     """A merge of all columns of a schema, if they are whole numbers that numpy can merge."""
     known = all(kernel in _FOLDS for _, kernel in merges)
     if not known or any(kind != _WHOLE for kind in schema.types):
         return None
     assert len(keys) + len(merges) == len(schema), "every column is a key or merged"
     folds = ((schema.get_field_index(name), _FOLDS[kernel]) for name, kernel in merges)
-    return FewRows(schema, tuple(schema.get_field_index(key) for key in keys), tuple(folds))
+    return SmallMerge(schema, tuple(schema.get_field_index(key) for key in keys), tuple(folds))
 
 
 # ---- A hash of keys of any type, the same on every machine and in every version.
@@ -322,22 +308,20 @@ def few_rows(
 # It decides in which key group the state of a key lies, so it must never change. Keys that are equal
 # have equal hashes: one for both zeros, one for all NaN, and maps in whatever order they are.
 
-CanonicalWriter = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint64]
 _NULL = np.uint64(0x9E37_79B9_7F4A_7C15)
 _WORD = 8
 _SLICE = 65_536
 # Which bits of the last word count, by how many bytes are in it; 0 stands for all eight.
-_LAST: CanonicalWriter = np.array(
-    [2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64
-)
+_LAST: Words = np.array([2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64)
 
 
-def hash_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.int64]:
+def hash_rows(columns: Sequence[Column], rows: int) -> npt.NDArray[np.int64]:
     """One hash per row."""
     return _combined(columns, rows).view(np.int64)
 
 
-def mixed(words: CanonicalWriter) -> CanonicalWriter:
+def mix_bits(words: Words) -> Words:
     """The finisher of splitmix64: every bit of the input reaches every bit of the output."""
     words = words + _NULL
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
@@ -345,14 +329,14 @@ def mixed(words: CanonicalWriter) -> CanonicalWriter:
     return words ^ (words >> np.uint64(31))
 
 
-def _combined(columns: Sequence[Column], rows: int) -> CanonicalWriter:
-    hashes: CanonicalWriter = np.full(rows, len(columns), np.uint64)
+def _combined(columns: Sequence[Column], rows: int) -> Words:
+    hashes: Words = np.full(rows, len(columns), np.uint64)
     for column in columns:
-        hashes = mixed(hashes ^ mixed(_words(as_array(column))))
+        hashes = mix_bits(hashes ^ mix_bits(_words(as_array(column))))
     return hashes
 
 
-def _words(array: pa.Array) -> CanonicalWriter:
+def _words(array: pa.Array) -> Words:
     """64 bits per value, which still have to be mixed."""
     kind = array.type
     if pa.types.is_null(kind):
@@ -368,42 +352,42 @@ def _words(array: pa.Array) -> CanonicalWriter:
     return words
 
 
-def _whole(array: pa.Array) -> CanonicalWriter:
+def _whole(array: pa.Array) -> Words:
     """Values that are a number of at most 64 bits, or can be seen as one."""
     kind = array.type
     if pa.types.is_floating(kind):
-        doubles = canonical(pc.fill_null(pc.cast(array, pa.float64()), 0.0))
+        doubles = canonicalize(pc.fill_null(pc.cast(array, pa.float64()), 0.0))
         return _as_words(doubles)
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         array = pc.cast(array, pa.int32())
     return _as_words(pc.fill_null(pc.cast(array, pa.int64(), safe=False), 0))
 
 
-def _as_words(column: Column) -> CanonicalWriter:
-    words: CanonicalWriter = as_array(column).to_numpy(zero_copy_only=False).view(np.uint64)
+def _as_words(column: Column) -> Words:
+    words: Words = as_array(column).to_numpy(zero_copy_only=False).view(np.uint64)
     return words
 
 
-def _nested(array: pa.Array) -> CanonicalWriter:
+def _nested(array: pa.Array) -> Words:
     """Structs by their fields, arrays by elements and places, maps by entries in any order."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _combined(array.flatten(), len(array))
-    lengths, values = parts_of(array)
+    lengths, values = flatten_lists(array)
     ends = np.cumsum(lengths)
-    each = mixed(_words(values))
+    each = mix_bits(_words(values))
     if not pa.types.is_map(kind):
-        each = mixed(each ^ _place_words(lengths, ends))
+        each = mix_bits(each ^ _place_words(lengths, ends))
     return _sums(each, lengths, ends, lengths)
 
 
-def _bytes(array: pa.Array) -> CanonicalWriter:
+def _bytes(array: pa.Array) -> Words:
     """Text, binary and decimals, so many rows at a time that they stay in the processor's cache."""
     slices = [_some_bytes(array.slice(row, _SLICE)) for row in range(0, len(array), _SLICE)]
     return np.concatenate([np.zeros(0, np.uint64), *slices])
 
 
-def _some_bytes(array: pa.Array) -> CanonicalWriter:
+def _some_bytes(array: pa.Array) -> Words:
     """Words of eight bytes by what they are and where they stand in their value."""
     starts, lengths, data = _extents(array)
     counts = (lengths + 7) >> 3
@@ -415,10 +399,10 @@ def _some_bytes(array: pa.Array) -> CanonicalWriter:
     words = anywhere[np.repeat(starts, counts) + _places(counts, ends) * _WORD]
     some = counts > 0
     words[ends[some] - 1] &= _LAST[lengths[some] & 7]
-    return _sums(mixed(words ^ _place_words(counts, ends)), counts, ends, lengths)
+    return _sums(mix_bits(words ^ _place_words(counts, ends)), counts, ends, lengths)
 
 
-def _extents(array: pa.Array) -> tuple[Ids, Ids, npt.NDArray[np.uint8]]:
+def _extents(array: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
     """Where the bytes of each value begin, how many they are, and all bytes."""
     first, rows = array.offset, len(array)
     if _has_fixed_bytes(array.type):
@@ -447,18 +431,18 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return _has_fixed_bytes(kind) or any(is_kind(kind) for is_kind in (*text, *binary))
 
 
-def _place_words(counts: Ids, ends: Ids) -> CanonicalWriter:
+def _place_words(counts: Ints, ends: Ints) -> Words:
     """For each part of a value mixed bits of its place in that value."""
-    by_place = mixed(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
+    by_place = mix_bits(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
     return by_place[_places(counts, ends)]
 
 
-def _places(counts: Ids, ends: Ids) -> Ids:
+def _places(counts: Ints, ends: Ints) -> Ints:
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def _sums(each: CanonicalWriter, counts: Ids, ends: Ids, lengths: Ids) -> CanonicalWriter:
+def _sums(each: Words, counts: Ints, ends: Ints, lengths: Ints) -> Words:
     """The sum of the parts of each value, with how long it is."""
     totals = np.concatenate((np.zeros(1, np.uint64), np.cumsum(each, dtype=np.uint64)))
-    sums: CanonicalWriter = totals[ends] - totals[ends - counts]
-    return sums ^ mixed(lengths.astype(np.uint64))
+    sums: Words = totals[ends] - totals[ends - counts]
+    return sums ^ mix_bits(lengths.astype(np.uint64))

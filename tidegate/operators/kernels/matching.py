@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import unsupported_error
-from tidegate.operators.kernels.keys import as_array, comparable, group_ids
+from tidegate.operators.kernels.arrays import Ints, Mask, as_array, int_column
+from tidegate.operators.kernels.keys import group_ids, is_comparable
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 TIME = "_time"
 # Above this, ids and times together do not fit one number.
 _MOST_PLACES = 2**62
@@ -29,7 +27,7 @@ TRACKED = {
 
 
 @dataclass(frozen=True)
-class Matching:
+class JoinCondition:
     """Keys `k0`, `k1`, … are equal, and left time − right time lies in [lower, upper]."""
 
     keys: tuple[pa.DataType, ...]
@@ -39,7 +37,7 @@ class Matching:
 
     def __post_init__(self) -> None:
         for kind in self.keys:
-            if not comparable(kind):
+            if not is_comparable(kind):
                 message = f"a join by {kind} is not supported: maps cannot be compared"
                 hint = "join by the values of some of its keys, for example m['a']."
                 raise unsupported_error(message, hint)
@@ -66,7 +64,9 @@ class Matching:
         if not left.num_rows or not right.num_rows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         left_ids, right_ids, count = self.key_ids(left, right)
-        codes, low, high, width = self._on_a_line(ints(left, TIME), ints(right, TIME), count)
+        codes, low, high, width = self._on_a_line(
+            int_column(left, TIME), int_column(right, TIME), count
+        )
         places = right_ids * width + codes
         order = np.argsort(places, kind="stable")
         first, counts = _ranges(places[order], left_ids * width + low, left_ids * width + high)
@@ -123,16 +123,12 @@ def _ranges(places: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
     return first, np.maximum(counts - first, 0)
 
 
-def ints(table: pa.Table, name: str) -> Ints:
-    return np.asarray(table.column(name).to_numpy(), np.int64)
-
-
-def columns_of(kinds: tuple[pa.DataType, ...]) -> list[pa.Field]:
+def numbered_fields(kinds: tuple[pa.DataType, ...]) -> list[pa.Field]:
     """The columns of a row, as `c0`, `c1`, …."""
     return [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
 
 
-def output_kinds(
+def output_types(
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]], how: str
 ) -> tuple[pa.DataType, ...]:
     """What comes out of a join: both sides, or the left one alone."""

@@ -6,24 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW
 from tidegate.errors import unsupported_error
-from tidegate.operators.kernels.keys import (
-    Column,
-    as_array,
-    canonical,
-    comparable,
-    group_ids,
-    ranks,
-)
+from tidegate.operators.kernels.arrays import Column, Ints, Mask, as_array
+from tidegate.operators.kernels.keys import canonicalize, dense_ranks, group_ids, is_comparable
 from tidegate.operators.operator import KeyGroupState
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 ROW_NUMBER, RANK, DENSE_RANK = "ROW_NUMBER", "RANK", "DENSE_RANK"
 
 
@@ -36,7 +27,7 @@ class Ordering:
     nulls_first: bool = True
 
 
-def sortable(kind: pa.DataType) -> bool:
+def is_sortable(kind: pa.DataType) -> bool:
     """Whether values of a type have an order here."""
     return not (pa.types.is_nested(kind) or pa.types.is_interval(kind))
 
@@ -44,25 +35,25 @@ def sortable(kind: pa.DataType) -> bool:
 def check_partitions(keys: Sequence[pa.DataType], orders: Sequence[Ordering]) -> None:
     """Reject what rows cannot be partitioned or ordered by."""
     for kind in keys:
-        if not comparable(kind):
+        if not is_comparable(kind):
             hint = "partition by the values of some of its keys, for example m['a']."
             raise unsupported_error(f"PARTITION BY is not supported over {kind}", hint)
     for item in orders:
-        if not sortable(item.type):
+        if not is_sortable(item.type):
             hint = "order by its parts."
             raise unsupported_error(f"ORDER BY is not supported over {item.type}", hint)
 
 
-def codes(column: Column, ordering: Ordering) -> Ints:
+def sort_codes(column: Column, ordering: Ordering) -> Ints:
     """A number a value, in the order of the values and the same for equal ones.
 
     Text goes by its bytes, NaN is above all numbers, and there is one zero.
     """
-    values = as_array(canonical(column))
+    values = as_array(canonicalize(column))
     rows = len(values)
     if pa.types.is_null(values.type):
         return np.zeros(rows, np.int64)
-    found = ranks(values)
+    found = dense_ranks(values)
     if ordering.descending:
         found = -found
     if values.null_count:
@@ -71,7 +62,7 @@ def codes(column: Column, ordering: Ordering) -> Ints:
     return found
 
 
-def ranks_of(
+def rank_rows(
     function: str, ids: Ints, by: Sequence[Ints], arrival: Sequence[Ints] = ()
 ) -> tuple[Ints, Ints]:
     """The rank of each row among those with its id, and all rows in order, id by id.
@@ -105,7 +96,7 @@ def _differs(values: Ints) -> Mask:
     return differs
 
 
-def equal_rows(rows: pa.Table) -> tuple[Ints, int]:
+def identical_row_ids(rows: pa.Table) -> tuple[Ints, int]:
     """A number for each row, the same for rows that are identical in all columns, and how many."""
     return group_ids(rows, rows.column_names)
 
@@ -119,29 +110,29 @@ ARRIVAL_FIELDS = (pa.field(ARRIVAL_FILE, pa.string()), pa.field(ARRIVAL_ROW, INT
 BY_ARRIVAL = [(ARRIVAL_FILE, "ascending"), (ARRIVAL_ROW, "ascending")]
 
 
-def arrived(content: Sequence[pa.Field]) -> pa.Schema:
+def arrival_schema(content: Sequence[pa.Field]) -> pa.Schema:
     """A row that comes in, with its place of arrival."""
     return pa.schema([*content, *ARRIVAL_FIELDS])
 
 
-def kept(content: Sequence[pa.Field]) -> pa.Schema:
+def stored_schema(content: Sequence[pa.Field]) -> pa.Schema:
     """A row that is stored, with its place among all that came."""
     return pa.schema([*content, pa.field(SEQ, INT)])
 
 
-def select(
+def select_columns(
     rows: pa.Table,
     schema: pa.Schema,
     keys: Sequence[pa.Field],
     made: dict[str, pa.Array] | None = None,
 ) -> pa.Table:
     """The columns that count, with keys that are equal where SQL says so; some are `made` anew."""
-    made = {**(made or {}), **{item.name: canonical(rows.column(item.name)) for item in keys}}
+    made = {**(made or {}), **{item.name: canonicalize(rows.column(item.name)) for item in keys}}
     columns = [made[name] if name in made else rows.column(name) for name in schema.names]
     return pa.table(columns, schema=schema)
 
 
-def numbered(state: KeyGroupState, rows: pa.Table) -> pa.Table:
+def number_arrivals(state: KeyGroupState, rows: pa.Table) -> pa.Table:
     """Rows in the order they came in, numbered on from those of earlier epochs."""
     first = int(state.meta.get("seq", 0))
     state.meta["seq"] = first + rows.num_rows
@@ -153,4 +144,4 @@ def numbered(state: KeyGroupState, rows: pa.Table) -> pa.Table:
 def arrival_codes(rows: pa.Table) -> list[Ints]:
     """Numbers in the order of arrival."""
     orderings = ((item.name, Ordering(item.type, False, False)) for item in ARRIVAL_FIELDS)
-    return [codes(rows.column(name), ordering) for name, ordering in orderings]
+    return [sort_codes(rows.column(name), ordering) for name, ordering in orderings]

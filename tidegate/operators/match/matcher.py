@@ -17,13 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.aggregate.functions import Call
-from tidegate.operators.aggregate.functions.base import take_or_null, to_flags
-from tidegate.operators.aggregate.groups import HASH, PANE, Groups, GroupSpec, concat
+from tidegate.columns import HASH, PANE
+from tidegate.operators.aggregate.functions import AggregateCall
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
 from tidegate.operators.kernels import ordering as arrival
-from tidegate.operators.kernels.keys import as_array, group_ids
-from tidegate.operators.kernels.matching import ints
-from tidegate.operators.kernels.ordering import INT, SEQ, Ints, Ordering, check_partitions, codes
+from tidegate.operators.kernels.arrays import (
+    Ints,
+    as_array,
+    concat,
+    int_column,
+    take_or_null,
+    to_flags,
+)
+from tidegate.operators.kernels.keys import group_ids
+from tidegate.operators.kernels.ordering import INT, SEQ, Ordering, check_partitions, sort_codes
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.match.search import WAITS, PatternMatch, Program, Search, place_in
 from tidegate.operators.operator import (
@@ -62,7 +69,7 @@ class TakenValue:
 class Totalled:
     """An aggregate of values over the rows of some variables; `call` is as the query has it."""
 
-    call: Call
+    call: AggregateCall
     values: tuple[int, ...]
     variables: frozenset[int]
 
@@ -71,11 +78,11 @@ class Totalled:
         return self.call.result
 
     @cached_property
-    def limited(self) -> Call:
+    def limited(self) -> AggregateCall:
         """The call over all rows of a match, of which those of the variables count."""
         own, call = self.call, self.call
         arguments = own.arguments[:-1] if own.filtered else own.arguments
-        return Call(
+        return AggregateCall(
             call.function,
             call.text,
             (*arguments, BOOL),
@@ -97,8 +104,8 @@ class Results:
         return tuple(item for item in self.measures if isinstance(item, Totalled))
 
     @cached_property
-    def groups(self) -> Groups:
-        return Groups(GroupSpec((), tuple(item.limited for item in self.totals)))
+    def groups(self) -> Aggregator:
+        return Aggregator(GroupSpec((), tuple(item.limited for item in self.totals)))
 
     def columns(
         self, rows: pa.Table, matches: Sequence[PatternMatch], begins: Sequence[int]
@@ -226,12 +233,12 @@ class MatchOperator:
 
     @property
     def arrived(self) -> pa.Schema:
-        return arrival.arrived(self._content)
+        return arrival.arrival_schema(self._content)
 
     @cached_property
     def waiting(self) -> pa.Schema:
         """A row that waits for the watermark, with its place among all that came."""
-        return arrival.kept(self._content)
+        return arrival.stored_schema(self._content)
 
     @cached_property
     def kept(self) -> pa.Schema:
@@ -241,7 +248,7 @@ class MatchOperator:
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.shuffle_schemas if late is not None else self.arrived,),)
+        return ((late.input_schema if late is not None else self.arrived,),)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -249,7 +256,7 @@ class MatchOperator:
             return None
         return TimeToLive(self.ttl_us, tuple(self.spec.key_fields))
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         formats = (FORMAT, runs.FORMAT, segments.FORMAT)
         return (*formats, schema_text(self.waiting), schema_text(self.kept))
 
@@ -264,7 +271,7 @@ class MatchOperator:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        return arrival.select(rows, self.arrived, self.spec.key_fields)
+        return arrival.select_columns(rows, self.arrived, self.spec.key_fields)
 
     # Where the state is
 
@@ -273,10 +280,10 @@ class MatchOperator:
     ) -> StepOutput:
         output = StepOutput()
         log = SortedRunStore(
-            state, (self.kept,), lambda tables: tables, due=lambda t: ints(t, PANE)
+            state, (self.kept,), lambda tables: tables, due=lambda t: int_column(t, PANE)
         )
         waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
-        rows = arrival.numbered(state, self._on_time(state, inputs[0], epoch_time, output))
+        rows = arrival.number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.waiting.names)
         self._touch(state, log, rows, epoch_time)
         if epoch_time.watermark_us is not None:
@@ -284,7 +291,7 @@ class MatchOperator:
             output.main += self._results(log, due, epoch_time)
         if rows.num_rows:
             waiting.append((rows,))
-        self.limits.enforce_both(self.name, log, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, log, waiting, state.gauges)
         return output
 
     def _on_time(
@@ -294,7 +301,7 @@ class MatchOperator:
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, None, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
     def _split(
@@ -303,17 +310,17 @@ class MatchOperator:
         """Rows that the watermark has passed, and new ones that wait on."""
         known = [part[0] for part in waiting.load(None, after + 1)]
         waiting.drop_before(after + 1)
-        passed = pa.array(ints(rows, PANE) <= after)
+        passed = pa.array(int_column(rows, PANE) <= after)
         due = pa.concat_tables([self.waiting.empty_table(), *known, rows.filter(passed)])
-        return due, rows.filter(pa.array(ints(rows, PANE) > after))
+        return due, rows.filter(pa.array(int_column(rows, PANE) > after))
 
     def _results(self, log: SortedRunStore, due: pa.Table, epoch_time: EpochTime) -> list[pa.Table]:
         assert epoch_time.watermark_us is not None, "the watermark has passed something"
         if epoch_time.ended:
-            known = log.everything()[0]
+            known = log.load_all()[0]
             hashes = np.zeros(0, np.int64)
         else:
-            hashes = np.union1d(ints(due, HASH), log.due_hashes(epoch_time.watermark_us))
+            hashes = np.union1d(int_column(due, HASH), log.due_hashes(epoch_time.watermark_us))
             known = log.load(hashes)[0]
         is_open = pa.array(np.ones(due.num_rows, np.bool_))
         rows = pa.concat_tables([known, due.append_column(OPEN, is_open)])
@@ -337,17 +344,17 @@ class MatchOperator:
         if live is None:
             return
         touched = SortedRunStore(
-            state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due, name="touched"
+            state, (live.schema,), lambda t: (live.keep_latest(t[0]),), due=live.due, name="touched"
         )
         expired = live.expired(touched, epoch_time.now_us)
         if expired.num_rows:
-            hashes = ints(expired, HASH)
+            hashes = int_column(expired, HASH)
             (touches,), (known,) = touched.load(hashes), log.load(hashes)
             alive = touches.filter(pa.array(live.due(touches) > epoch_time.now_us))
             touched.replace(hashes, (alive,))
-            log.replace(hashes, (live.of_keys(alive, known),))
+            log.replace(hashes, (live.rows_of_keys(alive, known),))
         if rows.num_rows:
-            touched.append((live.touches([rows], epoch_time.now_us),))
+            touched.append((live.touch([rows], epoch_time.now_us),))
         touched.save()
 
 
@@ -359,11 +366,11 @@ class _Partitions:
         self.spec = spec = operator.spec
         self.epoch_time = epoch_time
         ids, _ = group_ids(rows, [HASH, *(item.name for item in spec.key_fields)])
-        by = [codes(rows.column(f"o{o}"), item) for o, item in enumerate(spec.orders)]
-        order = np.lexsort((ints(rows, SEQ), *reversed(by), ints(rows, TIME), ids))
+        by = [sort_codes(rows.column(f"o{o}"), item) for o, item in enumerate(spec.orders)]
+        order = np.lexsort((int_column(rows, SEQ), *reversed(by), int_column(rows, TIME), ids))
         self.rows = rows.take(pa.array(order))
         self.ids: Ints = ids[order]
-        self.times = ints(self.rows, TIME)
+        self.times = int_column(self.rows, TIME)
         values = spec.program.values
         columns = {v: _plain(self.rows.column(f"v{v}")) for v in values}
         self.search = Search(spec.program, columns, self.times.tolist())

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.operators.kernels.keys import Column, as_array, valid_mask
-from tidegate.operators.kernels.ordering import Ints, Mask, Ordering
+from tidegate.operators.kernels.arrays import Column, Ints, Mask, as_array, valid_mask
+from tidegate.operators.kernels.ordering import Ordering
 
 Numbers = npt.NDArray[Any]
 Offset = int | float | None

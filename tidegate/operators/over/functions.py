@@ -10,13 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.columns import HASH, PANE, ROWS
 from tidegate.errors import unsupported_error
-from tidegate.operators.aggregate.functions import Call, PlainAccumulator, make
-from tidegate.operators.aggregate.functions.base import take_or_null
-from tidegate.operators.aggregate.groups import HASH, PANE, ROWS, Groups, GroupSpec, concat
-from tidegate.operators.kernels.keys import as_array, valid_mask
-from tidegate.operators.kernels.matching import ints
-from tidegate.operators.kernels.ordering import Ints, Ordering, check_partitions, codes
+from tidegate.operators.aggregate.functions import AggregateCall, PlainAccumulator, make_accumulator
+from tidegate.operators.aggregate.groups import Aggregator, GroupSpec
+from tidegate.operators.kernels.arrays import (
+    Ints,
+    as_array,
+    concat,
+    int_column,
+    take_or_null,
+    valid_mask,
+)
+from tidegate.operators.kernels.ordering import Ordering, check_partitions, sort_codes
 from tidegate.operators.operator import Tables
 from tidegate.operators.over.frames import Frame, Placed, bounds, has_distance, placed, values_of
 
@@ -34,9 +40,9 @@ _MOST_HEIGHTS = 64
 _SHORT = 8
 
 
-def rounds(call: Call) -> bool:
+def rounds(call: AggregateCall) -> bool:
     """Whether the order in which values are added up shows in the last bits."""
-    item = make(call) if call.arguments else None
+    item = make_accumulator(call) if call.arguments else None
     if not isinstance(item, PlainAccumulator):
         return False
     merged = zip(item.fields, item.merges, strict=False)
@@ -51,11 +57,11 @@ class FrameGroup:
     frame: Frame
     rounds: bool
     functions: tuple[int, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
 
     @cached_property
-    def groups(self) -> Groups:
-        return Groups(GroupSpec((), self.calls))
+    def groups(self) -> Aggregator:
+        return Aggregator(GroupSpec((), self.calls))
 
     @property
     def runs_on(self) -> bool:
@@ -99,7 +105,7 @@ class FrameGroup:
     def _whole(self, tables: Tables, count: int) -> Tables:
         """Every frame once, also those without rows."""
         main, *bags = self.groups.combine(tables)
-        missing = np.setdiff1d(np.arange(count), ints(main, PANE))
+        missing = np.setdiff1d(np.arange(count), int_column(main, PANE))
         return (_by_pane(pa.concat_tables([main, self.no_rows(missing)])), *map(_by_pane, bags))
 
     def no_rows(self, frames: Ints) -> pa.Table:
@@ -119,7 +125,7 @@ class FrameGroup:
 
 
 def _by_pane(table: pa.Table) -> pa.Table:
-    panes = ints(table, PANE)
+    panes = int_column(table, PANE)
     if np.all(panes[1:] >= panes[:-1]):
         return table
     return table.take(pa.array(np.argsort(panes, kind="stable")))
@@ -131,7 +137,7 @@ def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
 
 def _taken(table: pa.Table, nodes: Ints, frames: Ints) -> tuple[pa.Table, Ints]:
     """The rows of some nodes as rows of frames, and which of the nodes each is of."""
-    panes = ints(table, PANE)
+    panes = int_column(table, PANE)
     first = np.searchsorted(panes, nodes)
     counts = np.searchsorted(panes, nodes, "right") - first
     shifts = first - (np.cumsum(counts) - counts)
@@ -152,7 +158,9 @@ def _slices(lengths: Ints) -> Iterator[tuple[int, int]]:
         first = limit
 
 
-def _from_blocks(groups: Groups, lifted: Tables, starts: Ints, ends: Ints, frames: Ints) -> Tables:
+def _from_blocks(
+    groups: Aggregator, lifted: Tables, starts: Ints, ends: Ints, frames: Ints
+) -> Tables:
     """The blocks that make up each frame, from its first row to its last."""
     found: list[tuple[Tables, list[Ints]]] = []
     level, height = lifted, 0
@@ -166,7 +174,7 @@ def _from_blocks(groups: Groups, lifted: Tables, starts: Ints, ends: Ints, frame
         found.append(_blocks(level, ends[right] - 1, frames[right], 2 * _MOST_HEIGHTS - height))
         ends = ends - right
         starts, ends, height = starts // 2, ends // 2, height + 1
-        halved = tuple(with_pane(table, ints(table, PANE) // 2) for table in level)
+        halved = tuple(with_pane(table, int_column(table, PANE) // 2) for table in level)
         level = tuple(_by_pane(table) for table in groups.combine(halved))
     if not found:
         return groups.empty()
@@ -174,7 +182,7 @@ def _from_blocks(groups: Groups, lifted: Tables, starts: Ints, ends: Ints, frame
     ordered = []
     for place, table in enumerate(tables):
         turns = np.concatenate([turns[place] for _, turns in found])
-        order = np.lexsort((turns, ints(table, PANE)))
+        order = np.lexsort((turns, int_column(table, PANE)))
         ordered.append(table.take(pa.array(order)))
     return tuple(ordered)
 
@@ -188,7 +196,12 @@ def _blocks(level: Tables, nodes: Ints, frames: Ints, turn: int) -> tuple[Tables
 
 
 def _one_after_the_other(
-    groups: Groups, main: pa.Table, starts: Ints, ends: Ints, carried: Tables | None, owners: Ints
+    groups: Aggregator,
+    main: pa.Table,
+    starts: Ints,
+    ends: Ints,
+    carried: Tables | None,
+    owners: Ints,
 ) -> pa.Table:
     """The states of frames that share their beginning, each from the one before it.
 
@@ -310,7 +323,7 @@ class OverFunction:
     default: bool = False
     buckets: int = 0
     frame: Frame | None = None
-    call: Call | None = None
+    call: AggregateCall | None = None
     argument: pa.DataType | None = None
 
     @property
@@ -398,7 +411,7 @@ class OverSpec:
     # Rows in order
 
     def place(self, rows: pa.Table, partitions: Ints, sort: int, arrival: Ints) -> Placed:
-        by = [codes(rows.column(f"o{o}"), self.orders[o]) for o in self.sorts[sort]]
+        by = [sort_codes(rows.column(f"o{o}"), self.orders[o]) for o in self.sorts[sort]]
         return placed(partitions, by, arrival)
 
     def frame(self, frame: Frame, rows: pa.Table, at: Placed, sort: int) -> tuple[Ints, Ints]:

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.groups import HASH, PANE, ROWS
-from tidegate.operators.kernels.matching import ints
-from tidegate.operators.kernels.ordering import INT, SEQ, Mask
+from tidegate.columns import HASH, PANE, ROWS
+from tidegate.operators.kernels.arrays import Mask, int_column
+from tidegate.operators.kernels.ordering import INT, SEQ
 from tidegate.operators.operator import Tables
 from tidegate.operators.over.functions import FrameGroup, OverSpec
 from tidegate.operators.watermark import END_US
@@ -120,8 +120,8 @@ class History:
     def of(self, tables: Tables, partitions: Mask) -> Tables:
         """What is known of some of the partitions."""
         kept = tables[0].filter(pa.array(partitions))
-        ids = ints(kept, ID)
-        rest = (t.filter(pa.array(np.isin(ints(t, ID), ids))) for t in tables[1:])
+        ids = int_column(kept, ID)
+        rest = (t.filter(pa.array(np.isin(int_column(t, ID), ids))) for t in tables[1:])
         return (kept, *rest)
 
     # States that are carried on
@@ -139,10 +139,10 @@ class History:
             for item in main
         ]
         tables = [pa.table(columns, schema=main)]
-        ids = ints(partitions, ID)
+        ids = int_column(partitions, ID)
         order = np.argsort(ids)
         for bag, schema in zip(bags, own_bags, strict=True):
-            at = order[np.searchsorted(ids[order], ints(bag, ID))]
+            at = order[np.searchsorted(ids[order], int_column(bag, ID))]
             table = bag.drop_columns([ID, PANE]).append_column(PANE, pa.array(at))
             table = table.select(schema.names).cast(schema)
             tables.append(table.take(pa.array(np.argsort(at, kind="stable"))))
@@ -157,7 +157,7 @@ class History:
         """Bags by place of partition, as they are stored."""
         stored = []
         for table, schema in zip(states[1:], self.bags_of(number, self.bags), strict=True):
-            at = pa.array(ints(table, PANE))
+            at = pa.array(int_column(table, PANE))
             columns = {name: partitions.column(name).take(at) for name in (PANE, HASH, ID)}
             parts = [columns.get(n) if n in columns else table.column(n) for n in schema.names]
             stored.append(pa.table(parts, schema=schema))
@@ -170,7 +170,7 @@ class History:
         forgets = np.full(count, END_US, np.int64)
         if self.closes:
             # The last of its rows wait for a time ahead even where no row of it can come.
-            forgets = ints(firsts, ENDS) + self.reach.time_ahead
+            forgets = int_column(firsts, ENDS) + self.reach.time_ahead
         made = {PANE: pa.array(forgets), ID: pa.array(np.arange(next_id, next_id + count))}
         columns = []
         for item in self.partition:

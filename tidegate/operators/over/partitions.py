@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.groups import HASH, PANE
+from tidegate.columns import HASH, PANE
 from tidegate.operators.kernels import ordering as arrival
+from tidegate.operators.kernels.arrays import int_column
 from tidegate.operators.kernels.keys import group_ids
-from tidegate.operators.kernels.matching import ints
 from tidegate.operators.kernels.ordering import INT, SEQ
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.over.functions import OverSpec
 from tidegate.operators.top_n.window import select
 
@@ -48,11 +48,11 @@ class WholePartitions:
 
     @property
     def arrived(self) -> pa.Schema:
-        return arrival.arrived(self.content)
+        return arrival.arrival_schema(self.content)
 
     @property
     def kept(self) -> pa.Schema:
-        return arrival.kept(self.content)
+        return arrival.stored_schema(self.content)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         return select(rows, schema, self.key_fields)
@@ -67,11 +67,11 @@ class WholePartitions:
     def result(self, rows: pa.Table) -> pa.Table:
         """The stored rows with what the functions say about them, in the order they came."""
         ids, _ = group_ids(rows, self.by)
-        seq = ints(rows, SEQ)
+        seq = int_column(rows, SEQ)
         found = self.spec.in_whole_partitions(rows, ids, seq)
-        return found.take(pa.array(np.lexsort((seq, ints(found, PANE)))))
+        return found.take(pa.array(np.lexsort((seq, int_column(found, PANE)))))
 
     def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
         """A row whose functions say something else is updated."""
         names = [SEQ, *self.row.names]
-        return changes(was.select(names), now.select(names), [SEQ])
+        return diff_results(was.select(names), now.select(names), [SEQ])

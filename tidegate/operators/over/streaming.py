@@ -15,12 +15,19 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.functions.base import take_or_null, to_flags
-from tidegate.operators.aggregate.groups import HASH, PANE, concat
+from tidegate.columns import HASH, PANE
 from tidegate.operators.kernels import ordering as arrival
-from tidegate.operators.kernels.keys import as_array, group_ids, places_of
-from tidegate.operators.kernels.matching import ints
-from tidegate.operators.kernels.ordering import INT, SEQ, Ints, Mask
+from tidegate.operators.kernels.arrays import (
+    Ints,
+    Mask,
+    as_array,
+    concat,
+    int_column,
+    take_or_null,
+    to_flags,
+)
+from tidegate.operators.kernels.keys import find_rows, group_ids
+from tidegate.operators.kernels.ordering import INT, SEQ
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -73,7 +80,7 @@ def advance(
     """
     by = [HASH, *(item.name for item in history.spec.key_fields)]
     partitions, owners = _owners(history, known[0], due, by, state)
-    seen_by = places_of(partitions, ahead, by)
+    seen_by = find_rows(partitions, ahead, by)
     seen = seen_by >= 0
     old = _places_by_id(partitions, known[1])
     stages = [
@@ -89,7 +96,7 @@ def advance(
         ]
     )
     all_owners = np.concatenate([old, owners, seen_by[seen]])
-    at = history.spec.place(rows, all_owners, 0, ints(rows, SEQ))
+    at = history.spec.place(rows, all_owners, 0, int_column(rows, SEQ))
     order = pa.array(at.order)
     stage = np.concatenate(stages)[at.order]
     step = _Step(history, partitions, known[2:], rows.take(order), at, stage, limit, ended)
@@ -100,7 +107,7 @@ def _owners(
     history: History, partitions: pa.Table, due: pa.Table, by: list[str], state: KeyGroupState
 ) -> tuple[pa.Table, Ints]:
     """All partitions, also those that are new, and the place of the partition of each row."""
-    places = places_of(partitions, due, by)
+    places = find_rows(partitions, due, by)
     new = np.flatnonzero(places < 0)
     if not len(new):
         return partitions, places
@@ -116,9 +123,9 @@ def _owners(
 
 
 def _places_by_id(partitions: pa.Table, rows: pa.Table) -> Ints:
-    ids = ints(partitions, ID)
+    ids = int_column(partitions, ID)
     order = np.argsort(ids)
-    found: Ints = order[np.searchsorted(ids[order], ints(rows, ID))]
+    found: Ints = order[np.searchsorted(ids[order], int_column(rows, ID))]
     return found
 
 
@@ -191,7 +198,7 @@ class _Step:
 
     def _first_rows(self, number: int) -> Ints:
         """The first row of each partition that is not in the state it carries on."""
-        folded = ints(self.partitions, begin_of(number)) - ints(self.partitions, BEFORE)
+        folded = int_column(self.partitions, begin_of(number)) - int_column(self.partitions, BEFORE)
         first: Ints = self.begins + np.maximum(folded, 0)
         return first
 
@@ -215,7 +222,7 @@ class _Step:
             return stops
         if end >= 0:
             return self.stops.copy()
-        passed = self._count(ints(self.rows, TIME) <= self.limit + 1 + int(end))
+        passed = self._count(int_column(self.rows, TIME) <= self.limit + 1 + int(end))
         return np.asarray(self.begins + passed, np.int64)
 
     def _count(self, rows: Mask) -> Ints:
@@ -252,8 +259,8 @@ class _Step:
         found: dict[int, pa.Array] = {}
         for index, function in enumerate(spec.functions):
             if function.is_rank:
-                before = ints(self.partitions, BEFORE)[self.owners]
-                groups = ints(self.partitions, GROUPS)[self.owners]
+                before = int_column(self.partitions, BEFORE)[self.owners]
+                groups = int_column(self.partitions, GROUPS)[self.owners]
                 found[index] = ranked(function, self.at, before, groups).take(take)
             elif function.shift is not None:
                 found[index] = shifted(index, function, self.rows, self.at).take(take)
@@ -262,7 +269,7 @@ class _Step:
         columns = [rows.column(item.name) for item in spec.column_fields]
         columns += [found[index] for index, _ in enumerate(spec.functions)]
         result = pa.table(columns, schema=spec.row)
-        return result.take(pa.array(np.lexsort((ints(rows, SEQ), ints(rows, TIME)))))
+        return result.take(pa.array(np.lexsort((int_column(rows, SEQ), int_column(rows, TIME)))))
 
     # What stays
 
@@ -289,7 +296,7 @@ class _Step:
         reach = self.history.reach
         first = self.stops - reach.rows_back
         if reach.time_back:
-            gone = self._count(ints(self.rows, TIME) + reach.time_back <= self.limit)
+            gone = self._count(int_column(self.rows, TIME) + reach.time_back <= self.limit)
             first = np.minimum(first, self.begins + gone)
         for fold in self.folds:
             first = np.minimum(first, fold)
@@ -322,7 +329,7 @@ class _Step:
         made = {name: partitions.column(name).take(owners) for name in (PANE, HASH, ID)}
         made[DONE] = pa.array(done)
         if self.history.by_time and not self.history.closes:
-            made[PANE] = pa.array(self._until(ints(rows, TIME)))
+            made[PANE] = pa.array(self._until(int_column(rows, TIME)))
         columns = []
         for item in self.history.row:
             column = made[item.name] if item.name in made else rows.column(item.name)
@@ -340,7 +347,7 @@ class _Step:
     def _until_last_row(self, partitions: pa.Table, places: Ints) -> pa.Table:
         """Only partitions that have rows are worth keeping, and only as long as they have."""
         until = np.full(partitions.num_rows, -END_US, np.int64)
-        times = self._until(ints(self.rows, TIME)[places])
+        times = self._until(int_column(self.rows, TIME)[places])
         np.maximum.at(until, self.owners[places], times)
         if not self.history.closes:
             place = partitions.schema.get_field_index(PANE)
@@ -348,7 +355,7 @@ class _Step:
         return partitions.filter(pa.array(until > -END_US))
 
     def _with_states(self, number: int, partitions: pa.Table, main: pa.Table) -> pa.Table:
-        folded = self.folds[number] - self.begins + ints(self.partitions, BEFORE)
+        folded = self.folds[number] - self.begins + int_column(self.partitions, BEFORE)
         made = {begin_of(number): pa.array(folded)}
         for name in main.column_names:
             if name not in (PANE, HASH):
@@ -361,17 +368,17 @@ class _Step:
 
 def _plus(table: pa.Table, name: str, more: Ints) -> pa.Table:
     place = table.schema.get_field_index(name)
-    return table.set_column(place, name, pa.array(ints(table, name) + more))
+    return table.set_column(place, name, pa.array(int_column(table, name) + more))
 
 
 def _cut(states: Tables, first: int, count: int) -> Tables:
     """The states of some frames, numbered from 0."""
     found = []
     for table in states:
-        panes = ints(table, PANE)
+        panes = int_column(table, PANE)
         some = table.filter(pa.array((panes >= first) & (panes < first + count)))
         place = some.schema.get_field_index(PANE)
-        found.append(some.set_column(place, PANE, pa.array(ints(some, PANE) - first)))
+        found.append(some.set_column(place, PANE, pa.array(int_column(some, PANE) - first)))
     return tuple(found)
 
 
@@ -413,17 +420,17 @@ class OverOperator:
 
     @property
     def arrived(self) -> pa.Schema:
-        return arrival.arrived(self._content)
+        return arrival.arrival_schema(self._content)
 
     @property
     def waiting(self) -> pa.Schema:
         """A row that waits for the watermark, with its place among all that came."""
-        return arrival.kept(self._content)
+        return arrival.stored_schema(self._content)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.shuffle_schemas if late is not None else self.arrived,),)
+        return ((late.input_schema if late is not None else self.arrived,),)
 
     @cached_property
     def reach(self) -> FrameReach:
@@ -440,7 +447,7 @@ class OverOperator:
             return None
         return TimeToLive(self.ttl_us, tuple(self.spec.key_fields))
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         formats = (runs.FORMAT, segments.FORMAT, schema_text(self.waiting))
         return (*formats, *(schema_text(schema) for schema in self.history.schemas))
 
@@ -455,7 +462,7 @@ class OverOperator:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        return arrival.select(rows, self.arrived, self.spec.key_fields)
+        return arrival.select_columns(rows, self.arrived, self.spec.key_fields)
 
     # Where the state is
 
@@ -465,7 +472,7 @@ class OverOperator:
         output, log = StepOutput(), self._log(state)
         waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
         self._forget(log, epoch_time)
-        rows = arrival.numbered(state, self._on_time(state, inputs[0], epoch_time, output))
+        rows = arrival.number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.waiting.names)
         self._touch(log, rows, epoch_time)
         if epoch_time.watermark_us is None:
@@ -475,7 +482,7 @@ class OverOperator:
             output.main += self._results(log, due, ahead, epoch_time)
         if rest.num_rows:
             waiting.append((rest,))
-        self.limits.enforce_both(self.name, log, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, log, waiting, state.gauges)
         return output
 
     def _log(self, state: KeyGroupState) -> SortedRunStore:
@@ -483,9 +490,12 @@ class OverOperator:
         live, schemas = self.time_to_live, self.history.schemas
         if live is not None:
             return SortedRunStore(
-                state, (live.schema, *schemas), lambda t: (live.latest(t[0]), *t[1:]), due=live.due
+                state,
+                (live.schema, *schemas),
+                lambda t: (live.keep_latest(t[0]), *t[1:]),
+                due=live.due,
             )
-        due = (lambda table: ints(table, PANE)) if self.history.falls else None
+        due = (lambda table: int_column(table, PANE)) if self.history.falls else None
         return SortedRunStore(state, schemas, lambda tables: tables, due=due)
 
     def _on_time(
@@ -495,7 +505,7 @@ class OverOperator:
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, None, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
     def _split(
@@ -505,11 +515,11 @@ class OverOperator:
         limit = self._limit(after)
         known = [part[0] for part in waiting.load(None, after + 1)]
         waiting.drop_before(limit + 1)
-        panes = ints(rows, PANE)
+        panes = int_column(rows, PANE)
         passed = pa.concat_tables(
             [self.waiting.empty_table(), *known, rows.filter(pa.array(panes <= after))]
         )
-        due = ints(passed, PANE) <= limit
+        due = int_column(passed, PANE) <= limit
         rest = rows.filter(pa.array(panes > limit))
         return passed.filter(pa.array(due)), passed.filter(pa.array(~due)), rest
 
@@ -525,12 +535,14 @@ class OverOperator:
         found: list[pa.Table] = []
         waits = epoch_time.just_ended and self.reach.rows_ahead > 0
         if due.num_rows or waits:
-            touches, known = self._load(log, ints(due, HASH), whole=waits)
+            touches, known = self._load(log, int_column(due, HASH), whole=waits)
             limit = self._limit(epoch_time.watermark_us)
             rows, kept = advance(self.history, known, due, ahead, limit, log.state, ended)
             found = [rows] if rows.num_rows else []
             if not ended:
-                hashes = np.unique(np.concatenate([ints(known[0], HASH), ints(due, HASH)]))
+                hashes = np.unique(
+                    np.concatenate([int_column(known[0], HASH), int_column(due, HASH)])
+                )
                 log.replace(hashes, (*touches, *kept))
         if ended:
             # Whatever comes now is late.
@@ -541,7 +553,7 @@ class OverOperator:
 
     def _load(self, log: SortedRunStore, hashes: np.ndarray, whole: bool) -> tuple[Tables, Tables]:
         """Touches if there are any, and what is known of partitions."""
-        tables = log.everything() if whole else log.load(hashes)
+        tables = log.load_all() if whole else log.load(hashes)
         return ((), tables) if self.time_to_live is None else (tables[:1], tables[1:])
 
     # Forgetting
@@ -550,13 +562,13 @@ class OverOperator:
         live = self.time_to_live
         if live is not None and rows.num_rows:
             nothing = (schema.empty_table() for schema in self.history.schemas)
-            log.append((live.touches([rows], epoch_time.now_us), *nothing))
+            log.append((live.touch([rows], epoch_time.now_us), *nothing))
 
     def _forget(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
         live = self.time_to_live
         if live is None:
             return
-        hashes = ints(live.expired(log, epoch_time.now_us), HASH)
+        hashes = int_column(live.expired(log, epoch_time.now_us), HASH)
         if not len(hashes):
             return
         (touches,), known = self._load(log, hashes, whole=False)

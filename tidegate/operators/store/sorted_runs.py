@@ -21,12 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.aggregate.groups import HASH, concat
-from tidegate.operators.kernels.keys import as_array, merge_rows, places_of
+from tidegate.columns import HASH
+from tidegate.operators.kernels.arrays import Ints, Mask, as_array, concat, int_column
+from tidegate.operators.kernels.keys import find_rows, merge_rows
 from tidegate.operators.operator import KeyGroupState, Tables
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Combine = Callable[[Tables], Tables]
 # So many runs of a size class become one; a class is so much larger than the one before.
 _FANOUT = 4
@@ -163,7 +162,7 @@ class SortedRunStore:
         parts = [content.take(some) for _, content, some in self._search(np.unique(hashes))]
         return self._combined(parts[::-1])
 
-    def everything(self) -> Tables:
+    def load_all(self) -> Tables:
         """All rows, combined."""
         return self._combined(_live(self._layers(self.runs))[0])
 
@@ -401,7 +400,7 @@ def hashes_of(table: pa.Table) -> Ints:
     return _ints(table, HASH)
 
 
-def of_hashes(tables: Tables, hashes: Ints) -> tuple[Tables, Tables]:
+def split_by_hashes(tables: Tables, hashes: Ints) -> tuple[Tables, Tables]:
     """The rows with these hashes, and the others."""
     hashes = np.unique(hashes)
     masks = [_among(hashes, hashes_of(table)) for table in tables]
@@ -515,13 +514,13 @@ class TimeToLive:
         stamps = [pa.field(HASH, pa.int64()), *self.keys, pa.field(TOUCHED, pa.int64())]
         return pa.schema(stamps)
 
-    def touches(self, tables: Sequence[pa.Table], now_us: int) -> pa.Table:
+    def touch(self, tables: Sequence[pa.Table], now_us: int) -> pa.Table:
         """The keys of these rows, touched now."""
         keys = pa.concat_tables([table.select(self.by) for table in tables])
         stamps = pa.array(np.full(keys.num_rows, now_us, np.int64))
-        return self.latest(keys.append_column(TOUCHED, stamps).cast(self.schema))
+        return self.keep_latest(keys.append_column(TOUCHED, stamps).cast(self.schema))
 
-    def latest(self, touches: pa.Table) -> pa.Table:
+    def keep_latest(self, touches: pa.Table) -> pa.Table:
         """Each key once, with its last touch."""
         if touches.num_rows <= 1:
             return touches
@@ -538,20 +537,31 @@ class TimeToLive:
     def _over(self, touches: pa.Table, now_us: int) -> pa.Table:
         return touches.filter(pa.array(self.due(touches) <= now_us))
 
-    def forget(self, log: SortedRunStore, now_us: int) -> None:
+    def drop_expired(self, log: SortedRunStore, now_us: int) -> None:
         """Drop those keys and their rows, before anything is added to them."""
         tables = log.load(log.due_hashes(now_us))
         hashes = hashes_of(self._over(tables[0], now_us))
         if len(hashes):
             # Keys that live on and have the hash of one that does not.
-            (touches, *rows), _ = of_hashes(tables, hashes)
+            (touches, *rows), _ = split_by_hashes(tables, hashes)
             alive = touches.filter(pa.array(self.due(touches) > now_us))
-            log.replace(hashes, (alive, *(self.of_keys(alive, table) for table in rows)))
+            log.replace(hashes, (alive, *(self.rows_of_keys(alive, table) for table in rows)))
 
-    def of_keys(self, keys: pa.Table, rows: pa.Table) -> pa.Table:
+    def rows_of_keys(self, keys: pa.Table, rows: pa.Table) -> pa.Table:
         """The rows that have one of these keys."""
         return rows.filter(pa.array(self.has_key(keys, rows))) if rows.num_rows else rows
 
     def has_key(self, keys: pa.Table, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Which rows have one of these keys."""
-        return places_of(keys, rows, self.by) >= 0
+        return find_rows(keys, rows, self.by) >= 0
+
+
+def load_same_keys(
+    log: SortedRunStore, came: Sequence[pa.Table], keys: Sequence[str]
+) -> list[pa.Table]:
+    """What is kept on both sides of a join of the keys that came in."""
+    by = [HASH, *keys]
+    found = pa.concat_tables([table.select(by) for table in came])
+    stored = log.load(int_column(found, HASH))[-2:]
+    known = [find_rows(found, table.select(by), by) >= 0 for table in stored]
+    return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.operators.aggregate.groups import PANE, concat, filter_all
+from tidegate.columns import PANE
+from tidegate.operators.kernels.arrays import Ints, concat, filter_panes
 from tidegate.operators.operator import KeyGroupState, Tables
 
-Ints = npt.NDArray[np.int64]
 # A bucket takes new panes until it has so many rows, and is cut when it has twice as many; where
 # there are very many rows, buckets are larger instead of more than the index should hold.
 _BUCKET_ROWS = 4_096
@@ -113,7 +113,7 @@ class TimeBucketStore:
         full = self._full_rows()
         starts, owners = self._regions(full)
         buckets = []
-        for owner, piece in zip(owners, cut(in_order(tables), starts), strict=True):
+        for owner, piece in zip(owners, split_at(sort_by_pane(tables), starts), strict=True):
             buckets += self._append_to(owner, piece, full)
         self.buckets = [bucket for bucket in buckets if bucket.segments]
         if len(self.buckets) > _MOST_BUCKETS:
@@ -164,9 +164,9 @@ class TimeBucketStore:
         """Buckets with about so many rows each; a pane is never cut."""
         if bucket.segments:
             old = self._taken(bucket, len(bucket.segments))
-            tables = in_order(self._combined(concat([*old, tables])))
+            tables = sort_by_pane(self._combined(concat([*old, tables])))
         buckets = []
-        for piece in cut(tables, _even_starts(tables, full)):
+        for piece in split_at(tables, _even_starts(tables, full)):
             buckets.append(_Bucket())
             self._write(buckets[-1], piece)
         return buckets
@@ -196,7 +196,7 @@ class TimeBucketStore:
     def _combined(self, tables: Tables) -> Tables:
         if self.floor_us is not None:
             floor = self.floor_us
-            tables = filter_all(tables, lambda pane: pane >= floor)
+            tables = filter_panes(tables, lambda pane: pane >= floor)
         return self.combine(tables) if self.combine is not None else tables
 
     def _join_small(self, full: int) -> None:
@@ -222,7 +222,7 @@ class TimeBucketStore:
                 continue
             tables = self._read(segment)
             inside = segment.first_us >= low and segment.last_us < limit_us
-            parts.append(tables if inside else filter_all(tables, between(low, limit_us)))
+            parts.append(tables if inside else filter_panes(tables, panes_between(low, limit_us)))
         return parts
 
     def _segments(self) -> Iterator[_Segment]:
@@ -245,7 +245,7 @@ class TimeBucketStore:
         self.buckets = [bucket for bucket in self.buckets if bucket.segments]
 
 
-def in_order(tables: Tables) -> Tables:
+def sort_by_pane(tables: Tables) -> Tables:
     """The rows of each table by pane; those of a pane in the order they were."""
     ordered = []
     for table in tables:
@@ -256,7 +256,7 @@ def in_order(tables: Tables) -> Tables:
     return tuple(ordered)
 
 
-def cut(tables: Tables, starts: Sequence[int]) -> list[Tables]:
+def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
     """Ordered tables in pieces: what is before the second start, before the third, and so on."""
     if len(starts) == 1:
         return [tables]
@@ -313,7 +313,7 @@ def _key(segment: int) -> bytes:
     return struct.pack(">Q", segment)
 
 
-def between(first_us: int | None, limit_us: int) -> Callable[[Ints], npt.NDArray[np.bool_]]:
+def panes_between(first_us: int | None, limit_us: int) -> Callable[[Ints], npt.NDArray[np.bool_]]:
     """Whether first ≤ pane < limit, for `filter_all`."""
     first = _EARLIEST_US if first_us is None else first_us
     return lambda pane: (pane >= first) & (pane < limit_us)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.aggregate.groups import HASH, PANE, SEEN, concat
-from tidegate.operators.kernels.keys import places_of
-from tidegate.operators.kernels.matching import ints
-from tidegate.operators.kernels.ordering import INT, ROW_NUMBER, numbered
+from tidegate.columns import HASH, PANE, SEEN
+from tidegate.operators.kernels.arrays import concat, int_column
+from tidegate.operators.kernels.keys import find_rows
+from tidegate.operators.kernels.ordering import INT, ROW_NUMBER, number_arrivals
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -74,7 +74,7 @@ class Deduplicate:
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.shuffle_schemas if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._lifted,),)
 
     @property
     def by_key(self) -> Ranking:
@@ -95,7 +95,7 @@ class Deduplicate:
             return live.schema
         return pa.schema([pa.field(PANE, INT), pa.field(HASH, INT), *self.ranking.key_fields])
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         return (
             runs.FORMAT,
             segments.FORMAT,
@@ -123,8 +123,8 @@ class Deduplicate:
     ) -> StepOutput:
         output, live, out = StepOutput(), self.time_to_live, self._out(state)
         if live is not None:
-            live.forget(out, epoch_time.now_us)
-        rows = numbered(state, self._on_time(state, inputs[0], epoch_time, output))
+            live.drop_expired(out, epoch_time.now_us)
+        rows = number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = self._unseen(out, rows.select(self.ranking.kept.names), epoch_time)
         waiting = TimeBucketStore(state, (self.ranking.kept,), self._leading, "waiting")
         if self.waits:
@@ -136,7 +136,7 @@ class Deduplicate:
                 # What has waited until its key closes needs no remembering.
                 out.append((self._keys(first, epoch_time),))
         self._drop_closed(out, epoch_time)
-        self.limits.enforce_both(self.name, out, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, out, waiting, state.gauges)
         return output
 
     def _out(self, state: KeyGroupState) -> SortedRunStore:
@@ -144,9 +144,9 @@ class Deduplicate:
         live = self.time_to_live
         if live is not None:
             return SortedRunStore(
-                state, (live.schema,), lambda t: (live.latest(t[0]),), due=live.due
+                state, (live.schema,), lambda t: (live.keep_latest(t[0]),), due=live.due
             )
-        due = (lambda keys: ints(keys, PANE)) if self.closes else None
+        due = (lambda keys: int_column(keys, PANE)) if self.closes else None
         return SortedRunStore(state, (self._key,), lambda tables: tables, due=due)
 
     def _leading(self, tables: Tables) -> Tables:
@@ -162,7 +162,9 @@ class Deduplicate:
         rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(
+            late, self.start, epoch_time.previous_watermark_us
+        )
         return self.ranking.select(rows, self._lifted)
 
     def _unseen(
@@ -171,8 +173,8 @@ class Deduplicate:
         """Rows of keys that are not out; rows that just came keep the others alive."""
         if not rows.num_rows:
             return rows
-        (known,) = out.load(ints(rows, HASH))
-        seen = places_of(known, rows, self.by_key.by) >= 0
+        (known,) = out.load(int_column(rows, HASH))
+        seen = find_rows(known, rows, self.by_key.by) >= 0
         if epoch_time is not None and self.time_to_live is not None and seen.any():
             out.append((self._keys(rows.filter(pa.array(seen)), epoch_time),))
         return rows.filter(pa.array(~seen))
@@ -180,7 +182,7 @@ class Deduplicate:
     def _keys(self, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
         live = self.time_to_live
         if live is not None:
-            return live.touches([rows], epoch_time.now_us)
+            return live.touch([rows], epoch_time.now_us)
         return rows.select(self._key.names).cast(self._key)
 
     def _passed(self, waiting: TimeBucketStore, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
@@ -189,7 +191,7 @@ class Deduplicate:
         passed = np.zeros(rows.num_rows, np.bool_)
         found = []
         if after is not None:
-            passed = ints(rows, PANE) <= after
+            passed = int_column(rows, PANE) <= after
             found = [part[0] for part in waiting.load(None, after + 1)]
             waiting.drop_before(after + 1)
         rest = rows.filter(pa.array(~passed))

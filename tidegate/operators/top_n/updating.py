@@ -9,18 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import BEFORE, DELETE, INSERT, OP
-from tidegate.operators.aggregate.groups import HASH, PANE, SEEN, WEIGHT, concat
-from tidegate.operators.kernels.keys import places_of
-from tidegate.operators.kernels.matching import ints
+from tidegate.columns import BEFORE, DELETE, HASH, INSERT, OP, PANE, SEEN, WEIGHT
+from tidegate.operators.kernels.arrays import Mask, concat, int_column
+from tidegate.operators.kernels.keys import find_rows
 from tidegate.operators.kernels.ordering import (
     INT,
     ROW_NUMBER,
     SEQ,
-    Mask,
-    equal_rows,
-    numbered,
-    ranks_of,
+    identical_row_ids,
+    number_arrivals,
+    rank_rows,
 )
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
@@ -85,7 +83,7 @@ class UpdatingTopN:
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.shuffle_schemas if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._lifted,),)
 
     @property
     def _kept(self) -> pa.Schema:
@@ -99,7 +97,7 @@ class UpdatingTopN:
             return None
         return TimeToLive(self.ttl_us, tuple(self.ranking.key_fields))
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self._kept))
 
     # Where the rows are
@@ -126,12 +124,12 @@ class UpdatingTopN:
         output = StepOutput()
         log, live = self._log(state), self.time_to_live
         if live is not None:
-            live.forget(log, epoch_time.now_us)
+            live.drop_expired(log, epoch_time.now_us)
         new = self._contenders(self._on_time(state, inputs[0], epoch_time, output))
         if self.retracts:
-            state.count_unknown(0)
+            state.count_unknown_retractions(0)
         if new.num_rows:
-            output.main += self._update(log, numbered(state, new), epoch_time)
+            output.main += self._update(log, number_arrivals(state, new), epoch_time)
         if self.at_end and epoch_time.just_ended:
             output.main += self._results(log)
         self._drop_closed(log, epoch_time)
@@ -142,17 +140,17 @@ class UpdatingTopN:
         live = self.time_to_live
         if live is not None:
             return SortedRunStore(state, (live.schema, self._kept), self._combine, due=live.due)
-        due = (lambda rows: ints(rows, PANE)) if self.closes else None
+        due = (lambda rows: int_column(rows, PANE)) if self.closes else None
         return SortedRunStore(state, (self._kept,), self._combine, due=due)
 
     def _combine(self, tables: Tables) -> Tables:
         rows = self._left_over(tables[-1]) if self.retracts else self.ranking.leading(tables[-1])
         live = self.time_to_live
-        return (rows,) if live is None else (live.latest(tables[0]), rows)
+        return (rows,) if live is None else (live.keep_latest(tables[0]), rows)
 
     def _left_over(self, rows: pa.Table) -> pa.Table:
         """Rows without those that were retracted; a retraction stays until its row is met."""
-        seq, retracts = ints(rows, SEQ), ints(rows, WEIGHT) < 0
+        seq, retracts = int_column(rows, SEQ), int_column(rows, WEIGHT) < 0
         if not retracts.any():
             return rows
         met = np.intersect1d(seq[retracts], seq[~retracts])
@@ -168,7 +166,9 @@ class UpdatingTopN:
         rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(
+            late, self.start, epoch_time.previous_watermark_us
+        )
         return self.ranking.select(rows, self._lifted)
 
     def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
@@ -183,8 +183,8 @@ class UpdatingTopN:
         if self.at_end and not self.retracts:
             self._append(log, new.select(self._kept.names), new, epoch_time)
             return []
-        stored = log.load(ints(new, HASH))[-1]
-        old = stored.filter(pa.array(places_of(new, stored, self.ranking.by) >= 0))
+        stored = log.load(int_column(new, HASH))[-1]
+        old = stored.filter(pa.array(find_rows(new, stored, self.ranking.by) >= 0))
         was = self.ranking.result(old)
         if self.retracts:
             standing, delta = self._netted(log.state, old, new)
@@ -200,7 +200,7 @@ class UpdatingTopN:
     ) -> None:
         """Store rows; those that came in touch their partitions, also if they have lost."""
         live = self.time_to_live
-        touches = () if live is None else (live.touches([came], epoch_time.now_us),)
+        touches = () if live is None else (live.touch([came], epoch_time.now_us),)
         log.append((*touches, rows))
 
     def _netted(
@@ -218,7 +218,7 @@ class UpdatingTopN:
         if not back.any():
             return rows, signed
         left, unknown = self._left(rows, np.concatenate([np.zeros(old.num_rows, np.bool_), back]))
-        state.count_unknown(unknown)
+        state.count_unknown_retractions(unknown)
         is_old = np.arange(rows.num_rows) < old.num_rows
         gone = rows.filter(pa.array(is_old & ~left))
         place = gone.schema.get_field_index(WEIGHT)
@@ -229,12 +229,12 @@ class UpdatingTopN:
     def _left(self, rows: pa.Table, retracts: Mask) -> tuple[Mask, int]:
         """Of rows that are equal the first ones, as many as were not retracted."""
         names = [item.name for item in self.ranking.content if item.name != HASH]
-        ids, count = equal_rows(rows.select(names))
+        ids, count = identical_row_ids(rows.select(names))
         added = ~retracts
         balance = np.bincount(ids[added], None, count) - np.bincount(ids[retracts], None, count)
         left = np.zeros(rows.num_rows, np.bool_)
-        seq = ints(rows, SEQ)[added]
-        left[added] = ranks_of(ROW_NUMBER, ids[added], [], [seq])[0] <= balance[ids[added]]
+        seq = int_column(rows, SEQ)[added]
+        left[added] = rank_rows(ROW_NUMBER, ids[added], [], [seq])[0] <= balance[ids[added]]
         return left, int(-balance[balance < 0].sum())
 
     # What comes out
@@ -245,7 +245,7 @@ class UpdatingTopN:
 
     def _results(self, log: SortedRunStore) -> list[pa.Table]:
         """The whole result as it is."""
-        rows = log.everything()[-1]
+        rows = log.load_all()[-1]
         if not rows.num_rows:
             return []
         result = self.ranking.result(rows).select(self.ranking.row.names)

@@ -10,27 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.columns import DELETE, INSERT, OP
-from tidegate.operators.aggregate.functions.base import first_places
-from tidegate.operators.aggregate.groups import HASH, PANE, SEEN, concat
+from tidegate.columns import DELETE, HASH, INSERT, OP, PANE, SEEN
 from tidegate.operators.kernels import ordering as arrival
-from tidegate.operators.kernels.keys import group_ids, places_of
-from tidegate.operators.kernels.matching import ints
+from tidegate.operators.kernels.arrays import Ints, concat, first_rows, int_column
+from tidegate.operators.kernels.keys import find_rows, group_ids
 from tidegate.operators.kernels.ordering import (
     DENSE_RANK,
     INT,
     RANK,
     ROW_NUMBER,
     SEQ,
-    Ints,
     Ordering,
     check_partitions,
-    codes,
-    equal_rows,
-    numbered,
-    ranks_of,
+    identical_row_ids,
+    number_arrivals,
+    rank_rows,
+    sort_codes,
 )
-from tidegate.operators.kernels.weighted_rows import changes
+from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.late_rows import LateRows, split_late
 from tidegate.operators.operator import (
     NO_LIMITS,
@@ -152,11 +149,11 @@ class Ranking:
 
     @property
     def arrived(self) -> pa.Schema:
-        return arrival.arrived(self.content)
+        return arrival.arrival_schema(self.content)
 
     @property
     def kept(self) -> pa.Schema:
-        return arrival.kept(self.content)
+        return arrival.stored_schema(self.content)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         return select(rows, schema, self.key_fields)
@@ -177,7 +174,7 @@ class Ranking:
         if SEEN in rows.column_names:
             seen = np.zeros(rows.num_rows, np.int64)
             totals = np.bincount(ids, rows.column(SEEN).to_numpy(), count)
-            seen[first_places(ids, count, keep)] = totals.astype(np.int64)
+            seen[first_rows(ids, count, keep)] = totals.astype(np.int64)
             rows = rows.set_column(rows.schema.get_field_index(SEEN), SEEN, pa.array(seen))
         return rows.filter(pa.array(keep))
 
@@ -205,37 +202,37 @@ class Ranking:
         return np.asarray(sizes.to_numpy(), np.int64)
 
     def _ranks(self, rows: pa.Table, ids: Ints, came: Sequence[Ints]) -> tuple[Ints, Ints]:
-        by = [codes(rows.column(name), item) for name, item in self._orders]
+        by = [sort_codes(rows.column(name), item) for name, item in self._orders]
         places = [-np.asarray(place) for place in came] if self.latest else came
-        return ranks_of(self.function, ids, by, places)
+        return rank_rows(self.function, ids, by, places)
 
     def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
         """What one result had and the next has not, and the other way round, as rows with _op."""
         ranked = [self._rank] if self.rank is not None else []
         known = [SEQ, *ranked]
-        stays = places_of(was, now, known) >= 0
-        goes = places_of(now, was, known) < 0
+        stays = find_rows(was, now, known) >= 0
+        goes = find_rows(now, was, known) < 0
         was, now = was.filter(pa.array(goes)), now.filter(pa.array(~stays))
         if self.function == ROW_NUMBER and (ranked or self.limit == 1):
             names = [*self.by, *self.row.names]
-            return changes(was.select(names), now.select(names), [*self.by, *ranked])
+            return diff_results(was.select(names), now.select(names), [*self.by, *ranked])
         return _difference(was.select(self.row.names), now.select(self.row.names))
 
 
 def select(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field]) -> pa.Table:
     """The columns that count; a row that came is one row that was seen."""
     seen = {SEEN: pa.array(np.ones(rows.num_rows, np.int64))}
-    return arrival.select(rows, schema, keys, seen)
+    return arrival.select_columns(rows, schema, keys, seen)
 
 
 def _difference(was: pa.Table, now: pa.Table) -> pa.Table:
     """`-D` for rows that are gone, `+I` for those that came; equal rows cancel out."""
     cut = was.num_rows
-    ids, count = equal_rows(pa.concat_tables([was, now]))
+    ids, count = identical_row_ids(pa.concat_tables([was, now]))
     common = np.minimum(
         np.bincount(ids[:cut], minlength=count), np.bincount(ids[cut:], minlength=count)
     )
-    left = [ranks_of(ROW_NUMBER, own, [])[0] > common[own] for own in (ids[:cut], ids[cut:])]
+    left = [rank_rows(ROW_NUMBER, own, [])[0] > common[own] for own in (ids[:cut], ids[cut:])]
     gone, came = was.filter(pa.array(left[0])), now.filter(pa.array(left[1]))
     return pa.concat_tables([with_op(gone, DELETE), with_op(came, INSERT)])
 
@@ -273,9 +270,9 @@ class WindowTopN:
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.shuffle_schemas if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._lifted,),)
 
-    def stored_as(self) -> tuple[str, ...]:
+    def state_format(self) -> tuple[str, ...]:
         return (FORMAT, schema_text(self.ranking.kept))
 
     # Where the rows are
@@ -297,11 +294,11 @@ class WindowTopN:
     ) -> StepOutput:
         log = TimeBucketStore(state, (self.ranking.kept,), self._combine)
         output = StepOutput()
-        rows = numbered(state, self._on_time(state, inputs[0], epoch_time, output))
+        rows = number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
         rows = rows.select(self.ranking.kept.names)
         after = epoch_time.watermark_us
         if after is not None:
-            closes = ints(rows, PANE) <= after
+            closes = int_column(rows, PANE) <= after
             parts = [part[0] for part in log.load(None, after + 1)]
             output.main += self._results([*parts, rows.filter(pa.array(closes))])
             log.drop_before(after + 1)
@@ -321,7 +318,9 @@ class WindowTopN:
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return self.ranking.contenders(rows)
-        output.late += self.late_rows.of_windows(late, self.start, epoch_time.previous_watermark_us)
+        output.late += self.late_rows.with_window(
+            late, self.start, epoch_time.previous_watermark_us
+        )
         return self.ranking.contenders(self.ranking.select(rows, self._lifted))
 
     def _results(self, parts: list[pa.Table]) -> list[pa.Table]:
@@ -329,6 +328,6 @@ class WindowTopN:
         rows = pa.concat_tables(parts)
         if not rows.num_rows:
             return []
-        order = np.argsort(ints(rows, PANE), kind="stable")
+        order = np.argsort(int_column(rows, PANE), kind="stable")
         result = self.ranking.result(rows.take(pa.array(order))).select(self.ranking.row.names)
         return [with_op(result, INSERT) if self.with_op else result]

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 from tidegate.operators.aggregate.functions.base import (
     Accumulator,
+    AggregateCall,
     BagAccumulator,
-    Call,
     PlainAccumulator,
 )
 from tidegate.operators.aggregate.functions.registry import (
     FUNCTIONS,
     constants_from,
     ignores_nulls,
-    make,
+    make_accumulator,
 )
 
 __all__ = [
     "FUNCTIONS",
     "Accumulator",
     "BagAccumulator",
-    "Call",
+    "AggregateCall",
     "PlainAccumulator",
     "constants_from",
     "ignores_nulls",
-    "make",
+    "make_accumulator",
 ]

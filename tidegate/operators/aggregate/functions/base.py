@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.errors import RunError, unsupported_error
-from tidegate.operators.kernels.keys import Column, Ids, Mask, as_array, groupable
+from tidegate.operators.kernels.arrays import Column, Ints, reduce_groups
+from tidegate.operators.kernels.keys import is_groupable
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """One aggregate of a query. Spark evaluates the arguments and says what type comes out.
 
     `constants` are the literals that follow the arguments (see `Accumulator.constants_from`).
@@ -48,7 +46,7 @@ class Accumulator:
     constants_from: ClassVar[int | None] = None
     null_place: int | None = 0
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         self.call = call
 
     @classmethod
@@ -89,7 +87,7 @@ class PlainAccumulator(Accumulator):
         """The state of every row as if it were alone; retracted where its weight is −1."""
         raise NotImplementedError
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         """Merge the states: row i belongs to group ids[i], rows are in the order they came in.
 
         A group without rows gets the state of no rows.
@@ -141,7 +139,9 @@ class BagAccumulator(Accumulator):
         """The values to remember, and the number of each: a weight, which is 1 or −1."""
         return list(arguments), ones
 
-    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+    def evaluate_bag(
+        self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
+    ) -> Column:
         """The result of every group, also of those without values; no count is below 1."""
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class BagAccumulator(Accumulator):
         return None
 
 
-def overflow(call: Call) -> RunError:
+def overflow_error(call: AggregateCall) -> RunError:
     """Spark stops a query whose sum does not fit; so do we, with the name of the sum."""
     return RunError(
         "TG-507",
@@ -159,17 +159,17 @@ def overflow(call: Call) -> RunError:
     )
 
 
-def unsupported(call: Call, reason: str, hint: str | None = None) -> RunError:
+def unsupported_call(call: AggregateCall, reason: str, hint: str | None = None) -> RunError:
     """A call that is rejected when the query is built, not when the first row comes."""
     return unsupported_error(f"{call.text} {reason}", hint)
 
 
-def require_groupable(call: Call, why: str) -> None:
+def require_groupable(call: AggregateCall, why: str) -> None:
     """Reject arguments whose values cannot be told apart."""
     for kind in call.arguments:
-        if not groupable(kind):
+        if not is_groupable(kind):
             hint = "use its parts, or to_json(…), as the argument."
-            raise unsupported(call, f"is not supported: {why} {kind}", hint)
+            raise unsupported_call(call, f"is not supported: {why} {kind}", hint)
 
 
 def require_no_weights(weights: Column | None) -> None:
@@ -179,96 +179,13 @@ def require_no_weights(weights: Column | None) -> None:
 
 # ---- Vectorised steps that accumulators and tables of groups share.
 
-Doubles = npt.NDArray[np.float64]
 
-
-def to_ints(column: Column) -> Ids:
-    """An integer column as numbers, NULL as 0."""
-    filled = as_array(pc.fill_null(column, 0) if column.null_count else column)
-    ints: Ids = filled.to_numpy(zero_copy_only=False)
-    return ints
-
-
-def to_flags(column: Column) -> Mask:
-    """A boolean column, NULL as false."""
-    flags: Mask = as_array(pc.fill_null(column, False)).to_numpy(zero_copy_only=False)
-    return flags
-
-
-def to_doubles(column: Column) -> Doubles:
-    """A column of numbers, dates or intervals as doubles, NULL as 0."""
-    kind = column.type
-    if pa.types.is_decimal(kind):
-        # Arrow's own cast is off by a bit where the text is not.
-        column = pc.cast(pc.cast(column, pa.string()), pa.float64())
-    elif pa.types.is_date32(kind):
-        column = pc.cast(pc.cast(column, pa.int32()), pa.float64())
-    elif pa.types.is_temporal(kind):
-        column = pc.cast(pc.cast(column, pa.int64()), pa.float64())
-    elif not pa.types.is_float64(kind):
-        # A BIGINT beyond 2⁵³ is rounded, as Spark does it.
-        column = pc.cast(column, pa.float64(), safe=False)
-    filled = as_array(pc.fill_null(column, 0.0) if column.null_count else column)
-    doubles: Doubles = filled.to_numpy(zero_copy_only=False)
-    return doubles
-
-
-def first_places(ids: Ids, groups: int, candidates: Mask) -> Ids:
-    """The first candidate of every group, or −1. Of equal indices numpy keeps the last write."""
-    rows = np.flatnonzero(candidates)[::-1]
-    places = np.full(groups, -1, np.int64)
-    places[ids[rows]] = rows
-    return places
-
-
-def last_places(ids: Ids, groups: int, candidates: Mask) -> Ids:
-    """The last candidate of every group, or −1."""
-    rows = np.flatnonzero(candidates)
-    places = np.full(groups, -1, np.int64)
-    places[ids[rows]] = rows
-    return places
-
-
-def take_or_null(column: Column, places: Ids) -> pa.Array:
-    """The values at some places, NULL where the place is −1."""
-    return as_array(column).take(pa.array(places, mask=places < 0))
-
-
-def where(column: Column, there: Mask) -> Column:
-    """A column of any type with NULL where nothing is there."""
-    if there.all():
-        return column
-    return take_or_null(column, np.where(there, np.arange(len(there)), -1))
-
-
-def with_nulls(values: npt.NDArray[np.generic], there: Mask, kind: pa.DataType) -> pa.Array:
-    """An array that is NULL where nothing is there."""
-    array = pa.array(values) if there.all() else pa.array(values, mask=~there)
-    return array if array.type == kind else array.cast(kind)
-
-
-def reduce_by(column: Column, ids: Ids, groups: int, kernel: str) -> pa.Array:
-    """One value per group, merged by a kernel of Arrow; NULL for a group without rows."""
-    table = pa.table([pa.array(ids), column], names=["id", "x"])
-    merged = table.group_by("id", use_threads=False).aggregate([("x", kernel)])
-    places = np.full(groups, -1, np.int64)
-    places[merged.column(0).to_numpy()] = np.arange(merged.num_rows)
-    return take_or_null(merged.column(1), places)
-
-
-def int_sums(column: Column, ids: Ids, groups: int) -> Ids:
-    """The sum of an integer column per group, NULL as 0."""
-    sums = np.zeros(groups, np.int64)
-    values = to_ints(column)
-    if values.any():
-        np.add.at(sums, ids, values)
-    return sums
-
-
-def aggregate(plain: PlainAccumulator, values: Sequence[Column], ids: Ids, groups: int) -> Column:
+def aggregate_rows(
+    plain: PlainAccumulator, values: Sequence[Column], ids: Ints, groups: int
+) -> Column:
     """The result of a plain accumulator over rows that are all here."""
     states = plain.pre_aggregate(values, None)
     if not plain.merges:
         return plain.evaluate(plain.combine(states, ids, groups))
     pairs = zip(states, plain.merges, strict=True)
-    return plain.evaluate([reduce_by(state, ids, groups, kernel) for state, kernel in pairs])
+    return plain.evaluate([reduce_groups(state, ids, groups, kernel) for state, kernel in pairs])

@@ -11,19 +11,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.aggregate.functions.base import (
+    AggregateCall,
     BagAccumulator,
-    Call,
-    Doubles,
     PlainAccumulator,
-    reduce_by,
     require_groupable,
     require_no_weights,
-    to_doubles,
-    to_ints,
-    unsupported,
+    unsupported_call,
 )
 from tidegate.operators.aggregate.functions.sums import require_boolean
-from tidegate.operators.kernels.keys import Column, Ids, Mask, as_array, canonical, valid_mask
+from tidegate.operators.kernels.arrays import (
+    Column,
+    Doubles,
+    Ints,
+    Mask,
+    as_array,
+    reduce_groups,
+    to_doubles,
+    to_ints,
+    valid_mask,
+)
+from tidegate.operators.kernels.keys import canonicalize
 
 _FLIP = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
@@ -34,7 +41,7 @@ class _Extreme(PlainAccumulator):
     idempotent = True
     kernel: ClassVar[str]
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         self.argument = call.arguments[0]
         require_sortable(call, self.argument)
@@ -76,7 +83,7 @@ class _AllOrAny(PlainAccumulator):
     idempotent = True
     fields = (pa.bool_(),)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_boolean(call)
 
@@ -111,17 +118,17 @@ class _Bits(PlainAccumulator):
     merge: ClassVar[np.ufunc]
     neutral: ClassVar[int]
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         if not pa.types.is_integer(call.arguments[0]):
-            raise unsupported(call, f"is not supported over {call.arguments[0]}")
+            raise unsupported_call(call, f"is not supported over {call.arguments[0]}")
         self.fields = (call.arguments[0],)
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
         return [arguments[0]]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         there = valid_mask(states[0])
         values, ids = to_ints(states[0])[there], ids[there]
         merged = np.full(groups, self.neutral, values.dtype)
@@ -161,11 +168,11 @@ class BitXor(_Bits):
     neutral = 0
 
 
-def require_sortable(call: Call, kind: pa.DataType) -> None:
+def require_sortable(call: AggregateCall, kind: pa.DataType) -> None:
     """Reject what Arrow has no order for."""
     if pa.types.is_nested(kind):
         hint = "compare one of its fields instead."
-        raise unsupported(call, f"is not supported: it would compare values of {kind}", hint)
+        raise unsupported_call(call, f"is not supported: it would compare values of {kind}", hint)
 
 
 def sortable_type(kind: pa.DataType) -> pa.DataType:
@@ -203,7 +210,7 @@ def from_sortable(column: Column, kind: pa.DataType) -> Column:
 # ---- approx_percentile, percentile, median, mode: exact, over values and how often each is there.
 
 _ROUND = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
-Pick = Callable[[Ids], Doubles]
+Pick = Callable[[Ints], Doubles]
 
 
 class _Fractions(BagAccumulator):
@@ -211,31 +218,35 @@ class _Fractions(BagAccumulator):
 
     interpolates: ClassVar[bool] = True
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         kind = call.arguments[0]
         if len(call.arguments) > 1 or not _is_number_like(kind):
-            raise unsupported(call, f"is not supported over {', '.join(map(str, call.arguments))}")
+            raise unsupported_call(
+                call, f"is not supported over {', '.join(map(str, call.arguments))}"
+            )
         constants = self.fractions_of(call)
         if not constants:
-            raise unsupported(call, "needs its fraction as a literal")
+            raise unsupported_call(call, "needs its fraction as a literal")
         if self.interpolates and len(constants) > 1:
-            raise unsupported(call, "is not supported with frequencies")
+            raise unsupported_call(call, "is not supported with frequencies")
         self.is_array = isinstance(constants[0], Iterable)
         listed = constants[0] if self.is_array else (constants[0],)
         self.fractions = tuple(float(fraction) for fraction in listed)
         self.error = 1 / float(constants[1]) if len(constants) > 1 else 1e-4
 
-    def fractions_of(self, call: Call) -> tuple[Any, ...]:
+    def fractions_of(self, call: AggregateCall) -> tuple[Any, ...]:
         """The fraction or fractions, and what follows them."""
         return call.constants
 
     def pre_aggregate(
         self, arguments: Sequence[Column], ones: Column
     ) -> tuple[list[Column], Column]:
-        return [canonical(arguments[0])], ones
+        return [canonicalize(arguments[0])], ones
 
-    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+    def evaluate_bag(
+        self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
+    ) -> Column:
         # Spark, too, computes with doubles, whatever the type.
         doubles = to_doubles(values[0])
         order = np.lexsort((doubles, ids))
@@ -245,7 +256,7 @@ class _Fractions(BagAccumulator):
         sizes = np.diff(_ends_of_groups(ids[order], ends, groups), prepend=0)
         starts = np.cumsum(sizes) - sizes
 
-        def element(ranks: Ids) -> Doubles:
+        def element(ranks: Ints) -> Doubles:
             places = np.searchsorted(ends, starts + ranks + 1)
             picked: Doubles = doubles[np.minimum(places, len(doubles) - 1)]
             return picked
@@ -257,7 +268,7 @@ class _Fractions(BagAccumulator):
         ]
         return self._result(columns, there)
 
-    def _at(self, fraction: float, sizes: Ids, element: Pick) -> Doubles:
+    def _at(self, fraction: float, sizes: Ints, element: Pick) -> Doubles:
         last = np.maximum(sizes - 1, 0)
         if self.interpolates:
             return _between(fraction * last, element)
@@ -298,7 +309,7 @@ class Median(_Fractions):
 
     names = ("median",)
 
-    def fractions_of(self, call: Call) -> tuple[Any, ...]:
+    def fractions_of(self, call: AggregateCall) -> tuple[Any, ...]:
         return (0.5,)
 
 
@@ -308,24 +319,26 @@ class Mode(BagAccumulator):
     names = ("mode",)
     constants_from = 1
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_groupable(call, "it would tell apart values of")
         require_sortable(call, call.arguments[0])
         if call.distinct:
-            raise unsupported(call, "is not supported with DISTINCT")
+            raise unsupported_call(call, "is not supported with DISTINCT")
 
     def pre_aggregate(
         self, arguments: Sequence[Column], ones: Column
     ) -> tuple[list[Column], Column]:
-        return [canonical(argument) for argument in arguments], ones
+        return [canonicalize(argument) for argument in arguments], ones
 
-    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+    def evaluate_bag(
+        self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
+    ) -> Column:
         most = np.zeros(groups, np.int64)
         np.maximum.at(most, ids, counts)
         often = np.flatnonzero(counts == most[ids])
         sortable = as_array(to_sortable(values[0])).take(pa.array(often))
-        return from_sortable(reduce_by(sortable, ids[often], groups, "min"), self.values[0])
+        return from_sortable(reduce_groups(sortable, ids[often], groups, "min"), self.values[0])
 
 
 def _is_number_like(kind: pa.DataType) -> bool:
@@ -337,10 +350,10 @@ def _is_number_like(kind: pa.DataType) -> bool:
     )
 
 
-def _ends_of_groups(ids: Ids, ends: Ids, groups: int) -> Ids:
+def _ends_of_groups(ids: Ints, ends: Ints, groups: int) -> Ints:
     """How many values there are up to the end of each group; ids ascend."""
     places = np.searchsorted(ids, np.arange(groups), side="right")
-    padded: Ids = np.concatenate(([0], ends))[places]
+    padded: Ints = np.concatenate(([0], ends))[places]
     return padded
 
 

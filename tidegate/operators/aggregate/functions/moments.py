@@ -10,16 +10,21 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.aggregate.functions.base import (
-    Call,
-    Doubles,
+    AggregateCall,
     PlainAccumulator,
     require_no_weights,
-    to_doubles,
-    unsupported,
-    where,
+    unsupported_call,
 )
 from tidegate.operators.aggregate.functions.sums import Average, Count
-from tidegate.operators.kernels.keys import Column, Ids, Mask, valid_mask
+from tidegate.operators.kernels.arrays import (
+    Column,
+    Doubles,
+    Ints,
+    Mask,
+    null_unless,
+    to_doubles,
+    valid_mask,
+)
 
 # ---- stddev and variance, over samples and populations.
 
@@ -39,7 +44,7 @@ class _Spread(PlainAccumulator):
     is_sample: ClassVar[bool]
     is_root: ClassVar[bool]
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_numbers(call)
 
@@ -52,7 +57,7 @@ class _Spread(PlainAccumulator):
             squares = values - values
         return [pa.array(counts), pa.array(values), pa.array(squares)]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         counts, means, squares = (to_doubles(state) for state in states)
         turns = _turns(ids, groups)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -97,17 +102,17 @@ class VariancePopulation(_Spread):
     is_sample, is_root = False, False
 
 
-def _turns(ids: Ids, groups: int) -> Ids:
+def _turns(ids: Ints, groups: int) -> Ints:
     """Which row of its group each row is."""
     order = np.argsort(ids, kind="stable")
     firsts = np.searchsorted(ids[order], np.arange(groups))
-    turns: Ids = np.empty_like(ids)
+    turns: Ints = np.empty_like(ids)
     turns[order] = np.arange(len(ids)) - firsts[ids[order]]
     return turns
 
 
 def _one_by_one(
-    counts: Doubles, means: Doubles, squares: Doubles, ids: Ids, groups: int, turns: Ids
+    counts: Doubles, means: Doubles, squares: Doubles, ids: Ints, groups: int, turns: Ints
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Each state into what came before it: merged again later, it is the same to the bit."""
     total, mean, spread = (np.zeros(groups) for _ in range(3))
@@ -126,7 +131,7 @@ def _one_by_one(
 
 
 def _at_once(
-    counts: Doubles, means: Doubles, squares: Doubles, ids: Ids, groups: int
+    counts: Doubles, means: Doubles, squares: Doubles, ids: Ints, groups: int
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Many states of a group in a few steps."""
     total = np.bincount(ids, counts, groups).astype(np.float64)
@@ -139,12 +144,12 @@ def _at_once(
     return total, mean + rest, np.maximum(spread, 0)
 
 
-def require_numbers(call: Call) -> None:
+def require_numbers(call: AggregateCall) -> None:
     """Spark casts texts by rules of its own; that is left to Spark."""
     for kind in call.arguments:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_decimal(kind)):
             hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
-            raise unsupported(call, f"is not supported over {kind}", hint)
+            raise unsupported_call(call, f"is not supported over {kind}", hint)
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
@@ -158,7 +163,7 @@ State = Sequence[Doubles]
 
 
 def merge_pairwise(
-    states: State, ids: Ids, groups: int, merge: Callable[[State, State], State]
+    states: State, ids: Ints, groups: int, merge: Callable[[State, State], State]
 ) -> list[Doubles]:
     """One state per group: neighbours are merged until one is left, so that little is rounded."""
     order = np.argsort(ids, kind="stable")
@@ -190,7 +195,7 @@ class _Moments(PlainAccumulator):
     rounds = True
     fields = (pa.float64(),) * 5
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_numbers(call)
 
@@ -203,7 +208,7 @@ class _Moments(PlainAccumulator):
             powers = pa.array(values - values)
         return [pa.array(counts), pa.array(values), powers, powers, powers]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         doubles = [to_doubles(state) for state in states]
         with np.errstate(invalid="ignore", over="ignore"):
             merged = merge_pairwise(doubles, ids, groups, _merged_moments)
@@ -297,7 +302,7 @@ class _Pairs(PlainAccumulator):
     rounds = True
     fields = (pa.float64(),) * 6
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_numbers(call)
 
@@ -314,7 +319,7 @@ class _Pairs(PlainAccumulator):
             products = (y - y, x - x, (y - y) * (x - x))
         return [pa.array(column) for column in (counts, y, x, *products)]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         doubles = [to_doubles(state) for state in states]
         with np.errstate(invalid="ignore", over="ignore"):
             merged = merge_pairwise(doubles, ids, groups, _merged_comoments)
@@ -451,7 +456,7 @@ class _AverageOfPairs(Average):
     side: ClassVar[int]
     instead_of_distinct = RegrSxx.instead_of_distinct
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(replace(call, arguments=(call.arguments[self.side],)))
         require_numbers(call)
 
@@ -460,7 +465,9 @@ class _AverageOfPairs(Average):
         return _BOTH
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
-        return super().pre_aggregate([where(arguments[self.side], _both_there(arguments))], weights)
+        return super().pre_aggregate(
+            [null_unless(arguments[self.side], _both_there(arguments))], weights
+        )
 
     def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         mine, other = arguments[self.side], arguments[1 - self.side]

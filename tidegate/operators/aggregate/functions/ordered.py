@@ -12,25 +12,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.aggregate.functions.base import (
-    Call,
+    AggregateCall,
     PlainAccumulator,
-    first_places,
-    last_places,
-    reduce_by,
     require_no_weights,
-    take_or_null,
-    to_flags,
-    unsupported,
-    where,
+    unsupported_call,
 )
 from tidegate.operators.aggregate.functions.extremes import (
     require_sortable,
     sortable_type,
     to_sortable,
 )
-from tidegate.operators.kernels.keys import Column, Ids, Mask, as_array, canonical, valid_mask
+from tidegate.operators.kernels.arrays import (
+    Column,
+    Ints,
+    Mask,
+    as_array,
+    first_rows,
+    last_rows,
+    null_unless,
+    reduce_groups,
+    take_or_null,
+    to_flags,
+    valid_mask,
+)
+from tidegate.operators.kernels.keys import canonicalize
 
-Pick = Callable[[Ids, int, Mask], Ids]
+Pick = Callable[[Ints, int, Mask], Ints]
 
 
 def skips_nulls(constants: Sequence[object], default: bool) -> bool:
@@ -50,7 +57,7 @@ class _ByArrival(PlainAccumulator):
     def ignores_nulls(cls, constants: Sequence[object]) -> bool:
         return skips_nulls(constants, default=False)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         self.fields = (call.arguments[0], pa.bool_())
         self.skips_nulls = skips_nulls(call.constants, default=False)
@@ -65,28 +72,28 @@ class _ByArrival(PlainAccumulator):
             return [value, pc.fill_null(arguments[1], False)]
         return [value, pa.array(np.ones(len(value), np.bool_))]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         there = to_flags(states[1])
         places = type(self).pick(ids, groups, there)
         return [take_or_null(states[0], places), pa.array(places >= 0)]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         # A lone row that the filter leaves out still has its value.
-        return where(states[0], to_flags(states[1]))
+        return null_unless(states[0], to_flags(states[1]))
 
 
 class First(_ByArrival):
     """first: the value that came first."""
 
     names = ("first", "first_value", "any_value")
-    pick = first_places
+    pick = first_rows
 
 
 class Last(_ByArrival):
     """last: the value that came last."""
 
     names = ("last", "last_value")
-    pick = last_places
+    pick = last_rows
 
 
 class _ExtremeBy(PlainAccumulator):
@@ -102,28 +109,28 @@ class _ExtremeBy(PlainAccumulator):
     def ignores_nulls(cls, constants: Sequence[object]) -> bool:
         return False
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         if call.constants or len(call.arguments) != 2:
-            raise unsupported(call, "is not supported with a literal: it takes two columns")
+            raise unsupported_call(call, "is not supported with a literal: it takes two columns")
         value, order = call.arguments
         require_sortable(call, order)
         self.fields = (value, sortable_type(order))
 
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         require_no_weights(weights)
-        return [arguments[0], to_sortable(canonical(arguments[1]))]
+        return [arguments[0], to_sortable(canonicalize(arguments[1]))]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         value, order = states[0], as_array(states[1])
-        best = reduce_by(order, ids, groups, self.kernel)
+        best = reduce_groups(order, ids, groups, self.kernel)
         is_best = to_flags(pc.equal(order, best.take(pa.array(ids))))
-        places = first_places(ids, groups, is_best)
+        places = first_rows(ids, groups, is_best)
         return [take_or_null(value, places), best]
 
     def evaluate(self, states: Sequence[Column]) -> Column:
         # A lone row without an order still has its value.
-        return where(states[0], valid_mask(states[1]))
+        return null_unless(states[0], valid_mask(states[1]))
 
     def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         value, order = arguments
@@ -161,7 +168,7 @@ class NthValue(PlainAccumulator):
     in_order = True
     from_end: ClassVar[bool] = False
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         self.fields = (pa.list_(call.arguments[0]),)
         self.nth = int(call.constants[0])
@@ -176,7 +183,7 @@ class NthValue(PlainAccumulator):
         kept = value if there.all() else value.filter(pa.array(there))
         return [self._lists(there.astype(np.int64), kept)]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         lists = as_array(states[0])
         order = np.argsort(ids, kind="stable")
         lists = lists.take(pa.array(order))
@@ -197,7 +204,7 @@ class NthValue(PlainAccumulator):
         places = begins + (lengths - self.nth if self.from_end else self.nth - 1)
         return lists.flatten().take(pa.array(places, mask=lengths < self.nth))
 
-    def _lists(self, lengths: Ids, values: pa.Array) -> pa.Array:
+    def _lists(self, lengths: Ints, values: pa.Array) -> pa.Array:
         offsets = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), values, type=self.fields[0])
@@ -210,7 +217,7 @@ class NthValueFromEnd(NthValue):
     from_end = True
 
 
-def _list_lengths(lists: pa.Array) -> Ids:
+def _list_lengths(lists: pa.Array) -> Ints:
     filled = lists.value_lengths().fill_null(0)
     return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
 
@@ -229,7 +236,7 @@ class CollectList(PlainAccumulator):
     def ignores_nulls(cls, constants: Sequence[object]) -> bool:
         return skips_nulls(constants, default=True)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         self.fields = (pa.list_(call.arguments[0]),)
         self.skips_nulls = skips_nulls(call.constants, default=True)
@@ -246,7 +253,7 @@ class CollectList(PlainAccumulator):
         kept = value if there.all() else value.filter(pa.array(there))
         return [_lists(there, kept, self.fields[0])]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         lists = as_array(states[0])
         # Stable, so that lists of a group follow each other as they came.
         order = np.argsort(ids, kind="stable")
@@ -276,12 +283,12 @@ class StringAgg(PlainAccumulator):
     in_order = True
     constants_from = 1
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         kind = call.arguments[0]
         if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
             hint = "cast the argument: CAST(… AS STRING)."
-            raise unsupported(call, f"is not supported over {kind}", hint)
+            raise unsupported_call(call, f"is not supported over {kind}", hint)
         self.lists = CollectList(replace(call, constants=()))
         self.fields = self.lists.fields
         separator = call.constants[0] if call.constants else None
@@ -291,7 +298,7 @@ class StringAgg(PlainAccumulator):
     def pre_aggregate(self, arguments: Sequence[Column], weights: Column | None) -> list[Column]:
         return self.lists.pre_aggregate(arguments, weights)
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         return self.lists.combine(states, ids, groups)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -301,8 +308,8 @@ class StringAgg(PlainAccumulator):
         return pc.if_else(empty, pa.scalar(None, joined.type), joined)
 
 
-def _lengths(lists: pa.Array) -> Ids:
-    lengths: Ids = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
+def _lengths(lists: pa.Array) -> Ints:
+    lengths: Ints = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
     return lengths
 
 

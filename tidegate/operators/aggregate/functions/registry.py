@@ -16,10 +16,10 @@ from tidegate.operators.aggregate.functions import sums as numbers
 from tidegate.operators.aggregate.functions.bags import OverBag
 from tidegate.operators.aggregate.functions.base import (
     Accumulator,
+    AggregateCall,
     BagAccumulator,
-    Call,
     PlainAccumulator,
-    unsupported,
+    unsupported_call,
 )
 
 AGGREGATES: tuple[type[PlainAccumulator] | type[BagAccumulator], ...] = (
@@ -71,14 +71,16 @@ _OF_FRAMES = (nth.NthValue, nth.NthValueFromEnd)
 _BY_NAME = {name: kind for kind in (*AGGREGATES, *_OF_FRAMES) for name in kind.names}
 
 
-def make(call: Call) -> Accumulator:
+def make_accumulator(call: AggregateCall) -> Accumulator:
     """The accumulator of a call, or an error that says what is not supported."""
     kind = _BY_NAME.get(call.function)
     if kind is None:
         known = ", ".join(sorted(FUNCTIONS))
-        raise unsupported(call, "is not supported on streams yet", f"aggregates that run: {known}.")
+        raise unsupported_call(
+            call, "is not supported on streams yet", f"aggregates that run: {known}."
+        )
     if call.ordered:
-        raise unsupported(call, "is not supported with an ORDER BY of its own")
+        raise unsupported_call(call, "is not supported with an ORDER BY of its own")
     if call.filtered:
         call = replace(call, arguments=call.arguments[:-1])
     if issubclass(kind, PlainAccumulator):
@@ -88,10 +90,12 @@ def make(call: Call) -> Accumulator:
     return kind(call)
 
 
-def _plain_or_over_bag(call: Call, kind: type[PlainAccumulator]) -> Accumulator:
+def _plain_or_over_bag(call: AggregateCall, kind: type[PlainAccumulator]) -> Accumulator:
     if call.distinct and kind.instead_of_distinct is not None:
         hint = kind.instead_of_distinct
-        raise unsupported(call, "with DISTINCT would not look at pairs, as the others do", hint)
+        raise unsupported_call(
+            call, "with DISTINCT would not look at pairs, as the others do", hint
+        )
     once = kind.once or (call.distinct and not kind.idempotent)
     if once or (call.retracts and not kind.retractable):
         return OverBag(call, kind)

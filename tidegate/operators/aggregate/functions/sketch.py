@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.aggregate.functions.base import (
+    AggregateCall,
     BagAccumulator,
-    Call,
-    Doubles,
     require_groupable,
 )
 from tidegate.operators.aggregate.functions.sums import Count
-from tidegate.operators.kernels.keys import Column, Ids, as_array, hash_of
+from tidegate.operators.kernels.arrays import Column, Doubles, Ints, as_array
+from tidegate.operators.kernels.keys import hash_rows
 
 Hashes = npt.NDArray[np.uint64]
 _BITS = 64
@@ -39,7 +39,7 @@ class ApproxCountDistinct(BagAccumulator):
     merge = "max"
     values = (pa.int32(),)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_groupable(call, "it would tell apart values of")
         deviation = float(call.constants[0]) if call.constants else 0.05
@@ -49,7 +49,7 @@ class ApproxCountDistinct(BagAccumulator):
         self, arguments: Sequence[Column], ones: Column
     ) -> tuple[list[Column], Column]:
         array = as_array(arguments[0])
-        hashes = hash_of([array], len(array)).view(np.uint64)
+        hashes = hash_rows([array], len(array)).view(np.uint64)
         registers = (hashes >> np.uint64(_BITS - self.precision)).astype(np.int32)
         # A one behind the rest of the hash ends every run.
         rest = (hashes << np.uint64(self.precision)) | np.uint64(1 << (self.precision - 1))
@@ -57,7 +57,9 @@ class ApproxCountDistinct(BagAccumulator):
         missing = pc.is_null(array).to_numpy(zero_copy_only=False)
         return [pa.array(registers, mask=missing)], pa.array(runs)
 
-    def evaluate_bag(self, values: Sequence[Column], counts: Ids, ids: Ids, groups: int) -> Column:
+    def evaluate_bag(
+        self, values: Sequence[Column], counts: Ints, ids: Ints, groups: int
+    ) -> Column:
         size, longest = 2**self.precision, _BITS - self.precision
         full = np.bincount(ids[counts > longest], minlength=groups)
         empty = size - np.bincount(ids, minlength=groups)
@@ -69,7 +71,7 @@ class ApproxCountDistinct(BagAccumulator):
         return pa.array(np.rint(estimate).astype(np.int64))
 
 
-def _leading_zeros(bits: Hashes) -> Ids:
+def _leading_zeros(bits: Hashes) -> Ints:
     """Zeros before the first one; no value is zero."""
     zeros = np.zeros(len(bits), np.int64)
     for width in (32, 16, 8, 4, 2, 1):

@@ -13,16 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.aggregate.functions.base import (
-    Call,
-    Doubles,
+    AggregateCall,
     PlainAccumulator,
-    int_sums,
-    overflow,
+    overflow_error,
+    unsupported_call,
+)
+from tidegate.operators.kernels.arrays import (
+    Column,
+    Doubles,
+    Ints,
+    Mask,
+    as_array,
+    sum_groups,
     to_ints,
-    unsupported,
+    valid_mask,
     with_nulls,
 )
-from tidegate.operators.kernels.keys import Column, Ids, Mask, as_array, valid_mask
 
 # ---- Exact sums of doubles: whatever is added or retracted, in any order and split, nothing drifts.
 #
@@ -60,13 +66,13 @@ class ExactTotal:
         specials = _specials(doubles, signs, finite)
         return [_lists(there, digits), *(pa.array(ints) for ints in (tops, *specials))]
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         """The digits of each group added up, with carries."""
         lists = as_array(states[0])
         lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
         values = lists.flatten().to_numpy(zero_copy_only=False)
         digits, carried = digit_sums(values, np.repeat(ids, lengths), groups)
-        top, *specials = (int_sums(state, ids, groups) for state in states[1:])
+        top, *specials = (sum_groups(state, ids, groups) for state in states[1:])
         places = np.zeros((groups, len(digits)))
         for column, place in enumerate(sorted(digits, reverse=True)):
             places[:, column] = digits[place]
@@ -90,7 +96,7 @@ class ExactTotal:
         return None
 
 
-def _specials(doubles: Doubles, signs: Ids, finite: Mask) -> list[Ids]:
+def _specials(doubles: Doubles, signs: Ints, finite: Mask) -> list[Ints]:
     """For each value whether it is NaN, ∞ or −∞, with its sign."""
     if finite.all():
         return [np.zeros(len(doubles), np.int64)] * 3
@@ -98,7 +104,7 @@ def _specials(doubles: Doubles, signs: Ids, finite: Mask) -> list[Ids]:
     return [np.where(mask, signs, 0) for mask in masks]
 
 
-def digit_sums(values: Doubles, ids: Ids, groups: int) -> tuple[Digits, Ids]:
+def digit_sums(values: Doubles, ids: Ints, groups: int) -> tuple[Digits, Ints]:
     """The sum of finite values below 2⁹⁹² per group: digits by place, and what goes above them."""
     total: Digits = {}
     carried = np.zeros(groups, np.int64)
@@ -113,7 +119,7 @@ def digit_sums(values: Doubles, ids: Ids, groups: int) -> tuple[Digits, Ids]:
     return total, carried
 
 
-def _digits_of(rest: Doubles, ids: Ids, groups: int) -> Digits:
+def _digits_of(rest: Doubles, ids: Ints, groups: int) -> Digits:
     """From the highest place down: round to it, add up, go on with what is left."""
     found: Digits = {}
     while True:
@@ -132,7 +138,7 @@ def _to_place(values: Doubles, place: int) -> Doubles:
     return (values + large) - large
 
 
-def _carry(digits: Digits) -> Ids:
+def _carry(digits: Digits) -> Ints:
     """Leave at most half a unit of the next place in each place; returns what goes above all."""
     place = min(digits, default=_HIGHEST + 1)
     while place <= min(max(digits, default=place), _HIGHEST - 1):
@@ -148,7 +154,7 @@ def _carry(digits: Digits) -> Ids:
     return above
 
 
-def _without_top(values: Doubles) -> tuple[Doubles, Ids]:
+def _without_top(values: Doubles) -> tuple[Doubles, Ints]:
     """Values below 2⁹⁹², and how many 2⁹⁹² were taken off them."""
     if not len(values) or np.abs(values).max() < math.ldexp(1.0, _TOP_BITS):
         return values, np.zeros(len(values), np.int64)
@@ -190,7 +196,7 @@ def _matrix(lists: pa.Array) -> Doubles:
     return matrix
 
 
-def _lists(lengths: Mask | Ids, values: Doubles) -> pa.Array:
+def _lists(lengths: Mask | Ints, values: Doubles) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_LIST)
@@ -247,7 +253,7 @@ class WideTotal:
     fields = (pa.int64(), pa.int64())
     merges = ("sum", "sum")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         self.call = call
 
     def pre_aggregate(self, values: Column, weights: Column | None) -> list[Column]:
@@ -259,7 +265,7 @@ class WideTotal:
         upper, lower = to_ints(states[0]), to_ints(states[1])
         upper = upper + (lower >> 32)
         if len(upper) and (upper.min() < -(2**31) or upper.max() >= 2**31):
-            raise overflow(self.call)
+            raise overflow_error(self.call)
         whole = (upper << 32) | (lower & _LOWER)
         return with_nulls(whole, valid_mask(states[0]), self.call.result)
 
@@ -283,7 +289,7 @@ class DecimalTotal:
 
     merges = ("sum",)
 
-    def __init__(self, call: Call, limit: pa.DataType) -> None:
+    def __init__(self, call: AggregateCall, limit: pa.DataType) -> None:
         self.call, self.limit = call, limit
         roomy = limit.precision < 38
         self.state = (pa.decimal128 if roomy else pa.decimal256)(38 if roomy else 76, limit.scale)
@@ -299,7 +305,7 @@ class DecimalTotal:
         try:
             return pc.cast(states[0], self.limit)
         except pa.ArrowInvalid:
-            raise overflow(self.call) from None
+            raise overflow_error(self.call) from None
 
     def partials(self, argument: str) -> tuple[str, ...] | None:
         # Spark has no type for a sum that does not fit 38 digits.
@@ -326,7 +332,7 @@ class DoubleTotal:
         return (f"sum({argument})",)
 
 
-def total_of(call: Call, averaged: bool = False) -> Total:
+def total_of(call: AggregateCall, averaged: bool = False) -> Total:
     """How the argument of a call is added up."""
     kind = call.arguments[0]
     if pa.types.is_duration(kind):
@@ -339,7 +345,7 @@ def total_of(call: Call, averaged: bool = False) -> Total:
         return ExactTotal() if call.retracts else DoubleTotal()
     if not pa.types.is_integer(kind):
         hint = "cast the argument to a number, for example CAST(… AS DOUBLE)."
-        raise unsupported(call, f"is not supported over {kind}", hint)
+        raise unsupported_call(call, f"is not supported over {kind}", hint)
     if kind.bit_width <= _NARROW_BITS:
         return NarrowTotal()
     return WideTotalAsDouble(call) if averaged else WideTotal(call)
@@ -388,7 +394,7 @@ class CountIf(PlainAccumulator):
     fields = (pa.int64(),)
     merges = ("sum",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
         require_boolean(call)
 
@@ -407,7 +413,7 @@ class _Totalled(PlainAccumulator):
 
     retractable = True
 
-    def __init__(self, call: Call, total: Total, counts: bool) -> None:
+    def __init__(self, call: AggregateCall, total: Total, counts: bool) -> None:
         super().__init__(call)
         self.total, self.counts = total, counts
         self.fields = (*total.fields, *((pa.int64(),) if counts else ()))
@@ -419,10 +425,10 @@ class _Totalled(PlainAccumulator):
             states.append(_counted(pc.is_valid(arguments[0]), weights))
         return states
 
-    def combine(self, states: Sequence[Column], ids: Ids, groups: int) -> list[Column]:
+    def combine(self, states: Sequence[Column], ids: Ints, groups: int) -> list[Column]:
         assert isinstance(self.total, ExactTotal) and self.counts, "others are merged by kernels"
         combined = self.total.combine(states[:-1], ids, groups)
-        return [*combined, pa.array(int_sums(states[-1], ids, groups))]
+        return [*combined, pa.array(sum_groups(states[-1], ids, groups))]
 
     def partials(self, arguments: Sequence[str]) -> tuple[str, ...] | None:
         sums = None if self.call.retracts else self.total.partials(arguments[0])
@@ -436,7 +442,7 @@ class Sum(_Totalled):
 
     names = ("sum",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         # Rows that only come leave a NULL where there were none; a count has to say it otherwise.
         super().__init__(call, total_of(call), counts=call.retracts)
 
@@ -452,7 +458,7 @@ class Average(_Totalled):
 
     names: ClassVar[tuple[str, ...]] = ("avg", "mean")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AggregateCall) -> None:
         super().__init__(call, total_of(call, averaged=True), counts=True)
 
     def evaluate(self, states: Sequence[Column]) -> Column:
@@ -474,14 +480,14 @@ class Average(_Totalled):
         try:
             return pa.array(quotients, self.call.result)
         except pa.ArrowInvalid:
-            raise overflow(self.call) from None
+            raise overflow_error(self.call) from None
 
 
-def require_boolean(call: Call) -> None:
+def require_boolean(call: AggregateCall) -> None:
     """Spark casts text to a boolean by rules of its own; that is left to Spark."""
     if not pa.types.is_boolean(call.arguments[0]):
         hint = "cast the argument: CAST(… AS BOOLEAN)."
-        raise unsupported(call, f"is not supported over {call.arguments[0]}", hint)
+        raise unsupported_call(call, f"is not supported over {call.arguments[0]}", hint)
 
 
 def _counted(there: Column, weights: Column | None) -> Column:
