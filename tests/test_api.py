@@ -13,7 +13,12 @@ import pytest
 import tidegate
 from tidegate.errors import TITLES
 from tidegate.session.results import Result
-from tidegate.session.session import PART, insert_async, insert_parts, is_endless
+from tidegate.session.session import (
+    INSERT_BATCH_ROWS,
+    insert_async,
+    insert_in_batches,
+    is_row_iterator,
+)
 from tidegate.session.subscription import Batch, Subscription
 from tidegate.storage import open_store
 
@@ -81,9 +86,12 @@ def test_iterators_are_inserted_part_by_part() -> None:
         parts.append(len(rows))
         return len(rows)
 
-    assert insert_parts(iter(range(2 * PART + 1)), insert) == 2 * PART + 1
-    assert parts == [PART, PART, 1]
-    assert is_endless(iter([])) and not is_endless([]) and not is_endless(({},))
+    assert (
+        insert_in_batches(iter(range(2 * INSERT_BATCH_ROWS + 1)), insert)
+        == 2 * INSERT_BATCH_ROWS + 1
+    )
+    assert parts == [INSERT_BATCH_ROWS, INSERT_BATCH_ROWS, 1]
+    assert is_row_iterator(iter([])) and not is_row_iterator([]) and not is_row_iterator(({},))
 
 
 def test_async_iterators_are_awaited() -> None:
@@ -95,5 +103,7 @@ def test_async_iterators_are_awaited() -> None:
             yield number
 
     parts: list[list[int]] = []
-    done = asyncio.run(insert_async(rows(), lambda part: parts.append(part) or len(part), most=2))
+    done = asyncio.run(
+        insert_async(rows(), lambda part: parts.append(part) or len(part), batch_rows=2)
+    )
     assert done == 5 and parts == [[0, 1], [2, 3], [4]]

@@ -122,7 +122,7 @@ def test_rejections_point_at_the_name_and_say_what_is_there(
 def test_restore_with_keep_warns_and_begins_a_generation(data: Path) -> None:
     with tidegate.open(data) as session:
         (text,) = said(session, "RESTORE FROM CHECKPOINT 0 WITH (sinks = 'keep');")
-        assert text == "main is back at epoch 0, and goes on with epoch 4 in generation 1"
+        assert text == "main was restored to epoch 0 and continues with epoch 4 in generation 1"
         (warning,) = session.warnings
         assert warning.code == "TG-610" and "out (files) up to epoch 1" in warning.message
         assert "kept" not in warning.message, "a memory sink forgets"

@@ -1,4 +1,4 @@
-"""A manifest: what is stored is what was decided, or it is not believed."""
+"""Manifests: serialization and detection of damage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MANIFEST = Manifest(
         "s.ff": OperatorState("s", "w", "ff", {"0": ["f", 64, 9, 7]}, {"f": 9}, {"rows": 1})
     },
     sinks={"Out": SinkState("s", "files", 41, [{"staged": "x", "folder": [], "rows": 3}])},
-    restored=[[0, 3, 6], [1, 17, 40]],
+    restores=[[0, 3, 6], [1, 17, 40]],
     keep_before_generation=2,
 )
 
@@ -52,7 +52,7 @@ values = st.recursive(
 )
 
 
-def named(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def by_name(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(texts, strategy, max_size=3)
 
 
@@ -62,43 +62,43 @@ manifests = st.builds(
     st.integers(-1, 10**12 - 1),
     st.integers(1, 1024),
     numbers,
-    named(
+    by_name(
         st.builds(
             StreamState,
             texts,
-            named(st.builds(SourceState, texts, named(texts))),
-            named(values),
-            named(numbers),
+            by_name(st.builds(SourceState, texts, by_name(texts))),
+            by_name(values),
+            by_name(numbers),
             st.booleans(),
             numbers,
             numbers,
         )
     ),
-    named(
+    by_name(
         st.builds(
             OperatorState,
             texts,
             texts,
             texts,
-            named(st.lists(values)),
-            named(numbers),
-            named(values),
+            by_name(st.lists(values)),
+            by_name(numbers),
+            by_name(values),
         )
     ),
-    named(st.builds(SinkState, texts, texts, numbers, st.lists(values, max_size=3), numbers)),
+    by_name(st.builds(SinkState, texts, texts, numbers, st.lists(values, max_size=3), numbers)),
     st.lists(st.lists(numbers, min_size=3, max_size=3), max_size=2),
     numbers,
 )
 
 
 @given(manifests)
-def test_what_is_stored_comes_back(manifest: Manifest) -> None:
+def test_manifest_round_trips(manifest: Manifest) -> None:
     data = manifest.to_bytes()
     assert Manifest.from_bytes(data) == manifest
     assert manifest.to_bytes() == data
 
 
-def test_it_is_json_that_a_person_can_read() -> None:
+def test_manifest_is_readable_json() -> None:
     text = MANIFEST.to_bytes().decode()
     stored = json.loads(text)
     assert stored["manifest"]["epoch"] == 41 and "\n" in text
@@ -106,44 +106,44 @@ def test_it_is_json_that_a_person_can_read() -> None:
 
 
 @pytest.mark.parametrize("bit", [0x01, 0x10, 0x80])
-def test_a_manifest_with_any_byte_flipped_is_not_believed(bit: int) -> None:
-    """Or it says the same: some bytes are only blanks."""
-    whole = MANIFEST.to_bytes()
+def test_flipped_byte_is_detected_or_insignificant(bit: int) -> None:
+    """Changed whitespace is not damage."""
+    data = MANIFEST.to_bytes()
     rejected = 0
-    for place in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[place] ^= bit
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= bit
         try:
-            assert Manifest.from_bytes(bytes(damaged)) == MANIFEST, place
+            assert Manifest.from_bytes(bytes(damaged)) == MANIFEST, position
         except DamagedManifest:
             rejected += 1
-    assert rejected > len(whole) * 0.9
+    assert rejected > len(data) * 0.9
 
 
-def test_a_manifest_that_is_cut_short_is_not_believed() -> None:
-    whole = MANIFEST.to_bytes()
-    for length in range(len(whole)):
+def test_rejects_truncated_manifest() -> None:
+    data = MANIFEST.to_bytes()
+    for length in range(len(data)):
         with pytest.raises(DamagedManifest):
-            Manifest.from_bytes(whole[:length])
+            Manifest.from_bytes(data[:length])
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"7", b"\xff\xfe", b"\0" * 4096])
-def test_what_is_no_manifest_is_not_believed(data: bytes) -> None:
-    with pytest.raises(DamagedManifest, match="not whole"):
+def test_rejects_other_content(data: bytes) -> None:
+    with pytest.raises(DamagedManifest, match="incomplete"):
         Manifest.from_bytes(data)
 
 
-def test_another_format_is_named() -> None:
+def test_rejects_other_format() -> None:
     stored = json.loads(MANIFEST.to_bytes())
     stored["format"] = 99
     with pytest.raises(DamagedManifest, match="its format is 99"):
         Manifest.from_bytes(json.dumps(stored).encode())
 
 
-def test_a_changed_number_is_noticed_however_the_text_is_laid_out() -> None:
+def test_checksum_covers_values_but_not_layout() -> None:
     stored = json.loads(MANIFEST.to_bytes())
-    again = json.dumps(stored, indent=None).encode()
-    assert Manifest.from_bytes(again) == MANIFEST
+    reformatted = json.dumps(stored, indent=None).encode()
+    assert Manifest.from_bytes(reformatted) == MANIFEST
     stored["manifest"]["streams"]["s"]["rows_in"] += 1
     with pytest.raises(DamagedManifest, match="checksum"):
         Manifest.from_bytes(json.dumps(stored).encode())

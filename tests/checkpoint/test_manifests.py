@@ -1,4 +1,4 @@
-"""The line of manifests: the newest whole one is the truth, and each epoch is decided once."""
+"""The manifests of a pipeline: the newest intact one, committing epochs, expiry."""
 
 from __future__ import annotations
 
@@ -18,113 +18,113 @@ from tidegate.storage import open_store
 FIRST = Manifest(0, 0, 16, 1)
 
 
-def manifests(path: Path, max_retained: int = 3) -> Manifests:
+def open_manifests(path: Path, max_retained: int = 3) -> Manifests:
     return Manifests(open_store(str(path)), max_retained)
 
 
-def filled(path: Path, *epochs: int, generation: int = 0) -> Manifests:
-    found = manifests(path)
+def create_manifests(path: Path, *epochs: int, generation: int = 0) -> Manifests:
+    manifests = open_manifests(path)
     for epoch in epochs:
-        found.create(replace(FIRST, generation=generation, epoch=epoch))
-    return found
+        manifests.create(replace(FIRST, generation=generation, epoch=epoch))
+    return manifests
 
 
-def file(path: Path, epoch: int, generation: int = 0) -> Path:
+def path_of(path: Path, epoch: int, generation: int = 0) -> Path:
     return path / "manifests" / f"{generation:03d}-{epoch:012d}.json"
 
 
-def newest(path: Path) -> int | None:
-    found = manifests(path).newest().manifest
-    return found.epoch if found is not None else None
+def newest_epoch(path: Path) -> int | None:
+    newest = open_manifests(path).load_newest().manifest
+    return newest.epoch if newest is not None else None
 
 
-def test_nothing_is_there_before_the_first_one(tmp_path: Path) -> None:
-    found = manifests(tmp_path).newest()
-    assert found.manifest is None and found.skipped == ()
+def test_no_manifest_before_first_epoch(tmp_path: Path) -> None:
+    newest = open_manifests(tmp_path).load_newest()
+    assert newest.manifest is None and newest.skipped == ()
 
 
-def test_the_newest_is_the_last_epoch_of_the_last_generation(tmp_path: Path) -> None:
-    filled(tmp_path, 8, 9, 10)
-    assert newest(tmp_path) == 10
-    filled(tmp_path, 4, generation=1)
-    assert newest(tmp_path) == 4
-    filled(tmp_path, 2, generation=10)
-    assert newest(tmp_path) == 2
+def test_newest_is_last_epoch_of_last_generation(tmp_path: Path) -> None:
+    create_manifests(tmp_path, 8, 9, 10)
+    assert newest_epoch(tmp_path) == 10
+    create_manifests(tmp_path, 4, generation=1)
+    assert newest_epoch(tmp_path) == 4
+    create_manifests(tmp_path, 2, generation=10)
+    assert newest_epoch(tmp_path) == 2
 
 
-def test_other_files_in_the_folder_are_nobodys_manifests(tmp_path: Path) -> None:
-    found = filled(tmp_path, 1)
+def test_ignores_other_files(tmp_path: Path) -> None:
+    manifests = create_manifests(tmp_path, 1)
     for name in ("notes.txt", "000-1.json.bak", "x-y.json"):
         (tmp_path / "manifests" / name).write_text("{}")
-    assert len(found.names()) == 1 and newest(tmp_path) == 1
+    assert len(manifests.names()) == 1 and newest_epoch(tmp_path) == 1
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_one_is_passed_over_and_said(tmp_path: Path, damage: str) -> None:
-    filled(tmp_path, 1, 2, 3)
-    whole = file(tmp_path, 3).read_bytes()
-    middle = len(whole) // 2
-    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    file(tmp_path, 3).write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
-    found = manifests(tmp_path).newest()
-    assert found.manifest is not None and found.manifest.epoch == 2
-    (skipped,) = found.skipped
+def test_skips_and_reports_damaged_manifest(tmp_path: Path, damage: str) -> None:
+    create_manifests(tmp_path, 1, 2, 3)
+    content = path_of(tmp_path, 3).read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    path_of(tmp_path, 3).write_bytes({"flip": flipped, "cut": content[:middle], "empty": b""}[damage])
+    newest = open_manifests(tmp_path).load_newest()
+    assert newest.manifest is not None and newest.manifest.epoch == 2
+    (skipped,) = newest.skipped
     assert skipped.name == "manifests/000-000000000003.json" and skipped.reason
 
 
-def test_a_missing_one_is_as_if_it_had_never_been(tmp_path: Path) -> None:
-    filled(tmp_path, 1, 2, 3)
-    file(tmp_path, 3).unlink()
-    found = manifests(tmp_path).newest()
-    assert found.manifest is not None and (found.manifest.epoch, found.skipped) == (2, ())
+def test_falls_back_if_newest_is_missing(tmp_path: Path) -> None:
+    create_manifests(tmp_path, 1, 2, 3)
+    path_of(tmp_path, 3).unlink()
+    newest = open_manifests(tmp_path).load_newest()
+    assert newest.manifest is not None and (newest.manifest.epoch, newest.skipped) == (2, ())
 
 
-def test_if_none_can_be_used_nothing_is_guessed(tmp_path: Path) -> None:
-    filled(tmp_path, 1, 2)
+def test_raises_if_all_newest_are_damaged(tmp_path: Path) -> None:
+    create_manifests(tmp_path, 1, 2)
     for epoch in (1, 2):
-        file(tmp_path, epoch).write_bytes(b"{")
+        path_of(tmp_path, epoch).write_bytes(b"{")
     with pytest.raises(DataDirectoryError) as caught:
-        manifests(tmp_path).newest()
+        open_manifests(tmp_path).load_newest()
     assert (
         caught.value.code == "TG-605" and "none of the newest 2 manifests" in caught.value.message
     )
-    assert "put back a copy" in (caught.value.hint or "")
-    assert file(tmp_path, 1).exists() and file(tmp_path, 2).exists()
+    assert "restore the data directory from a backup" in (caught.value.hint or "")
+    assert path_of(tmp_path, 1).exists() and path_of(tmp_path, 2).exists()
 
 
-def test_an_epoch_is_decided_once(tmp_path: Path) -> None:
-    filled(tmp_path, 1)
+def test_epoch_is_committed_once(tmp_path: Path) -> None:
+    create_manifests(tmp_path, 1)
     other = replace(FIRST, epoch=1, now_us=99)
     with pytest.raises(DataDirectoryError) as caught:
-        manifests(tmp_path).create(other)
+        open_manifests(tmp_path).create(other)
     assert caught.value.code == "TG-602" and "epoch 1" in caught.value.message
-    found = manifests(tmp_path).newest().manifest
-    assert found is not None and found.now_us == 1
+    newest = open_manifests(tmp_path).load_newest().manifest
+    assert newest is not None and newest.now_us == 1
 
 
-DECIDE = """
+CREATE = """
 import sys
 from tidegate.checkpoint.manifest import Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.errors import DataDirectoryError
 from tidegate.storage import open_store
 manifests = Manifests(open_store(sys.argv[1]))
-mine = []
+created = []
 sys.stdin.readline()
 for epoch in range(50):
     try:
         manifests.create(Manifest(0, epoch, 16, int(sys.argv[2])))
-        mine.append(epoch)
+        created.append(epoch)
     except DataDirectoryError as error:
         assert error.code == "TG-602"
-print(mine)
+print(created)
 """
 
 
-def test_of_two_processes_one_decides_each_epoch(tmp_path: Path) -> None:
+def test_exactly_one_process_commits_each_epoch(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", DECIDE, str(tmp_path), str(number)],
+            [sys.executable, "-c", CREATE, str(tmp_path), str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -135,42 +135,42 @@ def test_of_two_processes_one_decides_each_epoch(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    committed = [set(json.loads(process.communicate()[0])) for process in processes]
-    assert not committed[0] & committed[1] and committed[0] | committed[1] == set(range(50))
-    found = manifests(tmp_path)
-    for name in found.names():
-        manifest = found.load(name)
-        assert manifest.epoch in committed[manifest.now_us]
+    epochs = [set(json.loads(process.communicate()[0])) for process in processes]
+    assert not epochs[0] & epochs[1] and epochs[0] | epochs[1] == set(range(50))
+    manifests = open_manifests(tmp_path)
+    for name in manifests.names():
+        manifest = manifests.load(name)
+        assert manifest.epoch in epochs[manifest.now_us]
 
 
-def test_only_the_newest_few_are_kept(tmp_path: Path) -> None:
-    found = filled(tmp_path, *range(10))
-    found.expire()
-    assert [m.epoch for m in found.kept()] == [9, 8, 7]
-    manifests(tmp_path, max_retained=1).expire()
-    assert [m.epoch for m in found.kept()] == [9]
+def test_expire_keeps_newest_manifests(tmp_path: Path) -> None:
+    manifests = create_manifests(tmp_path, *range(10))
+    manifests.expire()
+    assert [m.epoch for m in manifests.load_all()] == [9, 8, 7]
+    open_manifests(tmp_path, max_retained=1).expire()
+    assert [m.epoch for m in manifests.load_all()] == [9]
 
 
-def test_damaged_ones_are_removed_when_they_are_old(tmp_path: Path) -> None:
-    found = filled(tmp_path, 0, 1, 2, 3)
-    file(tmp_path, 0).write_bytes(b"{")
-    file(tmp_path, 2).write_bytes(b"{")
-    assert [m.epoch for m in found.kept()] == [3, 1]
-    found.expire()
-    assert [n[-6:] for n in found.names()] == ["1.json", "2.json", "3.json"]
+def test_expire_removes_old_damaged_manifests(tmp_path: Path) -> None:
+    manifests = create_manifests(tmp_path, 0, 1, 2, 3)
+    path_of(tmp_path, 0).write_bytes(b"{")
+    path_of(tmp_path, 2).write_bytes(b"{")
+    assert [m.epoch for m in manifests.load_all()] == [3, 1]
+    manifests.expire()
+    assert [n[-6:] for n in manifests.names()] == ["1.json", "2.json", "3.json"]
 
 
-def test_older_generations_expire_too(tmp_path: Path) -> None:
-    filled(tmp_path, 7, 8, 9)
-    found = filled(tmp_path, 4, 5, generation=1)
-    found.expire()
-    assert [(m.generation, m.epoch) for m in found.kept()] == [(1, 5), (1, 4), (0, 9)]
+def test_expire_removes_older_generations(tmp_path: Path) -> None:
+    create_manifests(tmp_path, 7, 8, 9)
+    manifests = create_manifests(tmp_path, 4, 5, generation=1)
+    manifests.expire()
+    assert [(m.generation, m.epoch) for m in manifests.load_all()] == [(1, 5), (1, 4), (0, 9)]
 
 
-def test_what_was_created_without_an_answer_is_created_again(tmp_path: Path) -> None:
-    found = Manifests(open_store(str(tmp_path)))
+def test_create_is_idempotent_for_retries(tmp_path: Path) -> None:
+    manifests = Manifests(open_store(str(tmp_path)))
     manifest = Manifest(0, 0, 16, 1)
-    found.create(manifest)
-    found.create(manifest, again=True)
-    with pytest.raises(DataDirectoryError, match="another process has decided"):
-        found.create(replace(manifest, now_us=2), again=True)
+    manifests.create(manifest)
+    manifests.create(manifest, is_retry=True)
+    with pytest.raises(DataDirectoryError, match="another process has committed"):
+        manifests.create(replace(manifest, now_us=2), is_retry=True)

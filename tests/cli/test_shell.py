@@ -95,7 +95,7 @@ class FakeSession:
     def start(self, until_end: bool = False) -> None:
         self.said.append("start to the end" if until_end else "start")
         if not self.catalog.names():
-            raise RunError("TG-505", "there is nothing to run")
+            raise RunError("TG-505", "nothing to run")
         self.statuses = (StreamStatus("dear", State.RUNNING, 3),)
 
     def wait(self) -> bool:
@@ -187,7 +187,7 @@ class TestPiped:
 
     def test_a_start_that_fails_starts_nothing_later(self, session: FakeSession) -> None:
         result = sql("\\start\n")
-        assert (result.exit_code, result.stderr) == (2, "error[TG-505]: there is nothing to run\n")
+        assert (result.exit_code, result.stderr) == (2, "error[TG-505]: nothing to run\n")
         assert session.said[1:] == ["start", "stop", "close"]
 
     def test_help_lists_every_command(self, session: FakeSession) -> None:

@@ -139,7 +139,7 @@ def test_epochs_ahead_of_the_pipeline_are_rejected_and_stay(tmp_path: Path) -> N
     """They were given out; whoever put back old manifests has to say what becomes of them."""
     run(memory_sink(tmp_path), 0, 1, 2)
     for _ in range(2):
-        with pytest.raises(RunError, match="holds epoch 2") as caught:
+        with pytest.raises(RunError, match="contains epoch 2") as caught:
             memory_sink(tmp_path).recover(committed(1))
         assert caught.value.code == "TG-525" and caught.value.hint
         assert epochs(subscribed(tmp_path)) == {n: [n] for n in range(3)}

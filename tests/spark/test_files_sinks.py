@@ -55,7 +55,7 @@ def test_a_script_that_is_run_again_goes_on(spark: Any, data: Path, tmp_path: Pa
     assert played() == ["2 rows inserted into s", *["1 row inserted into s"] * 2]
     expected = Counter({("a", 1): 1, ("b", 1): 1, ("a", 2): 2})
     assert stored() == expected
-    before = "nothing inserted into s: this INSERT was run before"
+    before = "0 rows inserted into s: this INSERT has already been executed"
     # What is new in the script is inserted, what is typed is inserted as often as it is typed.
     more = "INSERT INTO s VALUES ('c', 3);"
     command = "INSERT INTO s VALUES ('c', 3);"

@@ -104,7 +104,7 @@ def drop_rejection(
     """Why a thing cannot be dropped."""
     if declared is None:
         hint = did_you_mean(statement.name, catalog.names(), "names")
-        return "TG-201", f"nothing is named {statement.name}", hint
+        return "TG-201", f"unknown name {statement.name}", hint
     if declared.kind is not statement.kind:
         message = f"{declared.name} is a {declared.kind.value.lower()}"
         return "TG-201", message, f"DROP {declared.kind.value} {declared.name};"

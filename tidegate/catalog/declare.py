@@ -585,7 +585,7 @@ RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     ),
 )
 
-CheckpointStatement = st.CheckpointStatement | st.DropCheckpoint | st.Restore
+CheckpointStatement = st.CreateCheckpoint | st.DropCheckpoint | st.Restore
 
 
 def unsafe_checkpoint_name(name: str) -> str | None:

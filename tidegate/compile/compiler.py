@@ -205,7 +205,7 @@ class _Run:
         declared = self.catalog.get(name)
         if declared is None and name.lower() not in self.broken:
             hint = did_you_mean(name, self.catalog.names(), "names")
-            self._error("TG-201", f"nothing is named {name}", span, hint)
+            self._error("TG-201", f"unknown name {name}", span, hint)
         return declared
 
     def _known_stream(self, name: str, span: Span, instead: str) -> Stream | None:

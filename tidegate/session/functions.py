@@ -1,4 +1,4 @@
-"""Functions that are declared in Python, with `db.function`."""
+"""Python functions that `db.function` registers for use in SQL."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class PythonFunctions:
-    """The functions that the Spark of a session knows, by the names it knows them by."""
+    """The Python functions that are registered in a session's Spark, by their registered names."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def on(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
-        """The session, which now knows those of a catalog."""
+    def registered_with(self, spark: SparkSession, catalog: Catalog) -> SparkSession:
+        """Register the functions of a catalog with a SparkSession and return it."""
         for function in catalog.of(Function):
             if function.python is not None and function.registered not in self.names:
                 from tidegate.spark.python_functions import register
@@ -36,8 +36,8 @@ class PythonFunctions:
                 self.names.add(function.registered)
         return spark
 
-    def leave(self, spark: SparkSession | None) -> None:
-        """Take them off again."""
+    def unregister(self, spark: SparkSession | None) -> None:
+        """Unregister all functions."""
         if spark is not None and self.names:
             from tidegate.spark.python_functions import unregister
 
@@ -52,20 +52,23 @@ def python_declaration(
     arguments: Sequence[str] | None,
     code: dict[str, Any],
 ) -> Function:
-    """The function as the catalog has it; `code` is what PythonCode holds besides the call."""
+    """Build the catalog's declaration of a Python function.
+
+    `code` contains the arguments of PythonCode other than the function itself.
+    """
     if not callable(call):
         raise RunError(
             "TG-210",
-            f"{name} is to be a function, and is a {type(call).__name__}",
+            f"{name} must be a function, not a {type(call).__name__}",
             hint="db.function('fee', fee, returns='DOUBLE')",
         )
     parameters = _parameters(name, call, arguments)
     listed = ", ".join(f"{p.name} {p.type or 'STRING'}" for p in parameters)
     text = f"CREATE OR REPLACE FUNCTION {name}({listed}) RETURNS {returns} LANGUAGE PYTHON AS 'p:f'"
-    statement = _read(text)
-    wrong = misfit(name, call, len(parameters))
-    if wrong is not None:
-        raise RunError("TG-210", wrong[0], hint=wrong[1])
+    statement = _parse_declaration(text)
+    problem = misfit(name, call, len(parameters))
+    if problem is not None:
+        raise RunError("TG-210", problem[0], hint=problem[1])
     version = version_of(call, code.pop("version"))
     options = Options({}, {}, set())
     statement = replace(statement, text="", python=None)
@@ -87,29 +90,29 @@ def _parameters(
     if arguments is None and names is None:
         raise RunError(
             "TG-210",
-            f"the function {name} does not say how many arguments it takes",
-            hint="say their types: db.function(…, arguments=['BIGINT', 'STRING']).",
+            f"the number of arguments of function {name} is unknown",
+            hint="declare their types: db.function(…, arguments=['BIGINT', 'STRING']).",
         )
     if isinstance(arguments, str):
         raise RunError(
             "TG-210",
-            f"the arguments of {name} are a list of types, not a text",
+            f"the arguments of {name} must be a list of types, not a string",
             hint=f"arguments=[{arguments!r}]",
         )
     if arguments is None:
         return tuple(Parameter(item, None) for item in names or ())
     if names is None or len(names) != len(arguments):
-        names = [f"x{location}" for location, _ in enumerate(arguments, start=1)]
+        names = [f"x{number}" for number, _ in enumerate(arguments, start=1)]
     return tuple(Parameter(*pair) for pair in zip(names, arguments, strict=True))
 
 
-def _read(text: str) -> st.CreateFunction:
-    """The declaration as SQL, so that names and types are those of SQL."""
+def _parse_declaration(text: str) -> st.CreateFunction:
+    """Parse the declaration as SQL, so that names and types follow the rules of SQL."""
     script = parse_script(text)
     errors = [error for error in script.errors if isinstance(error, TidegateError)]
     if not errors:
         (statement,) = script.statements
-        assert isinstance(statement, st.CreateFunction), "a function is declared"
+        assert isinstance(statement, st.CreateFunction), "the text is a CREATE FUNCTION statement"
         context = Context(Catalog(), text, None, statement.name_span)
         check_name(statement, context)
         if not context.errors:

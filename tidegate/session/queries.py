@@ -1,4 +1,4 @@
-"""Looking at streams: queries over what is kept, and a peek at what comes."""
+"""Answer `db.query` from stored rows, and `db.peek` from stored or new rows of a stream."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tidegate.runtime.supervisor import Supervisor
 if TYPE_CHECKING:
     from tidegate.queries.engine import QueryResult
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 def stream_of(catalog: Catalog, declared: Declared) -> Stream | SideStream:
-    """The stream that is meant: itself, or the one that a memory sink keeps."""
+    """Return the stream that a name refers to; the name of a memory sink refers to its stream."""
     if isinstance(declared, Sink) and declared.connector == "memory":
-        kept = catalog.get(declared.source)
-        assert kept is not None, "a sink has a stream"
-        declared = kept
+        stream = catalog.get(declared.source)
+        assert stream is not None, "a sink has a stream"
+        declared = stream
     if not isinstance(declared, Stream | SideStream):
         kind = declared.kind.value.lower()
         raise RunError(
@@ -39,36 +39,39 @@ def stream_of(catalog: Catalog, declared: Declared) -> Stream | SideStream:
 
 
 class QueryService:
-    """Answers questions about the streams of a session."""
+    """Runs queries over the streams of a session."""
 
     def __init__(self, pipelines: Supervisor) -> None:
         self.pipelines = pipelines
 
     def readable(self, catalog: Catalog) -> dict[str, Readable]:
+        """Return the streams and views whose rows are stored, by name."""
         return readable(catalog, self.pipelines.sinks(catalog))
 
     def save_declarations(self, catalog: Catalog) -> None:
-        """Say in the data directory what can be queried, for other processes."""
+        """Store in the data directory which streams can be queried, for other processes."""
         store_readable(self.pipelines.directory, self.readable(catalog))
 
     def query(self, catalog: Catalog, sql: str, file: str | None) -> QueryResult:
-        def other(name: str) -> tuple[str, str] | None:
+        """Run a SELECT over the stored rows."""
+
+        def explain_missing(name: str) -> tuple[str, str] | None:
             declared = catalog.get(name)
             return not_kept(declared) if declared is not None else None
 
-        return ask(self.pipelines.directory, self.readable(catalog), sql, file, other)
+        return ask(self.pipelines.directory, self.readable(catalog), sql, file, explain_missing)
 
     def peek(
         self, catalog: Catalog, settings: Settings, stream: str, rows: int, timeout: float
     ) -> QueryResult:
-        """The last rows of a stream that keeps them; of others, the next rows that come."""
-        kept = self.readable(catalog).get(stream.lower())
-        if kept is not None:
-            return last_rows(self.pipelines.directory, kept, rows)
+        """Return the latest stored rows of a stream, or its next rows if none are stored."""
+        stored = self.readable(catalog).get(stream.lower())
+        if stored is not None:
+            return last_rows(self.pipelines.directory, stored, rows)
         if not self.pipelines.running:
             raise RunError(
                 "TG-506",
-                f"nothing is running, so no rows of {stream} come",
+                f"the session is not running, so {stream} produces no rows",
                 hint="start the session first: db.start(), \\start in the shell.",
             )
         return _next_rows(self.pipelines, catalog, settings, stream, rows, timeout)
@@ -86,18 +89,18 @@ def _next_rows(
 
     from tidegate.queries.engine import QueryResult
 
-    seen: list[Any] = []
+    tables: list[Any] = []
     enough = threading.Event()
 
     def show(name: str, epoch: int, table: Any) -> None:
-        seen.append(table.replace_schema_metadata(None))
-        if sum(part.num_rows for part in seen) >= rows:
+        tables.append(table.replace_schema_metadata(None))
+        if sum(part.num_rows for part in tables) >= rows:
             enough.set()
 
     deadline = time.monotonic() + timeout
     with pipelines.peeking(catalog, settings, stream, rows, show):
-        while not enough.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
+        while not enough.wait(_POLL_SECONDS) and time.monotonic() < deadline:
             if not pipelines.may_come(catalog, stream):
                 break
-    table = pa.concat_tables(seen).slice(0, rows) if seen else pa.table({})
+    table = pa.concat_tables(tables).slice(0, rows) if tables else pa.table({})
     return QueryResult(table)

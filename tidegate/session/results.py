@@ -1,4 +1,4 @@
-"""What statements such as SHOW and DESCRIBE give back."""
+"""Results of statements such as SHOW and DESCRIBE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.sql.statements import ObjectKind
 
 @dataclass(frozen=True)
 class Result:
-    """A small table, or a text."""
+    """A small table or a text."""
 
     title: str
     columns: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Result:
         return cls("", text=text)
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """Return the rows as dicts."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def to_pandas(self) -> Any:
@@ -50,7 +50,7 @@ class Result:
 
 
 class Showable(Protocol):
-    """What a session knows that SHOW shows."""
+    """The parts of a session that SHOW reads."""
 
     catalog: Catalog
     settings: Settings
@@ -59,8 +59,8 @@ class Showable(Protocol):
     def checkpoints(self) -> Iterable[Checkpoint]: ...
 
 
-def shown(session: Showable, what: str) -> Result:
-    """SHOW what."""
+def show(session: Showable, what: str) -> Result:
+    """Return the result of SHOW."""
     if what == "CHECKPOINTS":
         return checkpoint_listing(session.checkpoints())
     if what == "STATUS":
@@ -71,7 +71,9 @@ def shown(session: Showable, what: str) -> Result:
 
 
 def listing(catalog: Catalog, what: str) -> Result:
-    """SHOW SOURCES | STREAMS | MATERIALIZED VIEWS | SINKS | LOOKUP TABLES | FUNCTIONS | TABLES."""
+    """List objects: SOURCES | STREAMS | MATERIALIZED VIEWS | SINKS | LOOKUP TABLES | FUNCTIONS |
+    TABLES.
+    """
     if what == "TABLES":
         readable = filter(None, map(catalog.get, catalog.readable()))
         rows = [(item.name, item.kind.value.lower(), _summary(item)) for item in readable]
@@ -87,7 +89,7 @@ def _is_view(item: Declared) -> bool:
 
 
 def status_listing(statuses: Iterable[StreamStatus]) -> Result:
-    """SHOW STATUS: where every stream that runs is."""
+    """List the status of all running streams."""
     columns = (
         *("name", "state", "epoch", "rows_in", "rows_out", "late_rows", "dead_letters"),
         *("watermark", "state_bytes", "error"),
@@ -101,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 
 def setting_listing(settings: Settings) -> Result:
-    """SHOW SETTINGS: what is in force, and what it means."""
+    """List the settings with their values and descriptions."""
     rows = [(spec.name, spec.shown(settings[spec.name]), spec.description) for spec in SETTINGS]
     return Result("settings", ("name", "value", "what"), list(rows))
 
@@ -126,12 +128,12 @@ def _language(item: Function) -> str:
 
 
 def checkpoint_listing(checkpoints: Iterable[Checkpoint]) -> Result:
-    """SHOW CHECKPOINTS."""
+    """List the checkpoints."""
     return Result("checkpoints", COLUMNS, [astuple(item) for item in checkpoints])
 
 
 def describe(item: Declared) -> Result:
-    """DESCRIBE: the columns of what can be read, the options of a sink."""
+    """Return the columns of a table, the parameters of a function, or the options of a sink."""
     if isinstance(item, Sink):
         return Result(item.name, ("option", "value"), list(item.options.shown()))
     if isinstance(item, Stream):
@@ -141,9 +143,9 @@ def describe(item: Declared) -> Result:
         ]
         return Result(item.name, ("column", "type", "meaning"), rows)
     if isinstance(item, Function):
-        taken = [(p.name, p.type or "any", "parameter") for p in item.parameters]
-        given = [("", item.returns or "of the expression", f"result{_language(item)}")]
-        return Result(item.name, ("column", "type", "meaning"), [*taken, *given])
+        parameters = [(p.name, p.type or "any", "parameter") for p in item.parameters]
+        result = [("", item.returns or "type of the expression", f"result{_language(item)}")]
+        return Result(item.name, ("column", "type", "meaning"), [*parameters, *result])
     columns: tuple[Column, ...] = getattr(item, "columns", ())
     rows = [(column.name, column.type or "?", _meaning(item, column)) for column in columns]
     return Result(item.name, ("column", "type", "meaning"), rows)
@@ -165,15 +167,15 @@ def _meaning(item: Declared, column: Column) -> str:
 
 
 def restored_text(item: Restored) -> str:
-    """What RESTORE has done to a pipeline."""
+    """Describe the effect of RESTORE on a pipeline."""
     return (
-        f"{item.pipeline} is back at epoch {item.checkpoint.epoch}, and goes on with epoch "
+        f"{item.pipeline} was restored to epoch {item.checkpoint.epoch} and continues with epoch "
         f"{item.manifest.epoch + 1} in generation {item.manifest.generation}"
     )
 
 
 def print_rows(stream: str, epoch: int, rows: Any) -> None:
-    """What console sinks do outside of the command line."""
+    """Print the rows of a console sink; the default outside of the command line."""
     print(f"-- {stream}, epoch {epoch}")
     for row in rows.to_pylist():
         print(", ".join(f"{key}={value}" for key, value in row.items()))

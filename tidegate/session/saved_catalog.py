@@ -1,6 +1,7 @@
-"""What was declared in a data directory, for a shell that opens it again.
+"""Save the declarations of a session in its data directory, so that the shell can load them again.
 
-A script is the home of its declarations; what people type has no other home than this.
+Scripts contain their own declarations. Statements that users type into the shell are stored only
+here.
 """
 
 from __future__ import annotations
@@ -20,49 +21,53 @@ _FILE = "_declared.json"
 
 @dataclass(frozen=True)
 class SavedDeclarations:
-    """Declarations as SQL, by the file they came from, and the names of those that are not kept:
-    they hold a secret, were declared in Python, or depend on such a thing."""
+    """Saved declarations as SQL, grouped by script file, and the names of those that are not saved.
+
+    A declaration is not saved if it contains a secret, was made in Python, or depends on such a
+    one.
+    """
 
     scripts: tuple[tuple[str | None, str], ...] = ()
     secret: tuple[str, ...] = ()
 
 
 def save_declarations(directory: DataDirectory, catalog: Catalog) -> None:
-    """Keep what is declared; what holds a secret or is Python is left out, with its dependents."""
-    secret = _secret(catalog)
+    """Save the declarations, except those with secrets or Python code and their dependents."""
+    secret = _unsaved_names(catalog)
     items = [item for item in map(catalog.get, catalog.names()) if item is not None]
-    kept = [
+    declared = [
         {"sql": item.statement.text, "file": _absolute(item.origin.file)}
         for item in items
         if not isinstance(item, SideStream) and item.name not in secret
     ]
-    data = json.dumps({"declared": kept, "secret": secret}, indent=1).encode()
+    data = json.dumps({"declared": declared, "secret": secret}, indent=1).encode()
     try:
-        known = directory.store.get(_FILE)
+        stored = directory.store.get(_FILE)
     except NotFound:
-        known = b""
-    if data != known and (kept or known):
+        stored = b""
+    if data != stored and (declared or stored):
         directory.store.put(_FILE, data, durable=False)
 
 
-def _secret(catalog: Catalog) -> list[str]:
-    found = [
+def _unsaved_names(catalog: Catalog) -> list[str]:
+    """Return the names of declarations with secrets or Python code, and of their dependents."""
+    names = [
         item.name
         for item in map(catalog.get, catalog.names())
         if item is not None and (SECRET in item.statement.text or not item.statement.text)
     ]
-    for name in found:
-        found += [d.name for d in catalog.dependents(name) if d.name not in found]
-    return found
+    for name in names:
+        names += [d.name for d in catalog.dependents(name) if d.name not in names]
+    return names
 
 
 def _absolute(file: str | None) -> str | None:
-    """Relative paths of a script begin beside it, also for whoever comes from elsewhere."""
+    """Return the absolute path of a script; its relative paths start at its directory."""
     return str(Path(file).resolve()) if file is not None and Path(file).is_file() else None
 
 
 def load_declarations(directory: DataDirectory) -> SavedDeclarations:
-    """What was declared last."""
+    """Load the declarations that were saved last."""
     try:
         stored = json.loads(directory.store.get(_FILE))
     except NotFound:

@@ -1,4 +1,4 @@
-"""The session: declares, runs, inserts, subscribes. `tidegate.open` gives you one."""
+"""The session that `tidegate.open` returns: declare, run, insert, subscribe and query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidegate.catalog.declare import (
 from tidegate.catalog.objects import Declared, LookupTable, ScriptOrigin, Sink, Source, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.checkpoints import Checkpoint, Restored, RestoreRequest
-from tidegate.checkpoint.manifests import Name
+from tidegate.checkpoint.manifests import CheckpointName
 from tidegate.compile.compiler import Compiled, Compiler
 from tidegate.compile.typing import analysed
 from tidegate.connectors.memory import connector as memory
@@ -42,7 +42,7 @@ from tidegate.runtime.planning import is_cluster, unshared_directory, unshared_p
 from tidegate.runtime.supervisor import Supervisor
 from tidegate.session.functions import PythonFunctions, python_declaration
 from tidegate.session.queries import QueryService, stream_of
-from tidegate.session.results import Result, describe, print_rows, restored_text, shown
+from tidegate.session.results import Result, describe, print_rows, restored_text, show
 from tidegate.session.saved_catalog import SavedDeclarations, load_declarations, save_declarations
 from tidegate.session.subscription import Subscription
 from tidegate.sql import statements as st
@@ -53,47 +53,47 @@ if TYPE_CHECKING:
     from tidegate.queries.engine import QueryResult
 
 
-# ---- Rows into memory sources: all at once, or in parts as an iterator hands them out.
-
-# An insert is a file: so many rows of an iterator are one.
-PART = 10_000
+# Rows of an iterator that are inserted together. Each insert writes one file.
+INSERT_BATCH_ROWS = 10_000
 
 Insert = Callable[[Any], int]
 
 
-def is_endless(rows: Any) -> bool:
-    """Whether rows come one by one, and nobody knows how many they are."""
+def is_row_iterator(rows: Any) -> bool:
+    """Return True for iterators, whose number of rows is unknown."""
     return isinstance(rows, Iterator) and not isinstance(rows, Mapping)
 
 
-def insert_parts(rows: Iterable[Any], insert: Insert) -> int:
-    """Insert what an iterator hands out, part by part; how many rows it were."""
-    given, count = iter(rows), 0
-    while part := list(itertools.islice(given, PART)):
-        count += insert(part)
+def insert_in_batches(rows: Iterable[Any], insert: Insert) -> int:
+    """Insert the rows of an iterator in batches; return their number."""
+    iterator, count = iter(rows), 0
+    while batch := list(itertools.islice(iterator, INSERT_BATCH_ROWS)):
+        count += insert(batch)
     return count
 
 
-async def insert_async(rows: AsyncIterable[Any], insert: Insert, most: int = PART) -> int:
-    """The same for an async iterator; rows are inserted once they are many, and at the end."""
-    part: list[Any] = []
+async def insert_async(
+    rows: AsyncIterable[Any], insert: Insert, batch_rows: int = INSERT_BATCH_ROWS
+) -> int:
+    """Insert the rows of an async iterator in batches; return their number."""
+    batch: list[Any] = []
     count = 0
     async for row in rows:
-        part.append(row)
-        if len(part) >= most:
-            count += insert(part)
-            part = []
-    return count + (insert(part) if part else 0)
+        batch.append(row)
+        if len(batch) >= batch_rows:
+            count += insert(batch)
+            batch = []
+    return count + (insert(batch) if batch else 0)
 
 
 Show = Callable[[str, int, Any], None]
 
 
 class Session:
-    """A data directory, a catalog and the pipelines that run on Spark.
+    """A data directory, a catalog, and the pipelines that run on Spark.
 
-    Opening a data directory declares nothing: the script is the home of its declarations, and
-    running it again on the same data directory goes on where each stream was.
+    Opening a data directory declares nothing. Run the script again on the same data directory, and
+    each stream resumes from its last committed epoch.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class Session:
         self.warnings: list[TidegateError] = []
         self.directory = DataDirectory(path)
         self.directory.open()
-        self._given_spark = spark
+        self._user_spark = spark
         self._master = master
         self._conf = dict(conf or {})
         self._spark: SparkSession | None = None
         self._functions = PythonFunctions()
         self._pipelines = Supervisor(self.directory, lambda: self.spark, show or print_rows)
-        self._looking = QueryService(self._pipelines)
+        self._queries = QueryService(self._pipelines)
 
     def __enter__(self) -> Session:
         return self
@@ -136,28 +136,30 @@ class Session:
         return f"<tidegate.Session {str(self.directory)!r}, {state}: {declared}>"
 
     def close(self) -> None:
-        """Stop everything and let go of the data directory; the user's own Spark goes on."""
+        """Stop all pipelines and release the data directory. A SparkSession of yours keeps running."""
         try:
             self.stop()
         finally:
-            self._functions.leave(self._spark)
+            self._functions.unregister(self._spark)
             self._spark = None
             memory.forget_inserts(self.directory.store.uri)
             self.directory.close()
 
     def _require_open(self) -> None:
         if not self.directory.is_open:
-            raise RunError("TG-506", "the session is closed", hint="open a new one: tidegate.open.")
+            raise RunError(
+                "TG-506", "the session is closed", hint="open another one with tidegate.open."
+            )
 
     @property
     def spark(self) -> SparkSession:
-        """The SparkSession, started when it is first needed."""
+        """The SparkSession; Spark starts when it is first used."""
         self._require_open()
         if self._spark is None:
             from tidegate.spark.session import borrowed_session, own_session
 
-            if self._given_spark is not None:
-                self._spark = borrowed_session(self._given_spark)
+            if self._user_spark is not None:
+                self._spark = borrowed_session(self._user_spark)
             else:
                 self._spark = own_session(self._master, self.directory.log_file, self._conf)
         return self._spark
@@ -165,11 +167,11 @@ class Session:
     # Statements
 
     def execute(self, sql: str, file: str | None = None) -> list[Result]:
-        """Run a script: all of it is checked first, and nothing is done if anything is wrong."""
+        """Run a script. All statements are checked first; if one has an error, none is executed."""
         self._require_open()
         compiled = self._compile(sql, file)
-        self._require_shared(compiled)
-        return self._adopt(compiled)
+        self._require_shared_paths(compiled)
+        return self._apply(compiled)
 
     def function(
         self,
@@ -182,56 +184,59 @@ class Session:
         deterministic: bool = True,
         version: str | None = None,
     ) -> None:
-        """Let SQL call a function of Python, in the place of one that had its name before.
+        """Register a Python function for use in SQL, replacing a function of the same name.
 
-        It gets a pyarrow array for each argument and returns one with a value for each row; with
-        `scalar`, the values of one row. `arguments` are the types that arguments are cast to.
-        With another version, by default another source text, streams over it are other queries.
+        The function receives a pyarrow array for each argument and returns an array with one value
+        per row. With `scalar`, it receives and returns the values of one row. `arguments` are the
+        SQL types to which arguments are cast. A changed `version`, by default a hash of the source
+        text, changes the queries of all streams that call the function.
         """
         self._require_open()
         code = {"scalar": scalar, "deterministic": deterministic, "version": version}
-        made = python_declaration(name, call, returns, arguments, code)
-        self._functions.names.discard(made.registered)
-        compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._knows_function)
-        self._adopt(self._required(compiler.declare(made)))
+        declaration = python_declaration(name, call, returns, arguments, code)
+        self._functions.names.discard(declaration.registered)
+        compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._is_spark_function)
+        self._apply(self._require_no_errors(compiler.declare(declaration)))
 
-    def _adopt(self, compiled: Compiled) -> list[Result]:
-        """Make what was compiled true, or nothing of it."""
-        catalog = analysed(lambda: self._functions.on(self.spark, compiled.catalog), compiled)
+    def _apply(self, compiled: Compiled) -> list[Result]:
+        """Apply a compiled script: all of it, or nothing if an error occurs."""
+        catalog = analysed(
+            lambda: self._functions.registered_with(self.spark, compiled.catalog), compiled
+        )
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
             if compiled.replaced:
                 self._pipelines.replace(catalog, compiled.settings)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
-        before = self.catalog
+        previous = self.catalog
         self.catalog = catalog
         results = [
             result
             for statement in compiled.statements
-            for result in self._effect(statement, before, compiled)
+            for result in self._execute_statement(statement, previous, compiled)
         ]
-        self._looking.save_declarations(self.catalog)
+        self._queries.save_declarations(self.catalog)
         save_declarations(self.directory, self.catalog)
         if self._pipelines.running:
             self._pipelines.start_missing(self.catalog, self.settings)
         return results
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
-        compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._knows_function)
-        return self._required(compiler.compile(sql, file))
+        compiler = Compiler(CONNECTORS, self.catalog, self.settings, self._is_spark_function)
+        return self._require_no_errors(compiler.compile(sql, file))
 
-    def _required(self, compiled: Compiled) -> Compiled:
+    def _require_no_errors(self, compiled: Compiled) -> Compiled:
         errors = (*compiled.errors, *compiled.unrunnable)
         if errors:
             raise ScriptError(errors)
         return compiled
 
-    def _require_shared(self, compiled: Compiled) -> None:
-        """On a cluster files must be where all machines find them."""
+    def _require_shared_paths(self, compiled: Compiled) -> None:
+        """Raise an error if Spark is a cluster and a path is on the disk of one machine."""
         master = self._master
-        if self._given_spark is not None:
-            master = self._given_spark.conf.get("spark.master", None)
+        if self._user_spark is not None:
+            master = self._user_spark.conf.get("spark.master", None)
         if compiled.settings["shared_disk"] or not is_cluster(master):
             return
         errors = unshared_paths(compiled.declared)
@@ -241,18 +246,21 @@ class Session:
         if errors:
             raise ScriptError(errors)
 
-    def _knows_function(self, name: str) -> bool:
-        return self._given_spark is not None and self.spark.catalog.functionExists(name.lower())
+    def _is_spark_function(self, name: str) -> bool:
+        return self._user_spark is not None and self.spark.catalog.functionExists(name.lower())
 
-    def _effect(self, statement: st.Statement, before: Catalog, compiled: Compiled) -> list[Result]:
+    def _execute_statement(
+        self, statement: st.Statement, previous: Catalog, compiled: Compiled
+    ) -> list[Result]:
+        """Execute a statement after the catalog has changed; `previous` is the catalog before."""
         if isinstance(statement, st.Insert):
             return [self._insert_statement(statement, compiled.script)]
         if isinstance(statement, st.Drop):
-            self._drop(before.get(statement.name))
+            self._drop(previous.get(statement.name))
         if isinstance(statement, CheckpointStatement):
             return [Result.of_text(self._checkpoint_statement(statement, compiled.script))]
         if isinstance(statement, st.Show):
-            return [shown(self, statement.what)]
+            return [show(self, statement.what)]
         if isinstance(statement, st.Describe):
             return [describe(self._declared(statement.name))]
         if isinstance(statement, st.ShowCreate):
@@ -267,11 +275,11 @@ class Session:
         declared = self.catalog.get(name)
         if declared is None:
             hint = did_you_mean(name, self.catalog.names(), "names")
-            raise RunError("TG-201", f"nothing is named {name}", hint=hint)
+            raise RunError("TG-201", f"unknown name {name}", hint=hint)
         return declared
 
     def _drop(self, dropped: Declared | None) -> None:
-        """Stop what ran and forget what was kept."""
+        """Stop what ran for a dropped object, and delete its stored data."""
         if dropped is None:
             return
         if isinstance(dropped, Stream):
@@ -281,15 +289,15 @@ class Session:
             self.directory.remove_source(dropped.name)
             memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
-            # The pipeline goes on without it, or not at all.
+            # The pipeline continues without the sink, or stops if it has no other sink.
             self._pipelines.restart_without(self.catalog, self.settings)
 
     def recall(self) -> SavedDeclarations:
-        """What was declared here last."""
+        """Return the declarations that were last saved in this data directory."""
         self._require_open()
         return load_declarations(self.directory)
 
-    # Rows in
+    # Inserting
 
     @overload
     def insert(self, source: str, rows: AsyncIterable[Any]) -> Coroutine[Any, Any, int]: ...
@@ -298,18 +306,18 @@ class Session:
     def insert(self, source: str, rows: Any) -> int: ...
 
     def insert(self, source: str, rows: Any) -> int | Coroutine[Any, Any, int]:
-        """Insert rows into a memory source or lookup table; how many there were.
+        """Insert rows into a memory source or lookup table; return the number of rows.
 
-        Rows are dicts or tuples, in a list or any iterable, Arrow data (also by its C stream), or a
-        pandas or polars frame. What an iterator hands out is inserted part by part; for an async
-        one, await the result.
+        `rows` is an iterable of dicts or tuples, Arrow data (including the C stream interface), or
+        a pandas or polars frame. Rows of an iterator are inserted in batches. For an async
+        iterator, await the result.
         """
         self._require_open()
         target = self._insertable(source)
         if isinstance(rows, AsyncIterable):
-            return insert_async(rows, lambda part: self._insert(target, part))
-        if is_endless(rows):
-            return insert_parts(rows, lambda part: self._insert(target, part))
+            return insert_async(rows, lambda batch: self._insert(target, batch))
+        if is_row_iterator(rows):
+            return insert_in_batches(rows, lambda batch: self._insert(target, batch))
         return self._insert(target, rows)
 
     def _insert(self, target: Source | LookupTable, rows: Any) -> int:
@@ -346,9 +354,9 @@ class Session:
         identity = script_identity(statement, script)
         if identity is not None and self._inserts(target).has(identity):
             return Result.of_text(
-                f"nothing inserted into {target.name}: this INSERT was run before"
+                f"0 rows inserted into {target.name}: this INSERT has already been executed"
             )
-        spark = self._functions.on(self.spark, self.catalog)
+        spark = self._functions.registered_with(self.spark, self.catalog)
         table = rows_of_insert(spark, target, statement, script)
         self._append(target, table, identity)
         reasons: list[str] = []
@@ -362,20 +370,21 @@ class Session:
     # Running
 
     def start(self, until_end: bool = False, available_now: bool = False) -> None:
-        """Run every stream that has a sink or a subscriber.
+        """Run all streams that have a sink or a subscriber.
 
-        `until_end` ends after the last row, with everything closed; `available_now` ends when all
-        that is there has been read, and what is open stays open for the next run.
+        With `until_end`, the run ends after the last row and closes all windows. With
+        `available_now`, it ends when all available rows are processed; open windows stay open for
+        the next run.
         """
         if until_end and available_now:
-            raise RunError("TG-506", "until_end and available_now are two ways to end: choose one")
+            raise RunError("TG-506", "until_end and available_now cannot be combined")
         self._require_open()
         if self._pipelines.running:
-            raise RunError("TG-506", "the session is running already", hint="stop it first.")
+            raise RunError("TG-506", "the session is already running", hint="stop it first.")
         if not self._pipelines.wanted(self.catalog):
             raise RunError(
                 "TG-505",
-                "there is nothing to run: no stream has a sink or a subscriber",
+                "nothing to run: no stream has a sink or a subscriber",
                 hint="CREATE SINK out FROM my_stream WITH (connector = 'console');",
             )
         self._pipelines.check_runnable(self.catalog, until_end, available_now)
@@ -385,58 +394,65 @@ class Session:
         self.warnings += [parked] if parked is not None else []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until all rows that are there now are done; with `until_end`, until all has ended."""
+        """Wait until all rows that are available now are processed, or until a bounded run ends.
+
+        Return False if `timeout` seconds pass first.
+        """
         if not self._pipelines.running:
-            raise RunError("TG-506", "nothing is running", hint="start the session first.")
+            raise RunError(
+                "TG-506", "the session is not running", hint="start it first: db.start()."
+            )
         return self._pipelines.wait(timeout)
 
     def stop(self) -> None:
-        """Stop every stream. Nothing is flushed; the next start goes on from here."""
+        """Stop all streams. Open windows are not flushed; the next start resumes from here."""
         self._pipelines.stop()
 
     # Checkpoints
 
     def checkpoint(self, name: str | None = None) -> str:
-        """Keep where every pipeline is now, until the checkpoint is dropped; returns its name."""
-        kept = self._keep(name)
-        return next(iter(kept.values())).name
+        """Create a checkpoint of all pipelines and return its name. It is kept until dropped."""
+        names = self._keep(name)
+        return next(iter(names.values())).name
 
-    def _keep(self, name: str | None, location: Location | None = None) -> dict[str, Name]:
+    def _keep(
+        self, name: str | None, location: Location | None = None
+    ) -> dict[str, CheckpointName]:
         self._require_open()
-        wrong = unsafe_checkpoint_name(name) if name is not None else None
-        if wrong is not None:
-            raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {wrong}")
+        problem = unsafe_checkpoint_name(name) if name is not None else None
+        if problem is not None:
+            raise RunError("TG-210", f"{name!r} cannot be the name of a checkpoint: {problem}")
         return self._pipelines.checkpoints(self.settings).keep(name, location)
 
     def drop_checkpoint(self, name: str) -> None:
-        """What only it kept is removed with one of the next epochs."""
+        """Drop a checkpoint. Files that only it needs are deleted after one of the next epochs."""
         self._require_open()
         self._pipelines.checkpoints(self.settings).drop(name)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All that can be restored, newest first: those with a name, and the last few epochs."""
+        """Return the checkpoints that can be restored: named ones and recent epochs, newest first."""
         self._require_open()
         return self._pipelines.checkpoints(self.settings).list_all()
 
     def restore(
         self, checkpoint: str | int, *, sinks: str | None = None, pipeline: str | None = None
     ) -> None:
-        """Go back to a checkpoint by its name, or to an epoch that is still kept.
+        """Restore a checkpoint by name, or an epoch that is still kept.
 
-        Streams that run are stopped for it and started again. `sinks='keep'` leaves rows from after
-        the checkpoint in sinks that cannot forget them; without it they reject.
+        Running streams are stopped and started again. With `sinks='keep'`, sinks that cannot roll
+        back keep the rows of later epochs; otherwise such a sink rejects the restore.
         """
         if sinks not in (None, "keep"):
-            raise RunError("TG-207", f"sinks is 'keep' or nothing, not {sinks!r}")
+            raise RunError("TG-207", f"sinks must be 'keep' or None, not {sinks!r}")
         self.warnings = []
         self._restore(RestoreRequest(checkpoint, sinks == "keep", pipeline))
 
-    def _restore(self, wanted: RestoreRequest) -> list[Restored]:
+    def _restore(self, request: RestoreRequest) -> list[Restored]:
         self._require_open()
-        done = self._pipelines.restore(self.catalog, self.settings, wanted)
-        self.warnings += [warning for item in done for warning in item.warnings]
+        restored = self._pipelines.restore(self.catalog, self.settings, request)
+        self.warnings += [warning for item in restored for warning in item.warnings]
         self._take_warnings()
-        return done
+        return restored
 
     def _take_warnings(self) -> None:
         self.warnings += self._pipelines.warnings
@@ -445,35 +461,36 @@ class Session:
     def _checkpoint_statement(self, statement: CheckpointStatement, script: st.Script) -> str:
         span = statement.name_span or statement.span
         location = Location(script.text, span.start, span.end, script.file)
-        if isinstance(statement, st.CheckpointStatement):
-            kept = self._keep(statement.name, location)
-            where = ", ".join(f"{name} at epoch {item.epoch}" for name, item in kept.items())
-            return f"checkpoint '{next(iter(kept.values())).name}': {where}"
+        if isinstance(statement, st.CreateCheckpoint):
+            names = self._keep(statement.name, location)
+            epochs = ", ".join(f"{name} at epoch {item.epoch}" for name, item in names.items())
+            return f"checkpoint '{next(iter(names.values())).name}': {epochs}"
         if isinstance(statement, st.DropCheckpoint):
             checkpoints = self._pipelines.checkpoints(self.settings)
-            if statement.if_exists and not checkpoints.has(statement.name):
-                return f"there is no checkpoint '{statement.name}'"
+            if statement.if_exists and not checkpoints.exists(statement.name):
+                return f"checkpoint '{statement.name}' does not exist"
             checkpoints.drop(statement.name, location)
             return f"checkpoint '{statement.name}' dropped"
         options, _ = restore_options(statement, ScriptOrigin(script.text, script.file))
         target = statement.name if statement.name is not None else statement.epoch
         assert target is not None, "RESTORE has a name or an epoch"
-        wanted = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], location)
-        return "\n".join(restored_text(item) for item in self._restore(wanted))
+        request = RestoreRequest(target, options["sinks"] == "keep", options["pipeline"], location)
+        return "\n".join(restored_text(item) for item in self._restore(request))
 
-    # Rows out
+    # Reading
 
     def subscribe(
         self, stream: str, from_epoch: int | None = None, timeout: float | None = None
     ) -> Subscription:
-        """Every epoch of a stream as Arrow; several subscribers each get everything.
+        """Subscribe to a stream: iterate over its epochs as Arrow tables.
 
-        Iterating ends when the stream does, or after `timeout` seconds in which nothing came.
+        Each subscriber receives all rows. Iteration ends when the stream ends, or after `timeout`
+        seconds without rows.
         """
         self._require_open()
         declared = stream_of(self.catalog, self._declared(stream))
         if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
-            assert self._pipelines.until_end is not None, "it runs"
+            assert self._pipelines.until_end is not None, "the pipelines are running"
             self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
             self._pipelines.start_missing(self.catalog, self.settings)
         name = declared.name
@@ -486,36 +503,38 @@ class Session:
         )
 
     def query(self, sql: str, file: str | None = None) -> QueryResult:
-        """Answer a SELECT over materialised views and streams with a memory sink, as of now.
+        """Run a SELECT over materialized views and streams with a memory sink.
 
-        It is DuckDB's SQL, over the current table of each: its rows, or what is left of them after
-        updates and retractions; all of a pipeline as of one epoch.
+        The SQL dialect is DuckDB's. Each stream is a table with its current rows, after all updates
+        and retractions. All tables of a pipeline show the same epoch.
         """
         self._require_open()
-        return self._looking.query(self.catalog, sql, file)
+        return self._queries.query(self.catalog, sql, file)
 
     def peek(self, stream: str, rows: int = 20, timeout: float = 10.0) -> QueryResult:
-        """A few rows of a stream: the last ones where they are kept, else the next that come."""
+        """Return some rows of a stream: the latest stored ones, or the next ones if none are
+        stored.
+        """
         self._require_open()
         name = stream_of(self.catalog, self._declared(stream)).name
-        return self._looking.peek(self.catalog, self.settings, name, rows, timeout)
+        return self._queries.peek(self.catalog, self.settings, name, rows, timeout)
 
     def add_console_sinks(self) -> list[str]:
-        """Show the streams that nobody else consumes; returns their names."""
+        """Add console sinks to the streams that have no sink or reader; return their names."""
         return self._pipelines.add_console_sinks(self.catalog)
 
-    # Looking
+    # Observing
 
     def status(self) -> tuple[StreamStatus, ...]:
-        """Where every running stream is; after a stop, where it was."""
+        """Return the status of all streams; after a stop, the last one."""
         return self._pipelines.status()
 
     def timelines(self) -> list[Timeline]:
-        """Of each pipeline the last epochs, and how long their steps took."""
+        """Return for each pipeline the recent epochs and the duration of their steps."""
         return self._pipelines.timelines()
 
     def explain(self, stream: str, logical: bool = False) -> str:
-        """The plan of a stream as a tree; `logical` shows it before it is optimised."""
+        """Return the plan of a stream as a tree. `logical` shows it before optimization."""
         declared = self._declared(stream)
         if not isinstance(declared, Stream):
             raise RunError("TG-506", f"{stream} is not a stream with a query")

@@ -1,4 +1,4 @@
-"""A subscriber's view of a stream: its epochs, in order, as Arrow."""
+"""Subscriptions: iterate over the epochs of a stream as Arrow tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidegate.storage import Store
 
 _POLL_SECONDS = 0.02
 _COARSE_NS = 2_000_000_000
-# So many rows are shown in a notebook.
-_SHOWN = 20
+# Rows of a batch that a notebook shows.
+_NOTEBOOK_ROWS = 20
 
 
 @dataclass(frozen=True, repr=False)
 class Batch:
-    """The rows one epoch gave out, as an Arrow table."""
+    """The rows that a stream emitted in one epoch."""
 
     epoch: int
     table: Any
@@ -37,7 +37,7 @@ class Batch:
         return polars.from_arrow(self.table)
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """Return the rows as dicts."""
         return list(self.table.to_pylist())
 
     def __len__(self) -> int:
@@ -51,17 +51,16 @@ class Batch:
         return f"<tidegate.Batch of epoch {self.epoch}: {len(self):,} rows of {columns}>"
 
     def _repr_html_(self) -> str:
-        shown = self.table.slice(0, _SHOWN).to_pylist()
+        shown = self.table.slice(0, _NOTEBOOK_ROWS).to_pylist()
         return html_table(self.table.column_names, shown, repr(self)[1:-1])
 
 
 class Subscription:
-    """Iterate to get every epoch, old and new.
+    """An iterator over the epochs of a stream, past and future.
 
-    It waits for the next one and ends when the stream has ended or was stopped, or when nothing has
-    come for `timeout` seconds; if the stream
-    failed, it raises that error; if the stream went back to a checkpoint, it says so, and iterating
-    again goes on from there.
+    It waits for the next epoch. It ends when the stream ends or is stopped, or after `timeout`
+    seconds without rows. If the stream fails, the iterator raises the stream's error. If the stream
+    was restored to a checkpoint, it raises TG-611 once; iterating again continues from there.
     """
 
     def __init__(
@@ -77,31 +76,31 @@ class Subscription:
         self._store = store
         self._may_come = may_come
         self._next = from_epoch or 0
-        # Whether it is known which epoch comes next, so that none may be missing.
-        self._placed = from_epoch is not None
-        # The last epoch that was taken; whoever asks for later ones has those before.
+        # True once the next epoch is known; from then on no epoch may be missing.
+        self._has_position = from_epoch is not None
+        # The last epoch that was returned; with `from_epoch`, all earlier ones count as returned.
         self._taken = self._next - 1
         self._closed = False
         self._listed_ns = -1
 
     def take_all(self) -> list[Batch]:
-        """Every epoch that is there and was not taken yet, without waiting."""
-        if not self._changed():
+        """Return all available epochs that were not returned before, without waiting."""
+        if not self._has_changed():
             return []
-        self._require_same_line()
+        self._require_not_restored()
         epochs = [e for e in memory.stored_epochs(self._store) if e >= self._next]
-        if self._placed and epochs and memory.last_expired(self._store) >= self._next:
-            # It says which epoch is gone, and what to do.
+        if self._has_position and epochs and memory.last_expired(self._store) >= self._next:
+            # Raises the error that names the expired epoch.
             memory.read_epoch(self._store, self._next)
         batches = [Batch(epoch, memory.read_epoch(self._store, epoch)) for epoch in epochs]
         if epochs:
             self._taken = epochs[-1]
             self._next = self._taken + 1
-            self._placed = True
+            self._has_position = True
         return batches
 
-    def _require_same_line(self) -> None:
-        """Epochs that were taken may have been given up since; that is said once."""
+    def _require_not_restored(self) -> None:
+        """Raise an error, once, if epochs that were returned have been rolled back."""
         for last, first in memory.rolled_back_ranges(self._store):
             if not last < self._taken < first:
                 continue
@@ -109,14 +108,14 @@ class Subscription:
             self._listed_ns = -1
             raise RunError(
                 "TG-611",
-                f"the stream went back to epoch {last}: what was taken after it, up to epoch "
-                f"{taken}, never was, and comes again from epoch {first} on",
-                hint=f"forget what you made of epochs after {last}, and read on: this subscription "
-                "goes on with what comes now.",
+                f"the stream was restored to epoch {last}: epochs {last + 1} to {taken}, which "
+                f"this subscription has returned, were rolled back; new rows start at epoch {first}",
+                hint=f"discard the rows of epochs after {last} and continue to iterate: this "
+                "subscription continues with the new epochs.",
             )
 
-    def _changed(self) -> bool:
-        """Listing costs as much as is kept: it is done when something has changed."""
+    def _has_changed(self) -> bool:
+        """Return True if files were added or removed; listing all files is expensive."""
         if not self._store.local:
             return True
         try:
@@ -125,7 +124,7 @@ class Subscription:
             return False
         if changed_ns == self._listed_ns:
             return False
-        # A file system's clock is coarse: what changed just now may change again unseen.
+        # File system timestamps are coarse: a recent change may hide another one.
         settled = time.time_ns() - changed_ns > _COARSE_NS
         self._listed_ns = changed_ns if settled else -1
         return True
@@ -139,8 +138,8 @@ class Subscription:
             if batches:
                 waiting = time.monotonic()
                 continue
-            patient = self.timeout is None or time.monotonic() - waiting < self.timeout
-            if not more or not patient:
+            timed_out = self.timeout is not None and time.monotonic() - waiting >= self.timeout
+            if not more or timed_out:
                 return
             time.sleep(_POLL_SECONDS)
 

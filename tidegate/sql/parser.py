@@ -314,12 +314,12 @@ def _explain(cursor: Cursor) -> st.Explain:
     return st.Explain(cursor.statement_text, cursor.statement_span, query=query, logical=logical)
 
 
-def _checkpoint(cursor: Cursor) -> st.CheckpointStatement:
+def _checkpoint(cursor: Cursor) -> st.CreateCheckpoint:
     if cursor.done:
-        return st.CheckpointStatement(cursor.statement_text, cursor.statement_span)
+        return st.CreateCheckpoint(cursor.statement_text, cursor.statement_span)
     name, span = _checkpoint_name(cursor, "CHECKPOINT")
     cursor.expect_end()
-    return st.CheckpointStatement(cursor.statement_text, cursor.statement_span, name, span)
+    return st.CreateCheckpoint(cursor.statement_text, cursor.statement_span, name, span)
 
 
 def _restore(cursor: Cursor) -> st.Restore:

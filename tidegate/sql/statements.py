@@ -215,7 +215,7 @@ class Explain(Statement):
 
 
 @dataclass(frozen=True)
-class CheckpointStatement(Statement):
+class CreateCheckpoint(Statement):
     """CHECKPOINT ['name']."""
 
     name: str | None = None
