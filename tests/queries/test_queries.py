@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.compiling import compile_text
-from tests.support.pipelines import House, Looped
+from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.checkpoint.checkpoints import restore
 from tidegate.checkpoint.manifests import Manifests
@@ -22,7 +22,7 @@ from tidegate.connectors.memory import connector as memory
 from tidegate.connectors.registry import SINKS
 from tidegate.connectors.view import COMPACT_AFTER, ViewSchema
 from tidegate.errors import RunError
-from tidegate.queries.engine import QueryResult, answer, ask, last_rows, not_kept, tables_of
+from tidegate.queries.engine import QueryResult, answer, ask, last_rows, explain_not_stored, tables_of
 from tidegate.queries.snapshot import Readable, readable, snapshot, store_readable, stored_readable
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.reconciliation import view_sink
@@ -32,7 +32,7 @@ TABLE = pa.table({"a": [1, 2, 3], "name": ["x", "y", None]})
 SHAPE = ViewSchema(ChangelogKind.APPEND, (), (("a", "BIGINT"), ("id", "STRING")))
 
 
-class Viewed(House):
+class Viewed(PipelineHarness):
     """Two streams, each a view and with a memory sink, in a data directory."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class Viewed(House):
             implied.options._values["shape"] = SHAPE
             object.__setattr__(member, "sinks", (implied, *kept))
 
-    def pipeline(self, **config: Any) -> Looped:
+    def pipeline(self, **config: Any) -> PythonPipeline:
         made = super().pipeline(**config)
         opened = lambda sink, stream, member: SINKS[sink.connector](  # noqa: E731
             SinkContext(
@@ -82,35 +82,35 @@ class Viewed(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Viewed:
+def harness(tmp_path: Path) -> Viewed:
     return Viewed(tmp_path)
 
 
 @pytest.mark.parametrize("connector", ["view", "memory"])
-def test_all_rows_that_were_given_out_are_there(house: Viewed, connector: str) -> None:
-    item = house.of("t0", connector)
-    assert house.values(item) == {"t0": []}
-    house.insert(*range(2 * COMPACT_AFTER))
-    house.run()
+def test_all_rows_that_were_given_out_are_there(harness: Viewed, connector: str) -> None:
+    item = harness.of("t0", connector)
+    assert harness.values(item) == {"t0": []}
+    harness.insert(*range(2 * COMPACT_AFTER))
+    harness.run()
     wanted = sorted(v for n in range(2 * COMPACT_AFTER) for v in (n, -n))
-    assert house.values(item) == {"t0": wanted}
-    assert snapshot(house.directory, [item]).epochs == {"main": 2 * COMPACT_AFTER - 1}
+    assert harness.values(item) == {"t0": wanted}
+    assert snapshot(harness.directory, [item]).epochs == {"main": 2 * COMPACT_AFTER - 1}
 
 
-def test_streams_agree_with_each_other_while_they_run(house: Viewed) -> None:
+def test_streams_agree_with_each_other_while_they_run(harness: Viewed) -> None:
     """Both read the same source in the same epochs, so whatever is seen must be equal."""
     seen: list[dict[str, list[int]]] = []
-    house.insert(*range(3 * COMPACT_AFTER))
+    harness.insert(*range(3 * COMPACT_AFTER))
     over = threading.Event()
 
     def look() -> None:
         while not over.is_set():
-            seen.append(house.values(house.of("t0"), house.of("t1")))
+            seen.append(harness.values(harness.of("t0"), harness.of("t1")))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        house.run()
+        harness.run()
     finally:
         over.set()
         thread.join()
@@ -119,78 +119,78 @@ def test_streams_agree_with_each_other_while_they_run(house: Viewed) -> None:
 
 
 def test_an_epoch_that_is_not_shown_yet_is_not_read_in_part(
-    house: Viewed, monkeypatch: pytest.MonkeyPatch
+    harness: Viewed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.insert(1)
-    house.run(until_end=False).stop()
-    house.insert(2)
+    harness.insert(1)
+    harness.run(until_end=False).stop()
+    harness.insert(2)
     monkeypatch.setattr(view.ViewSink, "publish", lambda *_: None)
-    pipeline = house.run(until_end=False)
+    pipeline = harness.run(until_end=False)
     pipeline.wait(20)
     pipeline.stop()
     monkeypatch.undo()
-    both = house.values(house.of("t0"), house.of("t1", "memory"))
+    both = harness.values(harness.of("t0"), harness.of("t1", "memory"))
     assert both["t0"] == both["t1"]
     # The next start finishes what was decided.
-    house.run(until_end=False).stop()
-    assert house.values(house.of("t0")) == {"t0": [-2, -1, 1, 2]}
+    harness.run(until_end=False).stop()
+    assert harness.values(harness.of("t0")) == {"t0": [-2, -1, 1, 2]}
 
 
-def test_rows_of_epochs_that_never_were_are_gone_at_once(house: Viewed) -> None:
-    house.insert(1)
-    pipeline = house.run(until_end=False)
+def test_rows_of_epochs_that_never_were_are_gone_at_once(harness: Viewed) -> None:
+    harness.insert(1)
+    pipeline = harness.run(until_end=False)
     pipeline.wait(20)
     pipeline.stop()
-    manifests = Manifests(house.store)
+    manifests = Manifests(harness.store)
     early = manifests.load_newest().manifest
     assert early is not None
-    house.insert(2)
-    pipeline = house.run(until_end=False)
+    harness.insert(2)
+    pipeline = harness.run(until_end=False)
     pipeline.wait(20)
     pipeline.stop()
     newest = manifests.load_newest().manifest
     assert newest is not None and newest.epoch > early.epoch
     restore(manifests, early, keep=False)
-    found = house.values(house.of("t0"), house.of("t1", "memory"))
+    found = harness.values(harness.of("t0"), harness.of("t1", "memory"))
     assert (
         found["t0"] == found["t1"] == sorted(v for n in range(1, early.epoch + 2) for v in (n, -n))
     )
 
 
-def test_rows_that_are_missing_are_never_left_out_silently(house: Viewed) -> None:
-    house.insert(1, 2)
-    house.run()
-    store = house.directory.stream("t0")
+def test_rows_that_are_missing_are_never_left_out_silently(harness: Viewed) -> None:
+    harness.insert(1, 2)
+    harness.run()
+    store = harness.directory.stream("t0")
     store.delete([memory.epoch_file(0)])
     with pytest.raises(RunError) as caught:
-        house.values(house.of("t0", "memory"))
+        harness.values(harness.of("t0", "memory"))
     assert caught.value.code == "TG-802" and "2 of the 4 rows" in caught.value.message
     life = store.child("view").list()
     store.child("view").delete([item.name for item in life if item.name.endswith("-1.arrow")][:1])
     with pytest.raises(RunError) as caught:
-        house.values(house.of("t0"))
+        harness.values(harness.of("t0"))
     assert caught.value.code in ("TG-605", "TG-801")
 
 
-def test_what_expired_is_said(house: Viewed) -> None:
-    house.insert(1)
-    house.run()
-    house.directory.stream("t0").put("out/expired", b"0")
+def test_what_expired_is_said(harness: Viewed) -> None:
+    harness.insert(1)
+    harness.run()
+    harness.directory.stream("t0").put("out/expired", b"0")
     with pytest.raises(RunError) as caught:
-        house.values(house.of("t0", "memory"))
+        harness.values(harness.of("t0", "memory"))
     assert caught.value.code == "TG-802" and "expired" in caught.value.message
 
 
-def test_another_process_asks_while_the_directory_is_in_use(house: Viewed) -> None:
-    house.insert(1, 2, 3)
-    house.run()
-    store_readable(house.directory, {"t0": house.of("t0"), "kept1": house.of("t1", "memory")})
-    folder = str(house.directory.path)
+def test_another_process_asks_while_the_directory_is_in_use(harness: Viewed) -> None:
+    harness.insert(1, 2, 3)
+    harness.run()
+    store_readable(harness.directory, {"t0": harness.of("t0"), "kept1": harness.of("t1", "memory")})
+    folder = str(harness.directory.path)
     sql = "SELECT count(*) AS n, sum(a) AS s FROM t0 JOIN kept1 USING (a) WHERE a > 0"
     done = CliRunner().invoke(app, ["query", folder, sql, "--format", "json"])
     assert (done.exit_code, done.stdout) == (0, '{"n": 3, "s": 6}\n'), done.stderr
     done = CliRunner().invoke(app, ["query", folder, "SELECT * FROM t9"])
-    assert done.exit_code == 2 and "TG-201" in done.stderr and "kept: kept1, t0" in done.stderr
+    assert done.exit_code == 2 and "TG-201" in done.stderr and "rows: kept1, t0" in done.stderr
 
 
 def test_what_can_be_queried_is_remembered(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ def test_views_and_memory_sinks_are_known_by_their_names() -> None:
     [
         (
             "plain",
-            "the rows of the stream plain are not kept",
+            "the rows of stream plain are not stored",
             "CREATE MATERIALIZED VIEW plain_now AS SELECT * FROM plain;",
         ),
         (
             "s",
-            "the rows of the source s are not kept",
+            "the rows of source s are not stored",
             "CREATE MATERIALIZED VIEW s_now AS SELECT * FROM s;",
         ),
         (
@@ -258,7 +258,7 @@ def test_what_is_not_kept_is_rejected_with_the_fix(
             {},
             f"SELECT *\nFROM {name};",
             None,
-            lambda _: not_kept(declared),
+            lambda _: explain_not_stored(declared),
         )
     error = caught.value
     assert error.code == "TG-802" and words in error.message and str(error.hint).startswith(hint)
@@ -339,14 +339,14 @@ def test_a_result_is_whatever_people_want() -> None:
     assert (
         "<script>" not in wild
         and "&lt;script&gt;" in wild
-        and "30 rows, the first 20 are shown" in wild
+        and "30 rows, first 20 shown" in wild
     )
 
 
-def test_the_last_rows_of_a_stream_that_keeps_them(house: Viewed) -> None:
-    house.insert(1, 2, 3)
-    house.run()
-    assert last_rows(house.directory, house.of("t0"), 2).to_arrow().column("a").to_pylist() == [
+def test_the_last_rows_of_a_stream_that_keeps_them(harness: Viewed) -> None:
+    harness.insert(1, 2, 3)
+    harness.run()
+    assert last_rows(harness.directory, harness.of("t0"), 2).to_arrow().column("a").to_pylist() == [
         3,
         -3,
     ]

@@ -1,6 +1,6 @@
-"""Batch queries over what streams have given out so far.
+"""Batch queries over the stored rows of streams and materialized views.
 
-`readable` says which streams keep their rows and what these mean, `snapshot` reads them as of one
-epoch, from any process and without a lock, `engine` lets DuckDB answer, `result` is what people
-get. Nothing here loads Spark.
+`engine` runs a SELECT in DuckDB; start reading at `ask`. `snapshot` reads the rows of all tables of
+a query as of one epoch, from any process and without a lock. Nothing here loads Spark; the package
+may import `runtime` and everything below it.
 """

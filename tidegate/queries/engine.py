@@ -1,4 +1,4 @@
-"""DuckDB answers: one SELECT over Arrow tables, with no way out to files or the network."""
+"""Run a SELECT in DuckDB over Arrow tables, without access to files or the network."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"\n\n?LINE (\d+): (.*)\n( *)(\^+)", re.DOTALL)
 _KIND = re.compile(r"^[A-Za-z ]*Error: ")
-# What its messages call things of its own.
+# The part of an error message that suggests a name.
 _CANDIDATES = re.compile(r'\n(?:Candidate bindings|Did you mean)[^\n]*"(?P<name>[^"\n]+)"[^\n]*')
 
 
 def tables_of(sql: str, file: str | None = None) -> set[str]:
-    """The tables that a query reads; rejected if it is not one SELECT."""
+    """Return the tables that a query reads; raise an error if it is not exactly one SELECT."""
     import duckdb
 
-    with _connected() as connection, _blamed(sql, file):
+    with _connect() as connection, _translate_errors(sql, file):
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise RunError(
                 "TG-801",
-                "one query at a time, and nothing but a query, can be answered",
+                "a query is exactly one SELECT statement",
                 location=Location(sql, 0, len(sql.strip()), file),
                 hint="SELECT … FROM my_view WHERE …;",
             )
-        return _names(connection, sql)
+        return _table_names(connection, sql)
 
 
-def _names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
-    """DuckDB looks for columns at the same time, and there are none yet: then sqlglot is asked."""
+def _table_names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
+    """Return the tables of a query. Use sqlglot if DuckDB fails because the columns are unknown."""
     import duckdb
     import sqlglot
 
@@ -57,45 +57,45 @@ def _names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[str]:
 
 
 def answer(sql: str, tables: Mapping[str, pa.Table], file: str | None = None) -> pa.Table:
-    """The result of a query over tables by name."""
+    """Run a query over tables by name."""
     import duckdb
 
-    with _connected() as connection:
+    with _connect() as connection:
         for name, table in tables.items():
             connection.register(name, table)
         for setting in ("enable_external_access = false", "lock_configuration = true"):
             connection.execute(f"SET {setting}")
-        with _blamed(sql, file):
+        with _translate_errors(sql, file):
             try:
-                return _result(connection.sql(sql))
+                return _arrow_table(connection.sql(sql))
             except duckdb.Error:
-                # Asked this way it also says where.
+                # The error of this call contains the location.
                 connection.execute(sql)
                 raise
 
 
-def _result(found: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Arrow has no integer as long as those that DuckDB adds up to: most are shorter."""
+def _arrow_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """Return a result as Arrow; HUGEINT columns become BIGINT if all values fit."""
     import pyarrow as pa
 
-    table = found.to_arrow_table()
-    for location, kind in enumerate(found.types):
+    table = relation.to_arrow_table()
+    for index, kind in enumerate(relation.types):
         if str(kind) == "HUGEINT":
             with suppress(pa.ArrowInvalid):
-                short = table.column(location).cast(pa.int64())
-                table = table.set_column(location, table.column_names[location], short)
+                column = table.column(index).cast(pa.int64())
+                table = table.set_column(index, table.column_names[index], column)
     return table
 
 
 @contextmanager
-def _connected() -> Iterator[duckdb.DuckDBPyConnection]:
+def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     settings = ("autoinstall_known_extensions", "autoload_known_extensions")
     connection = duckdb.connect(":memory:", config=dict.fromkeys(settings, "false"))
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        # A name that is no table must not find a variable of the program.
+        # An unknown table name must not resolve to a Python variable.
         connection.execute("SET python_enable_replacements = false")
         yield connection
     finally:
@@ -103,8 +103,8 @@ def _connected() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @contextmanager
-def _blamed(sql: str, file: str | None) -> Iterator[None]:
-    """DuckDB's errors as ours, with the place in the query."""
+def _translate_errors(sql: str, file: str | None) -> Iterator[None]:
+    """Translate errors of DuckDB to TG-801 with the location in the query."""
     import duckdb
 
     try:
@@ -114,44 +114,42 @@ def _blamed(sql: str, file: str | None) -> Iterator[None]:
 
 
 def _error(message: str, sql: str, file: str | None) -> RunError:
-    found = _LINE.search(message)
-    location = _location(found, sql, file) if found is not None else None
-    text = message[: found.start()] if found is not None else message
+    caret = _LINE.search(message)
+    location = _location(caret, sql, file) if caret is not None else None
+    text = message[: caret.start()] if caret is not None else message
     candidate = _CANDIDATES.search(text)
-    hint = "queries are answered by DuckDB, in its SQL."
+    hint = "queries run in DuckDB and use its SQL dialect."
     if "syntax error" in text:
-        hint += ' A name that is a keyword there stands in double quotes: SELECT "at" FROM …'
+        hint += ' Put names that are DuckDB keywords in double quotes: SELECT "at" FROM …'
     if candidate is not None:
         text = text[: candidate.start()]
         hint = f"did you mean {candidate.group('name')}?"
-    said = _KIND.sub("", text).strip().rstrip("!.").split("\n")[0]
-    return RunError("TG-801", said[:1].lower() + said[1:], location=location, hint=hint)
+    reason = _KIND.sub("", text).strip().rstrip("!.").split("\n")[0]
+    return RunError("TG-801", reason[:1].lower() + reason[1:], location=location, hint=hint)
 
 
-def _location(found: re.Match[str], sql: str, file: str | None) -> Location | None:
-    """Where DuckDB's caret stands; of a long line it shows a part, between dots."""
+def _location(caret: re.Match[str], sql: str, file: str | None) -> Location | None:
+    """Return the location of DuckDB's caret. DuckDB shows only a part of a long line."""
     lines = sql.split("\n")
-    number, shown, blank, caret = int(found[1]), found[2], len(found[3]), len(found[4])
+    number, shown, indent, width = int(caret[1]), caret[2], len(caret[3]), len(caret[4])
     if number > len(lines):
         return None
     part = shown.removeprefix("...").removesuffix("...")
     at = lines[number - 1].find(part)
     if at < 0:
         return None
-    column = at + blank - len(f"LINE {number}: ") - (3 if shown.startswith("...") else 0)
+    column = at + indent - len(f"LINE {number}: ") - (3 if shown.startswith("...") else 0)
     start = sum(len(line) + 1 for line in lines[: number - 1]) + max(column, 0)
-    return Location(sql, start, start + caret, file)
+    return Location(sql, start, start + width, file)
 
 
-# ---- What a query gives back: Arrow, and whatever people want to make of it.
-
-# So many rows are shown; all of them are there.
+# Rows that the text and HTML representations of a result show.
 _SHOWN = 20
 
 
 @dataclass(frozen=True, eq=False)
 class QueryResult:
-    """The rows of a query, as of one epoch of each pipeline."""
+    """The result of a query, as of one epoch of each pipeline."""
 
     table: pa.Table
     epochs: Mapping[str, int] = field(default_factory=dict)
@@ -172,7 +170,7 @@ class QueryResult:
         return polars.from_arrow(self.table)
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """Return the rows as dicts."""
         return list(self.table.to_pylist())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -191,7 +189,7 @@ class QueryResult:
         return "\n".join([*lines, f"({self._count()})"])
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Format the first rows as an HTML table for notebooks."""
         return html_table(self.columns, self._first(), self._count())
 
     def _first(self) -> list[dict[str, Any]]:
@@ -199,68 +197,70 @@ class QueryResult:
 
     def _count(self) -> str:
         count = "1 row" if len(self) == 1 else f"{len(self):,} rows"
-        shown = f", the first {_SHOWN} are shown" if len(self) > _SHOWN else ""
+        shown = f", first {_SHOWN} shown" if len(self) > _SHOWN else ""
         epochs = ", ".join(f"{name} at epoch {epoch}" for name, epoch in self.epochs.items())
         return count + shown + (f"; {epochs}" if epochs else "")
 
 
-# ---- A query from its text to its result.
-
-# What else is known by a name, and how to make it queryable.
-Other = Callable[[str], tuple[str, str] | None]
+# Returns why a declared object cannot be queried, and a hint; None if the name is not declared.
+ExplainMissing = Callable[[str], tuple[str, str] | None]
 
 
 def ask(
     directory: DataDirectory,
-    known: Mapping[str, Readable],
+    streams: Mapping[str, Readable],
     sql: str,
     file: str | None = None,
-    other: Other = lambda name: None,
+    explain_missing: ExplainMissing = lambda name: None,
 ) -> QueryResult:
-    """Answer a query over the streams whose rows are kept."""
+    """Run a query over the streams whose rows are stored."""
     sql = sql.rstrip().removesuffix(";")
     names = sorted(tables_of(sql, file))
     for name in names:
-        if name.lower() not in known:
-            raise _unknown(name, sql, file, known, other)
-    wanted = {name: known[name.lower()] for name in names}
-    found = snapshot(directory, list(dict.fromkeys(wanted.values())))
-    tables = {name: found.tables[item.name] for name, item in wanted.items()}
-    return QueryResult(answer(sql, tables, file), found.epochs)
+        if name.lower() not in streams:
+            raise _unknown(name, sql, file, streams, explain_missing)
+    sources = {name: streams[name.lower()] for name in names}
+    current = snapshot(directory, list(dict.fromkeys(sources.values())))
+    tables = {name: current.tables[item.name] for name, item in sources.items()}
+    return QueryResult(answer(sql, tables, file), current.epochs)
 
 
 def _unknown(
-    name: str, sql: str, file: str | None, known: Mapping[str, Readable], other: Other
+    name: str,
+    sql: str,
+    file: str | None,
+    streams: Mapping[str, Readable],
+    explain_missing: ExplainMissing,
 ) -> RunError:
     at = re.search(rf"\b{re.escape(name)}\b", sql)
     location = Location(sql, at.start(), at.end(), file) if at is not None else None
-    rejected = other(name)
-    if rejected is not None:
-        return RunError("TG-802", rejected[0], location=location, hint=rejected[1])
-    hint = did_you_mean(name, known, "streams whose rows are kept")
-    return RunError("TG-201", f"there is no stream {name} to query", location=location, hint=hint)
+    reason = explain_missing(name)
+    if reason is not None:
+        return RunError("TG-802", reason[0], location=location, hint=reason[1])
+    hint = did_you_mean(name, streams, "streams with stored rows")
+    return RunError("TG-201", f"unknown stream {name}", location=location, hint=hint)
 
 
-def not_kept(declared: Declared) -> tuple[str, str]:
-    """Why something that is declared cannot be queried, and what can."""
+def explain_not_stored(declared: Declared) -> tuple[str, str]:
+    """Return why a declared object cannot be queried, and a hint."""
     name, kind = declared.name, declared.kind.value.lower()
     if isinstance(declared, Sink):
         return (
-            f"{name} is a sink with the connector {declared.connector}, and only memory keeps rows "
-            "to be queried",
+            f"{name} is a sink with the connector {declared.connector}; only memory sinks store "
+            "rows for queries",
             f"CREATE MATERIALIZED VIEW {declared.source}_now AS SELECT * FROM {declared.source};",
         )
     if isinstance(declared, LookupTable):
-        return f"{name} is a {kind}: its rows are in another system", f"ask {name} there."
+        return f"{name} is a {kind}: its rows are in another system", "query that system."
     return (
-        f"the rows of the {kind} {name} are not kept, so they cannot be queried",
-        f"CREATE MATERIALIZED VIEW {name}_now AS SELECT * FROM {name}; and ask that; or look at "
-        f"rows as they come: \\peek {name} in the shell, db.peek('{name}') in Python.",
+        f"the rows of {kind} {name} are not stored, so they cannot be queried",
+        f"CREATE MATERIALIZED VIEW {name}_now AS SELECT * FROM {name}; and query that; or show "
+        f"new rows: \\peek {name} in the shell, db.peek('{name}') in Python.",
     )
 
 
 def last_rows(directory: DataDirectory, item: Readable, rows: int) -> QueryResult:
-    """The last rows of a stream whose rows are kept."""
-    found = snapshot(directory, [item])
-    table = found.tables[item.name]
-    return QueryResult(table.slice(max(table.num_rows - rows, 0)), found.epochs)
+    """Return the latest stored rows of a stream."""
+    current = snapshot(directory, [item])
+    table = current.tables[item.name]
+    return QueryResult(table.slice(max(table.num_rows - rows, 0)), current.epochs)

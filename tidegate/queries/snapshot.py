@@ -1,7 +1,7 @@
-"""What streams have given out, all of a pipeline as of one epoch, while it may be running.
+"""Snapshots: the stored rows of streams, as of one epoch per pipeline, while it may be running.
 
-A manifest says how far a pipeline is. Its sinks show that epoch a moment later; until then what is
-read is the epoch before. Files are folded and expire meanwhile: then everything is read again.
+The newest manifest names the last committed epoch. Sinks publish it slightly later; until then the
+snapshot shows the previous epoch. If files are compacted or expire during the read, it is repeated.
 """
 
 from __future__ import annotations
@@ -32,23 +32,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ---- The streams whose rows are kept: materialised views, and streams with a memory sink.
-
 _FILE = "_readable.json"
 
 
 @dataclass(frozen=True)
 class Readable:
-    """A stream that can be queried, and where its rows are."""
+    """A stream with stored rows, a materialized view or a memory sink, and where its rows are."""
 
     name: str
     pipeline: str
-    # The stream that runs, as manifests know it: late rows come from their parent's.
+    # The name of the stream in manifests; for late rows this is the parent stream.
     stream: str
     sink: str
     connector: str
     shape: ViewSchema
-    # What its rows are, if it is not a stream that runs by itself.
+    # The kind of rows of a side stream; None for a stream with its own query.
     holds: str | None = None
 
     @property
@@ -57,25 +55,25 @@ class Readable:
 
 
 def readable(catalog: Catalog, sinks: Iterable[Sink]) -> dict[str, Readable]:
-    """By the names of streams and of memory sinks, in lower case.
+    """Return the streams with stored rows by the lower-case names of streams and memory sinks.
 
-    A view is preferred, since nothing of it expires.
+    If a stream has both, the materialized view is used, because its rows do not expire.
     """
-    found: dict[str, Readable] = {}
+    streams: dict[str, Readable] = {}
     for sink in sinks:
         item = None
         if sink.connector in (view.CONNECTOR, "memory"):
-            item = _readable(catalog, sink)
+            item = _readable_stream(catalog, sink)
         if item is None:
             continue
         if not sink.implied:
-            found[sink.name.lower()] = item
-        if item.is_view or sink.source.lower() not in found:
-            found[sink.source.lower()] = item
-    return found
+            streams[sink.name.lower()] = item
+        if item.is_view or sink.source.lower() not in streams:
+            streams[sink.source.lower()] = item
+    return streams
 
 
-def _readable(catalog: Catalog, sink: Sink) -> Readable | None:
+def _readable_stream(catalog: Catalog, sink: Sink) -> Readable | None:
     stream = catalog.get(sink.source)
     if isinstance(stream, Stream):
         shape, owner = shape_of(stream), stream.name
@@ -90,25 +88,22 @@ def _readable(catalog: Catalog, sink: Sink) -> Readable | None:
     return Readable(stream.name, pipeline, owner.lower(), sink.name, sink.connector, shape, holds)
 
 
-# For other processes
-
-
-def store_readable(directory: DataDirectory, found: Mapping[str, Readable]) -> None:
-    """Say in the data directory what can be queried there."""
+def store_readable(directory: DataDirectory, streams: Mapping[str, Readable]) -> None:
+    """Store in the data directory which streams can be queried, for other processes."""
     content = [
-        {"as": name, **vars(item), "shape": item.shape.to_json()} for name, item in found.items()
+        {"as": name, **vars(item), "shape": item.shape.to_json()} for name, item in streams.items()
     ]
     data = json.dumps(content, indent=1).encode()
     try:
-        known = directory.store.get(_FILE)
+        stored = directory.store.get(_FILE)
     except NotFound:
-        known = b""
-    if known != data:
+        stored = b""
+    if stored != data:
         directory.store.put(_FILE, data, durable=False)
 
 
 def stored_readable(directory: DataDirectory) -> dict[str, Readable]:
-    """What can be queried in a data directory that another process may be using."""
+    """Load the streams that can be queried in a data directory, which another process may use."""
     try:
         content: list[dict[str, Any]] = json.loads(directory.store.get(_FILE))
     except NotFound:
@@ -121,60 +116,60 @@ def stored_readable(directory: DataDirectory) -> dict[str, Readable]:
 
 _TRIES = 20
 _PAUSE_SECONDS = 0.05
-# So often an epoch that was decided is waited for, before the one before it is read.
-_PATIENCE = 4
+# Attempts that wait for sinks to publish the committed epoch, before the previous one is read.
+_WAITING_TRIES = 4
 
 
-class _Moved(Exception):
-    """What was being read has been replaced; reading again finds it."""
+class _Changed(Exception):
+    """Files were replaced during the read, or are not published yet; read again."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The rows of streams by their names, and the epochs that they are as of, by pipeline."""
+    """The rows of streams by name, and the epoch of each pipeline that they show."""
 
     tables: dict[str, pa.Table]
     epochs: dict[str, int]
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """What is stored of a stream: changes, and how many rows were given out for them."""
+class _StoredChanges:
+    """The stored changes of a stream, and the number of rows that were emitted for them."""
 
     table: pa.Table
-    given: int
+    rows_out: int
 
 
-def snapshot(directory: DataDirectory, wanted: Sequence[Readable]) -> Snapshot:
-    """The current tables of streams."""
+def snapshot(directory: DataDirectory, streams: Sequence[Readable]) -> Snapshot:
+    """Read the current rows of streams."""
     tables: dict[str, pa.Table] = {}
     epochs: dict[str, int] = {}
-    for pipeline in sorted({item.pipeline for item in wanted}):
-        own = [item for item in wanted if item.pipeline == pipeline]
-        found, epoch = _of_pipeline(directory, pipeline, own)
-        tables |= found
+    for pipeline in sorted({item.pipeline for item in streams}):
+        members = [item for item in streams if item.pipeline == pipeline]
+        current, epoch = _read_pipeline(directory, pipeline, members)
+        tables |= current
         if epoch is not None:
             epochs[pipeline] = epoch
     return Snapshot(tables, epochs)
 
 
-def _of_pipeline(
-    directory: DataDirectory, pipeline: str, wanted: Sequence[Readable]
+def _read_pipeline(
+    directory: DataDirectory, pipeline: str, streams: Sequence[Readable]
 ) -> tuple[dict[str, pa.Table], int | None]:
     for attempt in range(_TRIES):
         try:
             manifest = _newest(Manifests(directory.pipeline(pipeline)))
             if manifest is None or manifest.epoch < 0:
-                return {item.name: item.shape.empty() for item in wanted}, None
-            epoch = _as_of(directory, manifest, wanted, patient=attempt < _PATIENCE)
-            tables = {item.name: _table(directory, manifest, epoch, item) for item in wanted}
+                return {item.name: item.shape.empty() for item in streams}, None
+            epoch = _published_epoch(directory, manifest, streams, wait=attempt < _WAITING_TRIES)
+            tables = {item.name: _table(directory, manifest, epoch, item) for item in streams}
             return tables, epoch
-        except (_Moved, NotFound):
+        except (_Changed, NotFound):
             time.sleep(_PAUSE_SECONDS)
     raise RunError(
         "TG-801",
-        f"what the pipeline {pipeline} keeps changes faster than it can be read",
-        hint="ask again, or stop the pipeline first.",
+        f"the rows of pipeline {pipeline} change faster than they can be read",
+        hint="repeat the query, or stop the pipeline first.",
     )
 
 
@@ -187,84 +182,90 @@ def _newest(manifests: Manifests) -> Manifest | None:
     return None
 
 
-def _as_of(
-    directory: DataDirectory, manifest: Manifest, wanted: Sequence[Readable], patient: bool
+def _published_epoch(
+    directory: DataDirectory, manifest: Manifest, streams: Sequence[Readable], wait: bool
 ) -> int:
-    """The last epoch that all sinks show."""
+    """Return the last epoch that all sinks have published."""
     epoch = manifest.epoch
-    for item in wanted:
+    for item in streams:
         state = manifest.sinks.get(item.sink)
         if state is None or state.stream != item.stream or state.epoch < 0:
             continue
-        if not _shows(directory, manifest, item, state.epoch):
-            if patient:
-                raise _Moved
+        if not _has_published(directory, manifest, item, state.epoch):
+            if wait:
+                raise _Changed
             epoch = min(epoch, state.epoch - 1)
     return epoch
 
 
-def _shows(directory: DataDirectory, manifest: Manifest, item: Readable, epoch: int) -> bool:
+def _has_published(
+    directory: DataDirectory, manifest: Manifest, item: Readable, epoch: int
+) -> bool:
     store = directory.stream(item.name)
     if item.is_view:
-        return any(part.holds(epoch) for part in list_change_files(_life(store, manifest, item)))
+        return any(
+            part.holds(epoch) for part in list_change_files(_view_store(store, manifest, item))
+        )
     return epoch <= memory.last_expired(store) or store.exists(memory.epoch_file(epoch))
 
 
-def _life(store: Store, manifest: Manifest, item: Readable) -> Store:
+def _view_store(store: Store, manifest: Manifest, item: Readable) -> Store:
     state = manifest.streams.get(item.stream)
     return store.child(FOLDER).child(state.id if state is not None else "none")
 
 
 def _table(directory: DataDirectory, manifest: Manifest, epoch: int, item: Readable) -> pa.Table:
-    """The rows that stand after an epoch."""
+    """Read the rows of a stream as of an epoch."""
     if item.stream not in manifest.streams:
         return item.shape.empty()
     store = directory.stream(item.name)
-    kept = (_view if item.is_view else _memory)(store, manifest, epoch, item)
+    changes = (_read_view if item.is_view else _read_memory_sink)(store, manifest, epoch, item)
     if epoch == manifest.epoch:
-        _require_all(manifest, item, kept.given)
-    return materialize(kept.table, item.shape.kind, item.shape.key)
+        _require_all_rows(manifest, item, changes.rows_out)
+    return materialize(changes.table, item.shape.kind, item.shape.key)
 
 
-def _view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Kept:
-    life = _life(store, manifest, item)
-    gaps = _gaps(manifest)
-    there = [part for part in list_change_files(life) if not part.is_undone(gaps)]
-    if any(part.first <= epoch < part.last for part in there):
-        raise _Moved
-    chosen = [part for part in there if part.last <= epoch]
-    read = [read_change_file(life, part) for part in chosen]
-    tables = {part.first: table for part, (table, _) in zip(chosen, read, strict=True)}
-    return _Kept(_joined(item, tables), sum(given for _, given in read))
+def _read_view(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _StoredChanges:
+    files = _view_store(store, manifest, item)
+    rollbacks = _rollbacks(manifest)
+    parts = [part for part in list_change_files(files) if not part.is_undone(rollbacks)]
+    if any(part.first <= epoch < part.last for part in parts):
+        raise _Changed
+    parts = [part for part in parts if part.last <= epoch]
+    contents = [read_change_file(files, part) for part in parts]
+    tables = {part.first: table for part, (table, _) in zip(parts, contents, strict=True)}
+    return _StoredChanges(_concat(item, tables), sum(rows for _, rows in contents))
 
 
-def _memory(store: Store, manifest: Manifest, epoch: int, item: Readable) -> _Kept:
+def _read_memory_sink(
+    store: Store, manifest: Manifest, epoch: int, item: Readable
+) -> _StoredChanges:
     expired = memory.last_expired(store)
     if expired >= 0:
         raise RunError(
             "TG-802",
-            f"the memory sink of {item.name} no longer has its first epochs: they expired up to "
-            f"epoch {expired}",
+            f"the memory sink of {item.name} no longer contains its first epochs: epochs up to "
+            f"{expired} have expired",
             hint=f"raise its retain_epochs; or keep all rows, without subscribers: CREATE "
             f"MATERIALIZED VIEW {item.name} AS …;",
         )
-    gaps = _gaps(manifest)
-    chosen = [
+    rollbacks = _rollbacks(manifest)
+    epochs = [
         number
         for number in memory.stored_epochs(store)
-        if number <= epoch and not any(before < number < after for before, after in gaps)
+        if number <= epoch and not any(before < number < after for before, after in rollbacks)
     ]
-    tables = {number: memory.read_table(store, memory.epoch_file(number)) for number in chosen}
-    return _Kept(_joined(item, tables), sum(table.num_rows for table in tables.values()))
+    tables = {number: memory.read_table(store, memory.epoch_file(number)) for number in epochs}
+    return _StoredChanges(_concat(item, tables), sum(table.num_rows for table in tables.values()))
 
 
-def _gaps(manifest: Manifest) -> list[tuple[int, int]]:
-    """Where the pipeline went back: the last epoch before, and the first one after."""
+def _rollbacks(manifest: Manifest) -> list[tuple[int, int]]:
+    """Return for each restore the last epoch before it and the first epoch after it."""
     return [(before.last, after.first) for before, after in itertools.pairwise(manifest.lineage)]
 
 
-def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
-    """One table of those that begin at epochs, in order."""
+def _concat(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
+    """Concatenate tables by first epoch; raise an error if the columns have changed."""
     import pyarrow as pa
 
     if not tables:
@@ -276,32 +277,32 @@ def _joined(item: Readable, tables: Mapping[int, pa.Table]) -> pa.Table:
                 "TG-802",
                 f"the columns of {item.name} changed after epoch {first}: they were "
                 f"{', '.join(table.column_names)}, now they are {', '.join(newest.names)}",
-                hint=f"start the stream over, or keep it under another name: CREATE MATERIALIZED "
+                hint=f"restart the stream from its beginning, or add a view: CREATE MATERIALIZED "
                 f"VIEW {item.name}_2 AS …;",
             )
     return pa.concat_tables([table.replace_schema_metadata(None) for table in tables.values()])
 
 
-def _require_all(manifest: Manifest, item: Readable, given: int) -> None:
-    """A table without some of its rows would be wrong and look right."""
+def _require_all_rows(manifest: Manifest, item: Readable, rows: int) -> None:
+    """Raise an error if the stored rows are incomplete."""
     if item.holds == SideKind.FAILED_ROWS.value:
-        wanted = manifest.streams[item.stream].failed_rows
+        expected = manifest.streams[item.stream].failed_rows
     elif item.holds == SideKind.LATE_ROWS.value:
-        own = (o for o in manifest.operators.values() if o.stream == item.stream)
-        wanted = sum(int(operator.report.get("late_rows") or 0) for operator in own)
+        operators = (o for o in manifest.operators.values() if o.stream == item.stream)
+        expected = sum(int(operator.report.get("late_rows") or 0) for operator in operators)
     else:
-        wanted = manifest.streams[item.stream].rows_out
-    if given == wanted:
+        expected = manifest.streams[item.stream].rows_out
+    if rows == expected:
         return
     if item.is_view:
         raise RunError(
             "TG-605",
-            f"the view {item.name} has {given:,} of the {wanted:,} rows that were given out",
-            hint="its files are damaged; start it over: run once with --on-change restart.",
+            f"view {item.name} contains {rows:,} of the {expected:,} rows that its stream emitted",
+            hint="its files are damaged; rebuild it: run once with --on-change restart.",
         )
     raise RunError(
         "TG-802",
-        f"the memory sink of {item.name} has {given:,} of the {wanted:,} rows that were given "
-        "out: it was not there for all of them",
-        hint=f"keep all rows under another name: CREATE MATERIALIZED VIEW {item.name}_2 AS …;",
+        f"the memory sink of {item.name} contains {rows:,} of the {expected:,} rows that its "
+        "stream emitted, because it was added later",
+        hint=f"store all rows in another view: CREATE MATERIALIZED VIEW {item.name}_2 AS …;",
     )

@@ -10,7 +10,7 @@ from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Declared, SideStream, Sink, Stream
 from tidegate.catalog.settings import Settings
 from tidegate.errors import RunError
-from tidegate.queries.engine import ask, last_rows, not_kept
+from tidegate.queries.engine import ask, explain_not_stored, last_rows
 from tidegate.queries.snapshot import Readable, readable, store_readable
 from tidegate.runtime.supervisor import Supervisor
 
@@ -57,7 +57,7 @@ class QueryService:
 
         def explain_missing(name: str) -> tuple[str, str] | None:
             declared = catalog.get(name)
-            return not_kept(declared) if declared is not None else None
+            return explain_not_stored(declared) if declared is not None else None
 
         return ask(self.pipelines.directory, self.readable(catalog), sql, file, explain_missing)
 
