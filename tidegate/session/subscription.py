@@ -108,8 +108,8 @@ class Subscription:
             self._listed_ns = -1
             raise RunError(
                 "TG-611",
-                f"the stream was restored to epoch {last}: this subscription has returned epochs up "
-                f"to {taken}, which were rolled back; new rows start at epoch {first}",
+                f"the stream was restored to epoch {last}: epochs up to "
+                f"{taken}, which were returned, are rolled back; new rows start at epoch {first}",
                 hint=f"discard the rows of epochs after {last} and continue to iterate: this "
                 "subscription continues with the new epochs.",
             )
