@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -111,8 +112,8 @@ class Producer:
         self.calls: list[tuple[str, Any]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*given: Any) -> int:
-            self.calls.append((name, given[-1] if given else None))
+        def call(*given: Any, timeout: float | None = None) -> int:
+            self.calls.append((name, given[-1] if given else timeout))
             if name == self.stuck:
                 threading.Event().wait()
             if name == self.failing:
@@ -205,6 +206,25 @@ def test_a_transaction_may_be_as_short_as_its_option_allows(
     )
     with pytest.raises(SystemUnavailable):
         Transactions(nobody, "name", "t", seconds * 1_000_000).open()
+
+
+@pytest.mark.parametrize("failing", ["init_transactions", "committed"])
+def test_does_not_write_after_opening_failed(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """Without the marker it is unknown whether the topic has the epoch already."""
+    for name in ("_COORDINATOR_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(kafka_transactions, name, 0.02)
+    client = Producer(failing=failing)
+    for name in ("Producer", "Consumer"):
+        monkeypatch.setattr(confluent_kafka, name, lambda _: client)
+    monkeypatch.setattr(confluent_kafka.admin, "AdminClient", unavailable)
+    opened = Transactions(CONNECTION, "name", "t", 60_000_000)
+    with pytest.raises(SystemUnavailable, match="cannot reach the brokers"):
+        opened.open()
+    assert not opened.is_open
+
+
+def unavailable(_: dict[str, Any]) -> Any:
+    raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
 def test_the_reason_counts_even_if_the_client_tells_it_late() -> None:

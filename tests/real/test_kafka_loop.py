@@ -13,7 +13,7 @@ import pytest
 from tests.real.kafka import Broker
 from tests.support import pipelines
 from tests.support.compiling import compile_text
-from tests.support.pipelines import House, Killed, expected
+from tests.support.pipelines import PipelineHarness, Killed, expected
 from tidegate.catalog.objects import Stream
 from tidegate.connectors.kafka.sink import KafkaSink
 from tidegate.connectors.kafka.transactions import Transactions
@@ -42,7 +42,7 @@ class _AsTexts:
         return list(self.inner.finish())
 
 
-class KafkaHouse(House):
+class KafkaHouse(PipelineHarness):
     """One stream, two topics."""
 
     def __init__(self, folder: Path, broker: Broker) -> None:
@@ -68,13 +68,13 @@ class KafkaHouse(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaHouse:
+def harness(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaHouse:
     monkeypatch.setitem(pipelines.SINKS, "kafka", Texts)  # type: ignore[arg-type]
     return KafkaHouse(tmp_path, broker)
 
 
 def test_killed_at_every_step_each_row_is_there_once(
-    house: KafkaHouse, monkeypatch: pytest.MonkeyPatch
+    harness: KafkaHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between the two sinks, and in a transaction whose rows and marker are sent."""
     values: list[int] = []
@@ -82,7 +82,7 @@ def test_killed_at_every_step_each_row_is_there_once(
     steps: list[EpochStep | str] = [*EpochStep, in_transaction]
     for number, step in enumerate(steps):
         values += [10 * number + 1, 10 * number + 2]
-        house.insert(*values[-2:])
+        harness.insert(*values[-2:])
         # Each sink marks when it is opened; the first epoch comes after that.
         left = [3 if step == in_transaction else 1 + number % 2]
 
@@ -101,36 +101,40 @@ def test_killed_at_every_step_each_row_is_there_once(
 
         with monkeypatch.context() as patched:
             patched.setattr(module, "reached", reached)
-            patched.setattr(Transactions, "_before_commit", commit)
+            patched.setattr(Transactions, "_before_commit", publish)
             if step == in_transaction:
                 patched.setattr(Transactions, "_abort", lambda self: None)
-            assert house.run().failure is not None, f"it was killed at {step}"
-    assert house.run().failure is None
-    one, two = house.written()
+            assert harness.run().failure is not None, f"it was killed at {step}"
+    assert harness.run().failure is None
+    one, two = harness.written()
     assert [a for a, _ in one] == expected(*values)
     assert one == two, "rows were computed again"
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_there_twice(
-    house: KafkaHouse, broker: Broker
-) -> None:
-    running = house.run(until_end=False)
-    house.insert(1, 2)
+def test_survives_broker_kill_without_duplicates(harness: KafkaHouse, broker: Broker) -> None:
+    running = harness.run(until_end=False)
+    harness.insert(1, 2)
     assert running.wait(120)
+    # A commit returns before its markers are in the partitions. Kafka 4.3.0 and 4.3.1 lose markers
+    # that a killed broker still had to write (KAFKA-20734): no client can end that transaction.
+    for topic in harness.topics:
+        broker.settle(topic)
     broker.kill()
     try:
-        house.insert(3, 4)
+        harness.insert(3, 4)
         running.wake()
         deadline = time.monotonic() + 120
         while "cannot reach the brokers" not in (running.status()[0].error or ""):
-            assert time.monotonic() < deadline, "nobody says that it is away"
+            assert time.monotonic() < deadline, (
+                "the status does not show that the broker is unavailable"
+            )
             time.sleep(0.05)
     finally:
         broker.start()
     assert running.wait(120)
     assert running.status()[0].error is None
     running.stop()
-    one, two = house.written()
+    one, two = harness.written()
     assert [a for a, _ in one] == expected(1, 2, 3, 4)
     assert one == two, "rows were computed again"

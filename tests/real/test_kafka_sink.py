@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.real.kafka import Broker
 from tests.support.compiling import compile_text
@@ -17,6 +19,7 @@ from tests.support.sinks import committed
 from tidegate.catalog.objects import Sink
 from tidegate.connectors.base import CommittedState, EpochId, SinkContext, StreamRows
 from tidegate.connectors.kafka.sink import KafkaSink
+from tidegate.connectors.kafka.transactions import Transactions
 from tidegate.errors import RunError, SystemUnavailable
 from tidegate.types import ChangelogKind
 
@@ -153,6 +156,73 @@ def test_a_transaction_that_the_broker_ended_is_written_again(
     assert values(broker, topic) == ["a"]
 
 
+@contextmanager
+def unreadable_marker(broker: Broker, to: KafkaSink) -> Iterator[None]:
+    """Leave an offset of another producer's transaction in the sink's group, as a crash can."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    settings = {"bootstrap.servers": broker.brokers}
+    group = Consumer({**settings, "group.id": to.name})
+    other = Producer({**settings, "transactional.id": f"other-{uuid.uuid4().hex}"})
+    other.init_transactions(60)
+    other.begin_transaction()
+    offset = TopicPartition(to.topic, 0, 99)
+    other.send_offsets_to_transaction([offset], group.consumer_group_metadata(), 60)
+    try:
+        yield
+    finally:
+        other.abort_transaction(60)
+        group.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_continues_with_an_unreadable_marker_if_the_last_epoch_is_known(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    committables = run(to, 0)
+    with unreadable_marker(broker, to):
+        to.transactions.close()
+        to.publish(EpochId(0, 0), committables)
+        run(to, 1)
+        # A new process learns the last epoch from the data directory.
+        again = sink(broker, topic, tmp_path)
+        again.recover(CommittedState(EpochId(0, 1), (), EpochId(0, 1)))
+        run(again, 2)
+    assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_waits_with_an_unreadable_marker_if_an_epoch_may_be_published(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is committed, but its response is lost."""
+    to = sink(broker, topic, tmp_path)
+    to.recover(NOTHING)
+    committables = stage(to, EpochId(0, 0), ["a", "b"])
+
+    def lose_response(self: Transactions) -> None:
+        self.producer.commit_transaction(60)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transactions, "_before_commit", lose_response)
+        with pytest.raises(SystemUnavailable):
+            to.publish(EpochId(0, 0), committables)
+    with unreadable_marker(broker, to):
+        for _ in range(2):
+            with pytest.raises(SystemUnavailable, match="cannot read its commit marker"):
+                to.publish(EpochId(0, 0), committables)
+            assert not to.transactions.is_open
+        with pytest.raises(SystemUnavailable, match="cannot read its commit marker"):
+            sink(broker, topic, tmp_path).recover(
+                CommittedState(EpochId(0, 0), committables, EpochId(0, 0))
+            )
+    to.publish(EpochId(0, 0), committables)
+    assert values(broker, topic) == ["a", "b"]
+
+
 def test_a_marker_that_does_not_fit_is_rejected(broker: Broker, topic: str, tmp_path: Path) -> None:
     to = sink(broker, topic, tmp_path)
     to.recover(NOTHING)
@@ -178,7 +248,7 @@ def test_a_marker_that_the_broker_forgot(broker: Broker, topic: str, tmp_path: P
     run(again, 2)
     assert values(broker, topic) == ["0a", "0b", "1a", "1b", "2a", "2b"]
     _forget(broker, again)
-    with pytest.raises(RunError, match=r"nobody knows whether the topic .* has epoch 3"):
+    with pytest.raises(RunError, match=r"it is unknown whether the topic .* has epoch 3"):
         sink(broker, topic, tmp_path).recover(CommittedState(EpochId(0, 3), [], EpochId(0, 3)))
 
 

@@ -30,9 +30,15 @@ from tidegate.connectors.kafka.avro import (
 )
 from tidegate.connectors.kafka.client import Topics
 from tidegate.connectors.kafka.source import connection_of
-from tidegate.connectors.kafka.transactions import Fenced, Marker, Transactions, spooled
+from tidegate.connectors.kafka.transactions import (
+    Fenced,
+    HangingTransaction,
+    Marker,
+    Transactions,
+    spooled,
+)
 from tidegate.connectors.memory.connector import read_table
-from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
+from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
 from tidegate.storage import NotFound, open_store
 from tidegate.types import ChangelogKind
 
@@ -62,6 +68,8 @@ class KafkaSink:
             self.connection, self.name, self.topic, self.options["transaction_timeout"]
         )
         self.last: EpochId | None = None
+        # Whether a transaction failed since the marker was read: it may have been committed.
+        self.outcome_unknown = False
         self.failure: TidegateError | None = None
         self.key = self._key()
         self.is_avro = self.options["format"] == "avro"
@@ -101,7 +109,11 @@ class KafkaSink:
             marker = self.transactions.open()
         except Fenced:
             raise self._written_by_another() from None
-        self.last = marker.epoch if marker is not None else self._known(committed)
+        except HangingTransaction:
+            marker, unknown = None, self._hanging()
+        else:
+            unknown = self._lost_marker(committed)
+        self.last = marker.epoch if marker else self._published_epoch(committed, unknown)
         if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
             raise self._strange(self.last, committed)
         # Whoever comes back from being thought dead finds out that it is not the owner any more.
@@ -136,25 +148,41 @@ class KafkaSink:
         number = None if registry is None else registry.register(f"{self.topic}-value", schema)
         return AvroEncoder(schema, number)
 
-    def _known(self, committed: CommittedState) -> EpochId | None:
-        """There is no marker: nothing was ever written, or brokers forgot it (after a week without
-        rows, by default). What was decided must be known to be there, or it would be twice."""
+    def _published_epoch(self, committed: CommittedState, unknown: TidegateError) -> EpochId | None:
+        """Return the last published epoch if the marker is missing or cannot be read.
+
+        Either nothing was ever published, or the data directory must confirm that the last staged
+        epoch was: publishing it again would duplicate its rows. Otherwise raise `unknown`.
+        """
         staged = committed.staged
-        if staged is None or staged.generation < committed.kept_before:
+        if staged is None or staged.generation < committed.keep_before_generation:
             return None
         try:
-            known = json.loads(self.store.get(_KNOWN))
+            published = json.loads(self.store.get(_KNOWN))
         except NotFound:
-            known = None
-        if known == [staged.generation, staged.epoch]:
+            published = None
+        if published == [staged.generation, staged.epoch]:
             return staged
-        raise RunError(
+        self.transactions.close()
+        raise unknown
+
+    def _lost_marker(self, committed: CommittedState) -> TidegateError:
+        """Brokers delete the marker of a sink that has not written for a week, by default."""
+        epoch = committed.staged.epoch if committed.staged is not None else -1
+        return RunError(
             "TG-526",
-            f"the marker of the sink {self.context.sink.name} is gone (the offset of the group "
-            f"{self.name} on {self.options['brokers']}): nobody knows whether the topic "
-            f"{self.topic} has epoch {staged.epoch}",
-            hint="if it has it or may have it twice: RESTORE FROM CHECKPOINT "
-            f"{staged.epoch} WITH (sinks = 'keep');",
+            f"the commit marker of the sink {self.context.sink.name} is gone (the offset of the "
+            f"group {self.name} on {self.options['brokers']}): it is unknown whether the topic "
+            f"{self.topic} has epoch {epoch}",
+            hint=f"if it may have it: RESTORE FROM CHECKPOINT {epoch} WITH (sinks = 'keep');",
+        )
+
+    def _hanging(self) -> TidegateError:
+        return SystemUnavailable(
+            f"{self.connection.owner} cannot read its commit marker: the broker has left a "
+            f"transaction of {self.name} on the topic {self.topic} open",
+            "Kafka 4.3.0 and 4.3.1 do this after a crash (KAFKA-20734). End it with "
+            "kafka-transactions.sh (find-hanging, then abort), also on __consumer_offsets.",
         )
 
     def _strange(self, marker: EpochId, committed: CommittedState) -> TidegateError:
@@ -224,27 +252,42 @@ class KafkaSink:
         self.store.delete(names)
 
     def _open_again(self) -> None:
-        """Something went wrong: the marker says whether the epoch is there."""
+        """Connect again. The marker says whether the topic has the epoch."""
         try:
             marker = self.transactions.open()
         except Fenced:
-            raise SystemAway(f"{self.connection.owner}: its transaction was ended") from None
-        if marker is not None and marker.owner != self.owner:
-            self.transactions.close()
-            raise self._written_by_another()
+            raise SystemUnavailable(f"{self.connection.owner}: its transaction was ended") from None
+        except HangingTransaction as hanging:
+            marker = hanging.marker
+            # The next transaction that commits also ends the one that was left open. That is
+            # right if all of ours were committed, and would duplicate rows if one was not.
+            if self.outcome_unknown:
+                self.transactions.close()
+                raise self._hanging() from None
+            self._require_owner(marker)
+            return
+        self._require_owner(marker)
+        self.outcome_unknown = False
         if marker is not None:
             self.last = marker.epoch
 
+    def _require_owner(self, marker: Marker | None) -> None:
+        if marker is not None and marker.owner != self.owner:
+            self.transactions.close()
+            raise self._written_by_another()
+
     def _write(self, names: Sequence[str], epoch: EpochId) -> None:
         tables = (read_table(self.store, name) for name in names)
+        self.outcome_unknown = True
         try:
             self.transactions.write(spooled(tables), Marker(epoch, self.owner))
         except Fenced:
-            # By a broker that gave up waiting, or by somebody else: the marker will tell.
-            raise SystemAway(
+            # By a broker that gave up waiting, or by another process: the marker shows which.
+            raise SystemUnavailable(
                 f"{self.connection.owner}: its transaction was ended by the broker",
                 "if that happens again, raise transaction_timeout.",
             ) from None
+        self.outcome_unknown = False
         self.last = epoch
 
 

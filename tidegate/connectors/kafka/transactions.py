@@ -40,6 +40,18 @@ class Fenced(Exception):
     """Another producer has begun to write in our name, or the broker has given us up."""
 
 
+class HangingTransaction(Exception):
+    """The commit marker cannot be read, because a transaction was left open.
+
+    Initializing the producer did not end it: the coordinator considers it complete. Kafka 4.3.0 and
+    4.3.1 do this after a crash (KAFKA-20734). `marker` is the last one that can be read.
+    """
+
+    def __init__(self, marker: Marker | None) -> None:
+        super().__init__()
+        self.marker = marker
+
+
 @dataclass(frozen=True)
 class Marker:
     """The last epoch that a topic has, and who wrote it."""
@@ -78,7 +90,11 @@ class Transactions:
     # Opening
 
     def open(self) -> Marker | None:
-        """End what an earlier producer left open, then read the marker."""
+        """Abort the transaction of an earlier producer, then read the commit marker.
+
+        If this fails, the producer is closed: rows may only be written after the marker was read.
+        Only after a `HangingTransaction` it stays open, because the caller may know the last epoch.
+        """
         self.close()
         self.complaints = ClientErrors(self.connection)
         from confluent_kafka import Consumer, KafkaException, Producer
@@ -105,38 +121,79 @@ class Transactions:
                 }
             )
         except Exception as error:
+            self.close()
             raise self.connection.rejected(error) from None
         try:
             self.producer.init_transactions(_COORDINATOR_SECONDS)
-            return self._marker()
+            return self._read_marker()
+        except HangingTransaction:
+            raise
         except KafkaException as error:
-            raise self._failure(error.args[0]) from None
+            failure = self._failure(error.args[0])
+            self.close()
+            raise failure from None
+        except BaseException:
+            self.close()
+            raise
 
-    def _marker(self) -> Marker | None:
-        from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+    def _read_marker(self) -> Marker | None:
+        from confluent_kafka import KafkaException, TopicPartition
 
         deadline = time.monotonic() + _COORDINATOR_SECONDS
         while True:
             try:
-                (found,) = self.consumer.committed(
+                (position,) = self.consumer.committed(
                     [TopicPartition(self.topic, 0)], timeout=ANSWER_SECONDS
                 )
-                break
+                return self._marker_of(position)
             except KafkaException as error:
-                # A coordinator that has just come up does not know its groups yet.
-                if time.monotonic() > deadline or is_login(error.args[0]):
+                if is_login(error.args[0]):
+                    raise
+                # A coordinator that has just started does not know its groups yet.
+                if time.monotonic() > deadline:
+                    self._require_no_hanging_transaction()
                     raise
                 time.sleep(0.1)
-        if found.offset == OFFSET_INVALID:
+
+    def _marker_of(self, position: Any) -> Marker | None:
+        from confluent_kafka import OFFSET_INVALID
+
+        if position.offset == OFFSET_INVALID:
             return None
         try:
-            return Marker.of(found.offset, found.metadata)
+            return Marker.of(position.offset, position.metadata)
         except (ValueError, KeyError, TypeError):
             raise RunError(
                 "TG-526",
-                f"{self.connection.owner}: the group {self.name} has an offset that is no marker",
-                hint=f"nobody but the sink may commit offsets of the group {self.name}.",
+                f"{self.connection.owner}: the group {self.name} has an offset that is not a "
+                "commit marker",
+                hint=f"only the sink may commit offsets of the group {self.name}.",
             ) from None
+
+    def _require_no_hanging_transaction(self) -> None:
+        """Raise `HangingTransaction` if the broker answers but withholds the marker."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+        from confluent_kafka import TopicPartition as Partition
+        from confluent_kafka.admin import AdminClient
+
+        group = ConsumerGroupTopicPartitions(self.name, [Partition(self.topic, 0)])
+
+        def position(stable: bool) -> Any:
+            groups = admin.list_consumer_group_offsets(
+                [group], require_stable=stable, request_timeout=ANSWER_SECONDS
+            )
+            return groups[self.name].result(2 * ANSWER_SECONDS).topic_partitions[0]
+
+        try:
+            admin = AdminClient({**self.connection.settings, "error_cb": self.complaints})
+            error = position(stable=True).error
+            if error is None or error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                return
+            last = position(stable=False)
+        except (KafkaException, TimeoutError):
+            # The broker does not answer either: the caller reports that.
+            return
+        raise HangingTransaction(self._marker_of(last))
 
     # Writing
 
