@@ -22,6 +22,8 @@ from tidegate.testing import load_case, run_case
 
 pytestmark = pytest.mark.spark
 
+# test_readme.py runs its blocks.
+README = "README.md"
 TUTORIALS = ("docs/tutorial/first_stream.md", "docs/tutorial/dashboard.md")
 
 
@@ -136,11 +138,7 @@ def printed(block: Block) -> list[str]:
 
 @pytest.mark.parametrize(
     "block",
-    [
-        b
-        for b in blocks()
-        if b.treatment == "run" and b.page != LANGUAGE and b.page not in TUTORIALS
-    ],
+    [b for b in blocks() if b.treatment == "run" and b.page not in (README, LANGUAGE, *TUTORIALS)],
     ids=id_of,
 )
 def test_python_runs(

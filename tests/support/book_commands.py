@@ -15,12 +15,13 @@ from tests.support.book import ROOT, Block
 from tidegate.cli import main as tidegate
 
 # Programs that do no harm and are everywhere.
-HARMLESS = {"cat", "cd", "cp", "echo", "ls", "mkdir"}
+HARMLESS = {"cat", "cd", "cp", "echo", "ls", "mkdir", "sort"}
+_HEREDOC = re.compile(r"(?ms)^([^\n]*<<'(\w+)')\n.*?^\2$")
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a block, without comments; a backslash goes on with the next one."""
-    joined = block.text.replace("\\\n", " ")
+    """Return the commands of a block, without comments and here-documents."""
+    joined = _HEREDOC.sub(r"\1", block.text).replace("\\\n", " ")
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
@@ -45,10 +46,10 @@ def require_known(command: str) -> None:
         extras = {name for each in rest for name in re.findall(r"tidegate\[([\w,]+)\]", each)}
         assert rest[0] == "install"
         assert {name for each in extras for name in each.split(",")} <= _extras(), command
-    elif program == "python":
+    elif program in ("python", "python3"):
         assert rest[0] == "-m" or (ROOT / rest[0]).is_file(), f"no such program: {command}"
     else:
-        assert program in HARMLESS | {"curl", "jupyter"}, f"nobody knows what {program} does"
+        assert program in HARMLESS | {".", "curl", "jupyter"}, f"nobody knows what {program} does"
 
 
 def require_parsed(words: list[str], app: Typer = tidegate.app) -> None:
