@@ -1,4 +1,4 @@
-"""Statements about checkpoints in a session that does not run, and the commands that look."""
+"""Checkpoint statements in a session that is not running, and the commands that use them."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def said(session: Session, sql: str) -> list[str]:
+def execute(session: Session, sql: str) -> list[str]:
     return [result.text or "" for result in session.execute(sql)]
 
 
-def test_keep_list_drop(data: Path) -> None:
+def test_creates_lists_and_drops_checkpoints(data: Path) -> None:
     with tidegate.open(data) as session:
-        assert said(session, "CHECKPOINT 'Before'; CHECKPOINT;") == [
+        assert execute(session, "CHECKPOINT 'Before'; CHECKPOINT;") == [
             "checkpoint 'Before': main at epoch 1",
             "checkpoint 'checkpoint-1': main at epoch 1",
         ]
@@ -82,7 +82,7 @@ def test_keep_list_drop(data: Path) -> None:
             ("Before", 1, 1200),
             ("checkpoint-1", 1, 1200),
         ]
-        said(session, "DROP CHECKPOINT 'before'; DROP CHECKPOINT IF EXISTS 'before';")
+        execute(session, "DROP CHECKPOINT 'before'; DROP CHECKPOINT IF EXISTS 'before';")
         assert [c.name for c in session.checkpoints()] == ["checkpoint-1", None]
         assert session.checkpoint("again") == "again"
         session.drop_checkpoint("again")
@@ -93,7 +93,7 @@ def test_keep_list_drop(data: Path) -> None:
     [
         ("DROP CHECKPOINT 'befor';", "TG-609", "'befor'", "did you mean before?"),
         ("RESTORE FROM CHECKPOINT 'befor';", "TG-609", "'befor'", "did you mean before?"),
-        ("RESTORE FROM CHECKPOINT 7;", "TG-609", "7", "epochs that are kept: 0, 1."),
+        ("RESTORE FROM CHECKPOINT 7;", "TG-609", "7", "available epochs: 0, 1."),
         ("CHECKPOINT 'before';", "TG-202", "'before'", "DROP CHECKPOINT 'before';"),
         ("RESTORE FROM CHECKPOINT 0;", "TG-610", "0", "0 WITH (sinks = 'keep');"),
         (
@@ -104,37 +104,37 @@ def test_keep_list_drop(data: Path) -> None:
         ),
     ],
 )
-def test_rejections_point_at_the_name_and_say_what_is_there(
+def test_rejection_has_position_and_hint(
     data: Path, sql: str, code: str, caret: str, hint: str
 ) -> None:
     with tidegate.open(data) as session:
         session.checkpoint("before")
-        before = sorted(data.rglob("*.json"))
+        files = sorted(data.rglob("*.json"))
         with pytest.raises(RunError) as caught:
             session.execute(sql)
         error = caught.value
         assert error.code == code and hint in (error.hint or ""), error.render()
         assert error.location is not None
         assert error.location.text[error.location.start : error.location.end] == caret
-        assert sorted(data.rglob("*.json")) == before
+        assert sorted(data.rglob("*.json")) == files
 
 
-def test_restore_with_keep_warns_and_begins_a_generation(data: Path) -> None:
+def test_restore_with_keep_warns_and_starts_generation(data: Path) -> None:
     with tidegate.open(data) as session:
-        (text,) = said(session, "RESTORE FROM CHECKPOINT 0 WITH (sinks = 'keep');")
+        (text,) = execute(session, "RESTORE FROM CHECKPOINT 0 WITH (sinks = 'keep');")
         assert text == "main was restored to epoch 0 and continues with epoch 4 in generation 1"
         (warning,) = session.warnings
         assert warning.code == "TG-610" and "out (files) up to epoch 1" in warning.message
-        assert "kept" not in warning.message, "a memory sink forgets"
+        assert "kept" not in warning.message, "memory sinks can roll back"
         newest = session.checkpoints()[0]
         assert (newest.generation, newest.epoch) == (1, 3)
 
 
-def test_python_says_the_same(data: Path) -> None:
+def test_python_api_rejects_like_statements(data: Path) -> None:
     with tidegate.open(data) as session:
-        with pytest.raises(RunError, match="cannot forget them"):
+        with pytest.raises(RunError, match="cannot roll them back"):
             session.restore(0)
-        with pytest.raises(RunError, match="'keep' or nothing"):
+        with pytest.raises(RunError, match="'keep' or None"):
             session.restore(0, sinks="drop")
         with pytest.raises(RunError, match="a number is an epoch"):
             session.checkpoint("2026")
@@ -144,7 +144,7 @@ def test_python_says_the_same(data: Path) -> None:
             session.execute("RESTORE FROM CHECKPOINT yesterday;")
 
 
-def test_nothing_was_run_yet(tmp_path: Path) -> None:
+def test_rejects_statements_before_first_epoch(tmp_path: Path) -> None:
     with tidegate.open(tmp_path / "new") as session:
         assert session.checkpoints() == []
         for sql in ("CHECKPOINT;", "RESTORE FROM CHECKPOINT 0;"):
@@ -153,16 +153,13 @@ def test_nothing_was_run_yet(tmp_path: Path) -> None:
             assert caught.value.code == "TG-609" and caught.value.hint
 
 
-# The commands
-
-
 def output(*arguments: str) -> str:
-    done = CliRunner().invoke(app, list(arguments))
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-def test_checkpoints_lists_also_while_the_directory_is_in_use(data: Path) -> None:
+def test_checkpoints_command_works_while_directory_is_in_use(data: Path) -> None:
     with tidegate.open(data) as session:
         session.checkpoint("before")
         text = output("checkpoints", str(data))
@@ -184,7 +181,7 @@ def test_inspect_shows_sources_streams_operators_and_sinks(data: Path) -> None:
         "bids   | files     | s      | files 2, recent 0",
         "asks   | memory    | s      | nothing read yet",
         "s      |    1200 |       34 |            0 | false",
-        "out  | files     | s      |      2 |          0",
+        "out  | files     | s      |            2 |          0",
     ):
         assert row in text, text
     operator = next(line for line in text.splitlines() if "window_aggregate" in line)
@@ -195,13 +192,15 @@ def test_inspect_shows_sources_streams_operators_and_sinks(data: Path) -> None:
     assert stored["main"]["streams"]["s"]["offsets"]["bids"]["files"] == ["a.json", "b.json"]
 
 
-def test_what_is_damaged_is_said_and_the_rest_is_shown(data: Path) -> None:
+def test_commands_warn_about_damaged_manifests(data: Path) -> None:
     newest = sorted(data.rglob("manifests/*.json"))[-1]
     newest.write_bytes(b"{")
     for command in ("checkpoints", "inspect"):
-        done = CliRunner().invoke(app, [command, str(data)])
-        assert done.exit_code == 0 and "warning[TG-605]: manifests/000-000000000001" in done.stderr
-        assert "main" in done.stdout
+        result = CliRunner().invoke(app, [command, str(data)])
+        assert (
+            result.exit_code == 0 and "warning[TG-605]: manifests/000-000000000001" in result.stderr
+        )
+        assert "main" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -213,7 +212,9 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(data: Path) -> None:
         (["inspect", "DATA", "--pipeline", "mian"], "did you mean main?"),
     ],
 )
-def test_what_is_not_there_is_rejected(data: Path, arguments: list[str], message: str) -> None:
-    given = [str(data) if item == "DATA" else item for item in arguments]
-    done = CliRunner().invoke(app, given)
-    assert done.exit_code == 2 and message in done.stderr
+def test_commands_reject_missing_directory_epoch_or_pipeline(
+    data: Path, arguments: list[str], message: str
+) -> None:
+    command = [str(data) if item == "DATA" else item for item in arguments]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2 and message in result.stderr

@@ -65,7 +65,9 @@ def test_skips_and_reports_damaged_manifest(tmp_path: Path, damage: str) -> None
     content = path_of(tmp_path, 3).read_bytes()
     middle = len(content) // 2
     flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    path_of(tmp_path, 3).write_bytes({"flip": flipped, "cut": content[:middle], "empty": b""}[damage])
+    path_of(tmp_path, 3).write_bytes(
+        {"flip": flipped, "cut": content[:middle], "empty": b""}[damage]
+    )
     newest = open_manifests(tmp_path).load_newest()
     assert newest.manifest is not None and newest.manifest.epoch == 2
     (skipped,) = newest.skipped

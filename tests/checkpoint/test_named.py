@@ -1,4 +1,4 @@
-"""Checkpoints with a name: kept until they are dropped, with the state they need."""
+"""Named checkpoints: they and their state are kept until they are dropped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import House
+from tests.support.pipelines import PipelineHarness
 from tidegate.checkpoint.checkpoints import Checkpoints
 from tidegate.checkpoint.manifest import Manifest, OperatorState
 from tidegate.checkpoint.manifests import Manifests
@@ -17,11 +17,11 @@ from tidegate.storage import open_store
 FIRST = Manifest(0, 0, 16, 1)
 
 
-def filled(path: Path, *epochs: int) -> Manifests:
-    found = Manifests(open_store(str(path)))
+def create_manifests(path: Path, *epochs: int) -> Manifests:
+    manifests = Manifests(open_store(str(path)))
     for epoch in epochs:
-        found.create(replace(FIRST, epoch=epoch))
-    return found
+        manifests.create(replace(FIRST, epoch=epoch))
+    return manifests
 
 
 def checkpoints(**pipelines: Manifests) -> Checkpoints:
@@ -32,98 +32,105 @@ def epochs(manifests: Manifests) -> list[int]:
     return [manifest.epoch for manifest in manifests.load_all()]
 
 
-def test_what_has_a_name_is_kept_until_it_is_dropped(tmp_path: Path) -> None:
-    found = filled(tmp_path, 0, 1, 2)
-    kept = checkpoints(main=found).keep("Before")
-    assert {key: (item.name, item.epoch) for key, item in kept.items()} == {"main": ("Before", 2)}
-    filled(tmp_path, 3, 4, 5, 6, 7)
-    found.expire()
-    assert epochs(found) == [7, 6, 5, 2]
-    checkpoints(main=found).drop("before")
-    found.expire()
-    assert epochs(found) == [7, 6, 5]
+def test_named_checkpoint_is_kept_until_dropped(tmp_path: Path) -> None:
+    manifests = create_manifests(tmp_path, 0, 1, 2)
+    names = checkpoints(main=manifests).keep("Before")
+    assert {key: (item.name, item.epoch) for key, item in names.items()} == {"main": ("Before", 2)}
+    create_manifests(tmp_path, 3, 4, 5, 6, 7)
+    manifests.expire()
+    assert epochs(manifests) == [7, 6, 5, 2]
+    checkpoints(main=manifests).drop("before")
+    manifests.expire()
+    assert epochs(manifests) == [7, 6, 5]
 
 
-def test_a_name_given_by_one_process_is_known_to_the_next(tmp_path: Path) -> None:
-    checkpoints(main=filled(tmp_path, 0)).keep("first")
-    later = filled(tmp_path, 1, 2, 3, 4)
-    later.expire()
-    assert epochs(later) == [4, 3, 2, 0]
+def test_names_survive_a_restart(tmp_path: Path) -> None:
+    checkpoints(main=create_manifests(tmp_path, 0)).keep("first")
+    manifests = create_manifests(tmp_path, 1, 2, 3, 4)
+    manifests.expire()
+    assert epochs(manifests) == [4, 3, 2, 0]
 
 
-def test_a_manifest_may_have_several_names_and_goes_with_the_last(tmp_path: Path) -> None:
-    found = filled(tmp_path, 0)
-    both = checkpoints(main=found)
-    both.keep("a")
-    both.keep("b")
-    assert [(c.name, c.epoch) for c in both.listed()] == [("a", 0), ("b", 0)]
-    filled(tmp_path, 1, 2, 3)
-    both.drop("a")
-    found.expire()
-    assert epochs(found) == [3, 2, 1, 0]
-    both.drop("b")
-    found.expire()
-    assert epochs(found) == [3, 2, 1]
+def test_manifest_expires_after_its_last_name_is_dropped(tmp_path: Path) -> None:
+    manifests = create_manifests(tmp_path, 0)
+    named = checkpoints(main=manifests)
+    named.keep("a")
+    named.keep("b")
+    assert [(c.name, c.epoch) for c in named.list_all()] == [("a", 0), ("b", 0)]
+    create_manifests(tmp_path, 1, 2, 3)
+    named.drop("a")
+    manifests.expire()
+    assert epochs(manifests) == [3, 2, 1, 0]
+    named.drop("b")
+    manifests.expire()
+    assert epochs(manifests) == [3, 2, 1]
 
 
-def test_names_are_made_up_where_none_is_given(tmp_path: Path) -> None:
-    both = checkpoints(main=filled(tmp_path / "a", 5), other=filled(tmp_path / "b", 9))
-    assert [next(iter(both.keep(None).values())).name for _ in range(2)] == [
+def test_generates_names(tmp_path: Path) -> None:
+    named = checkpoints(
+        main=create_manifests(tmp_path / "a", 5), other=create_manifests(tmp_path / "b", 9)
+    )
+    assert [next(iter(named.keep(None).values())).name for _ in range(2)] == [
         "checkpoint-1",
         "checkpoint-2",
     ]
-    both.drop("checkpoint-1")
-    assert next(iter(both.keep(None).values())).name == "checkpoint-3"
-    listed = [(c.pipeline, c.name, c.epoch) for c in both.listed()]
-    assert ("main", "checkpoint-2", 5) in listed and ("other", "checkpoint-3", 9) in listed
+    named.drop("checkpoint-1")
+    assert next(iter(named.keep(None).values())).name == "checkpoint-3"
+    rows = [(c.pipeline, c.name, c.epoch) for c in named.list_all()]
+    assert ("main", "checkpoint-2", 5) in rows and ("other", "checkpoint-3", 9) in rows
 
 
-def test_a_name_is_given_once_and_an_unknown_one_is_rejected_with_the_nearest(
+def test_rejects_existing_and_unknown_names(
     tmp_path: Path,
 ) -> None:
-    one = checkpoints(main=filled(tmp_path, 0))
-    one.keep("before-upgrade")
+    named = checkpoints(main=create_manifests(tmp_path, 0))
+    named.keep("before-upgrade")
     with pytest.raises(RunError) as caught:
-        one.keep("BEFORE-upgrade")
+        named.keep("BEFORE-upgrade")
     assert caught.value.code == "TG-202" and "DROP CHECKPOINT" in (caught.value.hint or "")
     with pytest.raises(RunError) as caught:
-        one.drop("before-upgrad")
+        named.drop("before-upgrad")
     assert caught.value.code == "TG-609" and caught.value.hint == "did you mean before-upgrade?"
 
 
-def test_before_the_first_epoch_there_is_nothing_to_keep(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="nothing to keep yet"):
-        checkpoints(main=filled(tmp_path)).keep("x")
+def test_rejects_checkpoint_before_first_epoch(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nothing to checkpoint"):
+        checkpoints(main=create_manifests(tmp_path)).keep("x")
     assert not (tmp_path / "names").exists()
 
 
-def test_the_listing_says_what_is_in_them(tmp_path: Path) -> None:
-    found = Manifests(open_store(str(tmp_path)))
+def test_lists_state_bytes_and_time(tmp_path: Path) -> None:
+    manifests = Manifests(open_store(str(tmp_path)))
     operator = OperatorState("s", "w", "ff", report={"bytes": 30, "rows": 2})
-    found.create(replace(FIRST, now_us=60_000_000, operators={"a": operator, "b": operator}))
-    (only,) = checkpoints(main=found).listed()
-    assert (only.generation, only.epoch, only.state_bytes, only.name) == (0, 0, 60, None)
-    assert only.time.isoformat() == "1970-01-01T00:01:00+00:00"
+    manifests.create(replace(FIRST, now_us=60_000_000, operators={"a": operator, "b": operator}))
+    (checkpoint,) = checkpoints(main=manifests).list_all()
+    assert (checkpoint.generation, checkpoint.epoch, checkpoint.state_bytes, checkpoint.name) == (
+        0,
+        0,
+        60,
+        None,
+    )
+    assert checkpoint.time.isoformat() == "1970-01-01T00:01:00+00:00"
 
 
-def test_a_running_pipeline_keeps_the_state_of_what_has_a_name(tmp_path: Path) -> None:
-    house = House(tmp_path, streams=1)
-    house.insert(1)
-    running = house.run(until_end=False)
-    running.wait(30)
-    checkpoints(main=running.manifests).keep("x")
-    manifest = running.manifests.load_all()[0]
+def test_running_pipeline_keeps_state_of_named_checkpoint(tmp_path: Path) -> None:
+    harness = PipelineHarness(tmp_path, streams=1)
+    harness.insert(1)
+    pipeline = harness.run(until_end=False)
+    pipeline.wait(30)
+    checkpoints(main=pipeline.manifests).keep("x")
+    manifest = pipeline.manifests.load_all()[0]
     needed = {file for o in manifest.operators.values() for file in o.files}
     assert needed
-    house.insert(2, 3, 4, 5, 6)
-    running.wait(30)
-    running.stop()
-    assert house.epochs()[0] == manifest.epoch and needed <= house.state_files()
-    # Also over a restart, which sweeps.
-    house.insert(7)
-    house.run()
-    assert needed <= house.state_files()
-    checkpoints(main=house.pipeline().manifests).drop("x")
-    house.insert(8)
-    house.run()
-    assert manifest.epoch not in house.epochs() and not needed & house.state_files()
+    harness.insert(2, 3, 4, 5, 6)
+    pipeline.wait(30)
+    pipeline.stop()
+    assert harness.epochs()[0] == manifest.epoch and needed <= harness.state_files()
+    # A restart sweeps, too.
+    harness.insert(7)
+    harness.run()
+    assert needed <= harness.state_files()
+    checkpoints(main=harness.pipeline().manifests).drop("x")
+    harness.insert(8)
+    harness.run()
+    assert manifest.epoch not in harness.epochs() and not needed & harness.state_files()

@@ -82,7 +82,7 @@ def files(path: Path) -> set[str]:
 
 
 def last(path: Path, pipeline: str) -> Manifest:
-    found = Manifests(DataDirectory(path).pipeline(pipeline)).newest().manifest
+    found = Manifests(DataDirectory(path).pipeline(pipeline)).load_newest().manifest
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.compiling import compile_text
 from tests.support.delta import there
-from tests.support.pipelines import House, Killed, Looped, expected
+from tests.support.pipelines import PipelineHarness, Killed, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.delta import table_sink as delta_sink
@@ -31,7 +31,7 @@ ROWS = {
 }
 
 
-class DeltaHouse(House):
+class DeltaHouse(PipelineHarness):
     """One stream with a table that is appended to, one whose rows are replaced, and one sink that
     is kept."""
 
@@ -48,7 +48,7 @@ class DeltaHouse(House):
         self.catalog = compile_text(script).catalog
         self.members = [self.member(stream, True) for stream in self.catalog.of(Stream)]
 
-    def pipeline(self, **config: Any) -> Looped:
+    def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
 
         def opened(sink: Sink, stream: str, member: Any) -> Any:
@@ -57,7 +57,7 @@ class DeltaHouse(House):
                 SinkContext(sink, data, stream, lambda *_: None, rows=ROWS[sink.name])
             )
 
-        return Looped(replace(context, open_sink=opened), "main")
+        return PythonPipeline(replace(context, open_sink=opened), "main")
 
     def rows(self, sink: str) -> list[tuple[int, str]]:
         return super().rows(sink) if sink == "kept0" else sorted(there(self.files(sink)))
@@ -109,13 +109,13 @@ def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> N
 def test_killed_at_every_step_each_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: EpochStep | str
 ) -> None:
-    house = DeltaHouse(tmp_path)
+    harness = DeltaHouse(tmp_path)
     values: list[int] = []
     for times in (1, 2):
         values += [10 * times, 10 * times + 1]
-        house.insert(*values[-2:])
+        harness.insert(*values[-2:])
         with monkeypatch.context() as patch:
             killed_in(step, patch, times)
-            assert house.run().failure is not None, "it was killed"
-    assert house.run().failure is None
-    house.check(*values)
+            assert harness.run().failure is not None, "it was killed"
+    assert harness.run().failure is None
+    harness.check(*values)

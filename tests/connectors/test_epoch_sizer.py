@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.pipelines import House
+from tests.support.pipelines import PipelineHarness
 from tidegate.connectors.base import EpochSizer
 
 
@@ -61,17 +61,17 @@ def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
 
 
 def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
-    house = House(tmp_path, streams=1)
-    source = house.catalog.get("s")
+    harness = PipelineHarness(tmp_path, streams=1)
+    source = harness.catalog.get("s")
     assert source is not None
     source.options._values["inserts_per_epoch"] = 1_000
     values = [random.Random(place).getrandbits(60) for place in range(8_000)]
     for _ in range(30):
-        house.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
-    pipeline = house.pipeline()
+        harness.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
+    pipeline = harness.pipeline()
     pipeline.pace.bytes = 200 << 10
-    pipeline.start(house.members, until_end=True)
+    pipeline.start(harness.members, until_end=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)
-    assert max(house.epochs()) > 1
-    assert [a for a, _ in house.rows("one0")] == sorted(values * 30)
+    assert max(harness.epochs()) > 1
+    assert [a for a, _ in harness.rows("one0")] == sorted(values * 30)

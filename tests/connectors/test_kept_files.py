@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import House
+from tests.support.pipelines import PipelineHarness
 from tests.support.sinks import files_source
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.checkpoint.manifests import Manifests
@@ -132,14 +132,14 @@ def test_no_folder_of_manifests_is_listed_in_an_epoch(
         listed[folder] += 1
         return real(self, folder)
 
-    house = House(tmp_path, streams=1)
-    running = house.run(until_end=False)
-    house.insert(1, 2)
+    harness = PipelineHarness(tmp_path, streams=1)
+    running = harness.run(until_end=False)
+    harness.insert(1, 2)
     running.wait(30)
     monkeypatch.setattr(LocalStore, "list", counted)
-    house.insert(*range(3, 13))
+    harness.insert(*range(3, 13))
     running.wait(30)
     monkeypatch.undo()
     running.stop()
-    assert house.epochs() == [9, 10, 11]
+    assert harness.epochs() == [9, 10, 11]
     assert [folder for folder in listed if "manifests" in folder or "state" in folder] == []

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.support.delta import opened
-from tests.support.pipelines import House, Looped
+from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.connectors.kafka.client import ClientErrors, Connection
 from tidegate.connectors.postgres import client as postgres_client
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
@@ -63,10 +63,10 @@ def test_who_is_not_let_in_in_a_task_stops_with_the_reason(
         raise JobFailed(RuntimeError(f"in a task: {found().render()}"))
 
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    monkeypatch.setattr(Looped, "job", staticmethod(job))
-    house = House(tmp_path)
-    house.insert(1)
-    failure = house.run().failure
+    monkeypatch.setattr(PythonPipeline, "job", staticmethod(job))
+    harness = PipelineHarness(tmp_path)
+    harness.insert(1)
+    failure = harness.run().failure
     assert isinstance(failure, RunError) and failure.code == "TG-512", failure
     assert found().message in failure.message and failure.hint == found().hint
 

@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from tests.support.compiling import compile_text
 from tests.support.console import STATUS, StubProvider
-from tests.support.pipelines import House, Looped
+from tests.support.pipelines import PipelineHarness, PythonPipeline
 from tidegate.checkpoint.checkpoints import Checkpoints, RestoreRequest
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.console.app import STATIC, TOKEN_HEADER, ConsoleServer, build_app, updates
@@ -346,8 +346,8 @@ class TestServer:
 class StubSession:
     """The part of a session that the console uses, over a pipeline without Spark."""
 
-    def __init__(self, house: House, pipeline: Looped) -> None:
-        self.catalog = house.catalog
+    def __init__(self, harness: PipelineHarness, pipeline: PythonPipeline) -> None:
+        self.catalog = harness.catalog
         self.pipeline = pipeline
         self.warnings: list[Any] = []
         self.status = lambda: tuple(pipeline.status())
@@ -366,10 +366,10 @@ class StubSession:
 class TestRunningSession:
     @pytest.fixture
     def client(self, tmp_path: Path) -> TestClient:
-        house = House(tmp_path)
-        house.insert(1, 2, 3)
-        session = StubSession(house, house.run())
-        source = RunningSession(cast(Any, session), "house.sql")
+        harness = PipelineHarness(tmp_path)
+        harness.insert(1, 2, 3)
+        session = StubSession(harness, harness.run())
+        source = RunningSession(cast(Any, session), "harness.sql")
         history = ConsoleHistory(source)
         history.update()
         return TestClient(build_app(history, HERE, TOKEN), base_url="http://localhost:8571")
@@ -405,24 +405,24 @@ class TestRunningSession:
 
 class TestStoredDirectory:
     @pytest.fixture
-    def house(self, tmp_path: Path) -> House:
-        house = House(tmp_path)
+    def harness(self, tmp_path: Path) -> PipelineHarness:
+        harness = PipelineHarness(tmp_path)
         directory = DataDirectory(tmp_path / "data")
         directory.open()
-        house.store = directory.pipeline("main")
-        house.insert(1, 2)
-        house.run()
-        save_declarations(directory, house.catalog)
+        harness.store = directory.pipeline("main")
+        harness.insert(1, 2)
+        harness.run()
+        save_declarations(directory, harness.catalog)
         directory.close()
-        return house
+        return harness
 
     @pytest.fixture
-    def source(self, house: House) -> StoredDirectory:
-        return StoredDirectory(str(house.folder / "data"))
+    def source(self, harness: PipelineHarness) -> StoredDirectory:
+        return StoredDirectory(str(harness.folder / "data"))
 
     @pytest.fixture
-    def held(self, house: House) -> Iterator[DataDirectory]:
-        directory = DataDirectory(house.folder / "data")
+    def held(self, harness: PipelineHarness) -> Iterator[DataDirectory]:
+        directory = DataDirectory(harness.folder / "data")
         directory.open()
         yield directory
         directory.close()
@@ -446,10 +446,10 @@ class TestStoredDirectory:
         assert described["plan"].startswith("stream t0")
         assert [c["epoch"] for c in client.get("/api/checkpoints").json()] == [1, 0]
 
-    def test_new_epochs_are_read(self, house: House, source: StoredDirectory) -> None:
+    def test_new_epochs_are_read(self, harness: PipelineHarness, source: StoredDirectory) -> None:
         source.statuses()
-        house.insert(3)
-        house.run(until_end=True)
+        harness.insert(3)
+        harness.run(until_end=True)
         (status, _) = source.statuses()
         assert (status.rows_in, status.epoch) == (6, 2)
         assert [(epoch.epoch, epoch.rows_in) for epoch in source.epochs()] == [(1, 0), (2, 4)]
@@ -468,15 +468,15 @@ class TestStoredDirectory:
         with pytest.raises(DataDirectoryError, match="TG-602"):
             source.create_checkpoint("x")
 
-    def test_restores(self, house: House, source: StoredDirectory) -> None:
+    def test_restores(self, harness: PipelineHarness, source: StoredDirectory) -> None:
         assert source.create_checkpoint("good") == "good"
         warnings = source.restore(RestoreRequest(0, keep=True))
         assert "twice" in warnings[0]
         assert source.checkpoints()[0].generation == 1
         assert [status.rows_in for status in source.statuses()] == [2, 2]
 
-    def test_graph_without_saved_declarations(self, house: House, source: StoredDirectory) -> None:
-        (house.folder / "data" / "_declared.json").unlink()
+    def test_graph_without_saved_declarations(self, harness: PipelineHarness, source: StoredDirectory) -> None:
+        (harness.folder / "data" / "_declared.json").unlink()
         assert "operator:t0:0" in source.graph().nodes, "taken from manifests"
         with pytest.raises(RunError, match="TG-201"):
             source.describe("t0")

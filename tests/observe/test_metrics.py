@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.pipelines import House
+from tests.support.pipelines import PipelineHarness
 from tidegate.cli import report
 from tidegate.cli.screen import JsonLog
 from tidegate.errors import Location, RunError, SqlError
@@ -111,9 +111,9 @@ class TestTimeline:
         assert len(timeline.epochs()) == 1
 
     def test_a_pipeline_records_its_epochs(self, tmp_path: Path) -> None:
-        house = House(tmp_path)
-        house.insert(1, 2, 3)
-        epochs = house.run().timeline.epochs()
+        harness = PipelineHarness(tmp_path)
+        harness.insert(1, 2, 3)
+        epochs = harness.run().timeline.epochs()
         assert [e.epoch for e in epochs] == [0, 1, 2]
         for epoch in epochs:
             assert [step for step, _ in epoch.steps] == ["plan", "run", "commit", "publish"]

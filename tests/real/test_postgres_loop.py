@@ -13,7 +13,7 @@ import pytest
 
 from tests.real.postgres import Postgres
 from tests.support.compiling import compile_text
-from tests.support.pipelines import House, Killed, Looped, expected
+from tests.support.pipelines import PipelineHarness, Killed, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.registry import SINKS
@@ -23,7 +23,7 @@ from tidegate.runtime.pipeline import EpochStep
 ROWS = StreamRows((("a", "BIGINT"), ("id", "STRING")))
 
 
-class PostgresHouse(House):
+class PostgresHouse(PipelineHarness):
     """One stream with two sinks in PostgreSQL and one that is kept."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
@@ -41,7 +41,7 @@ class PostgresHouse(House):
         self.catalog = compile_text(script).catalog
         self.members = [self.member(stream, True) for stream in self.catalog.of(Stream)]
 
-    def pipeline(self, **config: Any) -> Looped:
+    def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
 
         def opened(sink: Sink, stream: str, member: Any) -> Any:
@@ -50,7 +50,7 @@ class PostgresHouse(House):
                 SinkContext(sink, data, stream, lambda *_: None, rows=ROWS)
             )
 
-        return Looped(replace(context, open_sink=opened), "main")
+        return PythonPipeline(replace(context, open_sink=opened), "main")
 
     def rows(self, sink: str) -> list[tuple[int, str]]:
         if sink == "kept0":
@@ -70,18 +70,18 @@ class PostgresHouse(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path, postgres: Postgres) -> PostgresHouse:
+def harness(tmp_path: Path, postgres: Postgres) -> PostgresHouse:
     return PostgresHouse(tmp_path, postgres)
 
 
 @pytest.mark.parametrize("step", EpochStep)
 def test_killed_at_every_step_each_row_is_there_once(
-    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: EpochStep
+    harness: PostgresHouse, monkeypatch: pytest.MonkeyPatch, step: EpochStep
 ) -> None:
     values: list[int] = []
     for times in range(1, 4):
         values += [10 * times, 10 * times + 1]
-        house.insert(*values[-2:])
+        harness.insert(*values[-2:])
         left = [times]
 
         def reached(here: EpochStep, left: list[int] = left) -> None:
@@ -90,36 +90,36 @@ def test_killed_at_every_step_each_row_is_there_once(
                 raise Killed
 
         monkeypatch.setattr(module, "reached", reached)
-        died = house.run()
+        died = harness.run()
         monkeypatch.undo()
         assert died.failure is not None or times == 3, "it was killed"
-    assert house.run().failure is None
-    house.check(*values)
+    assert harness.run().failure is None
+    harness.check(*values)
 
 
 def test_a_server_that_crashes_between_the_decision_and_the_commit(
-    house: PostgresHouse, monkeypatch: pytest.MonkeyPatch
+    harness: PostgresHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is waited for, says why, and what was staged is still there."""
-    house.insert(1, 2)
+    harness.insert(1, 2)
     told: list[str] = []
     crashed = [False]
-    plain = Looped._sleep
+    plain = PythonPipeline._sleep
 
     def crash(here: EpochStep) -> None:
         if here is EpochStep.COMMITTED and not crashed[0]:
             crashed[0] = True
-            house.postgres.kill()
+            harness.postgres.kill()
 
-    def asleep(pipeline: Looped, seconds: float, woken: bool) -> None:
+    def asleep(pipeline: PythonPipeline, seconds: float, woken: bool) -> None:
         error = next(iter(pipeline.counters.values())).error
         if error is not None and not told:
             told.append(error)
-            house.postgres.start()
+            harness.postgres.start()
         plain(pipeline, min(seconds, 0.2), woken)
 
     monkeypatch.setattr(module, "reached", crash)
-    monkeypatch.setattr(Looped, "_sleep", asleep)
-    assert house.run().failure is None
+    monkeypatch.setattr(PythonPipeline, "_sleep", asleep)
+    assert harness.run().failure is None
     assert len(told) == 1 and told[0].startswith("the sink one: the sink one")
-    house.check(1, 2)
+    harness.check(1, 2)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import Hasty, House
+from tests.support.pipelines import NoSyncDisk, PipelineHarness
 from tidegate.storage import local as disk
 
 
 @pytest.fixture(autouse=True)
 def in_haste() -> Iterator[None]:
-    before = disk.use_disk(Hasty())
+    before = disk.use_disk(NoSyncDisk())
     yield
     disk.use_disk(before)
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def harness(tmp_path: Path) -> PipelineHarness:
+    return PipelineHarness(tmp_path)

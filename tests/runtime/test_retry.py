@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import Hasty, House, Looped, NoSpark, check
+from tests.support.pipelines import NoSyncDisk, PipelineHarness, PythonPipeline, NoSpark, check
 from tidegate.observe.status import State
 from tidegate.runtime import pipeline as module
 from tidegate.spark.errors import JobFailed
@@ -48,7 +48,7 @@ class Faults:
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    before = disk.use_disk(Hasty())
+    before = disk.use_disk(NoSyncDisk())
     yield Faults(monkeypatch)
     disk.use_disk(before)
 
@@ -58,13 +58,13 @@ def test_a_store_that_is_away_at_any_call_is_waited_for(
     tmp_path: Path, faults: Faults, after: bool
 ) -> None:
     faults.after = after
-    house = House(tmp_path, streams=1)
+    harness = PipelineHarness(tmp_path, streams=1)
     values: list[int] = []
     for call in range(1, 400):
         values.append(call)
-        house.insert(call)
+        harness.insert(call)
         faults.left, met = call, len(faults.failed)
-        ended = house.run()
+        ended = harness.run()
         assert ended.failure is None, (faults.failed[-1:], ended.failure)
         assert {(item.state, item.error) for item in ended.status()} == {(State.FINISHED, None)}
         if len(faults.failed) == met:
@@ -72,16 +72,16 @@ def test_a_store_that_is_away_at_any_call_is_waited_for(
     else:
         pytest.fail("it never gets through")
     faults.left = -1
-    check(house, *values)
+    check(harness, *values)
     assert {"put", "put_new", "list", "delete", "move_new"} <= set(faults.failed)
 
 
 def test_tasks_that_do_not_reach_a_store_are_run_again_until_they_do(
     tmp_path: Path, faults: Faults
 ) -> None:
-    house = House(tmp_path, streams=1)
-    house.insert(1)
-    pipeline = house.pipeline()
+    harness = PipelineHarness(tmp_path, streams=1)
+    harness.insert(1)
+    pipeline = harness.pipeline()
     said: list[str | None] = []
     told = "the server does not answer"
     text = f"thrown from the Python worker\nStorageError: error[TG-613]: s3://b/x: {told}\n"
@@ -92,12 +92,12 @@ def test_tasks_that_do_not_reach_a_store_are_run_again_until_they_do(
             raise JobFailed(RuntimeError(text))
 
     pipeline.job = away  # type: ignore[method-assign,assignment]
-    pipeline.start(house.members, True)
+    pipeline.start(harness.members, True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)
     assert pipeline.failure is None
     assert said[0] is None and told in str(said[-1])
-    check(house, 1)
+    check(harness, 1)
 
 
 class Shrinking:
@@ -116,23 +116,23 @@ def test_workers_that_leave_in_mid_epoch_take_no_share_with_them(
     tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks of a frame read the shares of the order by number: there must be one for each."""
-    house = House(tmp_path, streams=1)
-    house.catalog.get("s").options._values["inserts_per_epoch"] = 500  # type: ignore[union-attr]
+    harness = PipelineHarness(tmp_path, streams=1)
+    harness.catalog.get("s").options._values["inserts_per_epoch"] = 500  # type: ignore[union-attr]
     monkeypatch.setattr("tidegate.runtime.epoch._SMALL_BYTES", 0)
     monkeypatch.setattr(NoSpark, "sparkContext", Shrinking())
-    house.insert(*range(1, 201))
+    harness.insert(*range(1, 201))
     unread: list[int] = []
-    build = Looped._build
+    build = PythonPipeline._build
 
-    def built(self: Looped, members: Any, job: Any) -> Any:
+    def built(self: PythonPipeline, members: Any, job: Any) -> Any:
         unread.extend(len(splits) - job.tasks for splits in job.epoch_spec.splits.values())
         return build(self, members, job)
 
-    monkeypatch.setattr(Looped, "_build", built)
-    monkeypatch.setattr(Looped, "job", staticmethod(failing(2)))
-    assert house.run().failure is None
+    monkeypatch.setattr(PythonPipeline, "_build", built)
+    monkeypatch.setattr(PythonPipeline, "job", staticmethod(failing(2)))
+    assert harness.run().failure is None
     assert len(unread) >= 3 and max(unread) <= 0
-    check(house, *range(1, 201))
+    check(harness, *range(1, 201))
 
 
 def failing(times: int) -> Any:

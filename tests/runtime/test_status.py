@@ -22,9 +22,9 @@ def of(*reports: dict[str, Any]) -> EpochReport:
 
 
 def manifest(
-    epoch: int, *operators: OperatorState, marks: dict[str, int] | None = None
+    epoch: int, *operators: OperatorState, event_times_us: dict[str, int] | None = None
 ) -> Manifest:
-    streams = {"s": StreamState("1234", marks=marks or {})}
+    streams = {"s": StreamState("1234", event_times_us=event_times_us or {})}
     return Manifest(0, epoch, 2, 0, streams, {str(n): o for n, o in enumerate(operators)})
 
 
@@ -44,14 +44,14 @@ def step(key_group: int, **report: Any) -> dict[str, Any]:
 def test_the_notes_of_all_tasks_add_up() -> None:
     reports = of(
         {"streams": ["S"], "source": "x", "rows": 5},
-        {"streams": ["s"], "out": 3, "bad": 1, "marks": {"0": 7}},
-        {"streams": ["s"], "out": 1, "marks": {"0": 5, "1": 9}},
+        {"streams": ["s"], "out": 3, "malformed": 1, "event_times_us": {"0": 7}},
+        {"streams": ["s"], "out": 1, "event_times_us": {"0": 5, "1": 9}},
         {"streams": ["other"], "rows": 100},
         {"sink": "out", "committables": ["a"]},
         {"sink": "out", "committables": []},
         {"sink": "out", "committables": ["b"]},
     )
-    assert reports.stream("s") == StreamReport(5, 4, 1, marks={"0": 7, "1": 9})
+    assert reports.stream("s") == StreamReport(5, 4, 1, event_times_us={"0": 7, "1": 9})
     assert reports.committables == {"out": ["a", "b"]}
 
 
@@ -149,9 +149,9 @@ def test_late_rows_are_counted_since_the_start_like_all_others() -> None:
 
 def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:
     stateless = Counters("s", {"0": 2 * SECOND, "1": 0})
-    stateless.add(manifest(0, marks={"0": 10 * SECOND}), StreamReport(), 1)
+    stateless.add(manifest(0, event_times_us={"0": 10 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark is None
-    stateless.add(manifest(1, marks={"0": 10 * SECOND, "1": 9 * SECOND}), StreamReport(), 1)
+    stateless.add(manifest(1, event_times_us={"0": 10 * SECOND, "1": 9 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
     fast, slow = (
         OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)

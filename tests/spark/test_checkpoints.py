@@ -58,7 +58,7 @@ def test_totals_go_on_from_a_checkpoint_and_go_back_with_a_restore(
         session.start()
         sell(session, 30)
         assert last_total(totals.take_all()) == 61, "totals continue after a restart"
-        with pytest.raises(RunError, match="cannot forget them"):
+        with pytest.raises(RunError, match="cannot roll them back"):
             session.execute("RESTORE FROM CHECKPOINT 'first';")
         sell(session, 2)
         assert last_total(totals.take_all()) == 63, "a rejection stops nothing"

@@ -126,7 +126,7 @@ def test_damaged_state_stops_with_one_clear_error_and_a_copy_goes_on(
         assert caught.value.code == "TG-605", caught.value
         place = "the state of the stream w" if damage == "flipped" else "manifests/"
         assert place in caught.value.message
-        assert "put back a copy" in (caught.value.hint or "")
+        assert "from a backup" in (caught.value.hint or "")
         assert rows_of(out.take_all()) == []
     for file, content in whole.items():
         file.unlink(missing_ok=True)

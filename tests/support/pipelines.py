@@ -52,11 +52,11 @@ class _Frame(tuple[PipelineStream, ...]):
     once = False
 
 
-class Looped(Pipeline):
+class PythonPipeline(Pipeline):
     """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
     give other ones. Every operator writes one state file per epoch."""
 
-    job: Callable[[Looped, EpochSpec], None] = staticmethod(lambda pipeline, epoch_spec: None)
+    job: Callable[[PythonPipeline, EpochSpec], None] = staticmethod(lambda pipeline, epoch_spec: None)
 
     def _build(self, members: Sequence[PipelineStream], *rest: Any) -> Any:
         return _Frame(members)
@@ -106,7 +106,7 @@ class Looped(Pipeline):
             yield {"sink": name, "committables": writer_factory.finish()}
 
 
-class House:
+class PipelineHarness:
     """A data directory with a memory source and some streams over it."""
 
     def __init__(self, folder: Path, streams: int = 2, operators: bool = True) -> None:
@@ -157,7 +157,7 @@ class House:
     def inserts(self) -> memory.Inserts:
         return memory.inserts_of(str(self.folder / "rows"))
 
-    def pipeline(self, **config: Any) -> Looped:
+    def pipeline(self, **config: Any) -> PythonPipeline:
         settings = Settings.of(config)
         source = self.catalog.get("s")
         assert isinstance(source, Source)
@@ -186,13 +186,13 @@ class House:
             lambda scan: source,
             2,
         )
-        return Looped(context, "main")
+        return PythonPipeline(context, "main")
 
     def kept(self) -> list[Manifest]:
         """The manifests to which the pipeline can go back."""
         return Manifests(self.store).load_all()
 
-    def run(self, until_end: bool = True, **config: Any) -> Looped:
+    def run(self, until_end: bool = True, **config: Any) -> PythonPipeline:
         """Run until everything is done, or until it dies."""
         pipeline = self.pipeline(**config)
         pipeline.start(self.members, until_end)
@@ -247,12 +247,12 @@ def expected(*values: int) -> list[int]:
     return sorted(number for value in values for number in (value, -value))
 
 
-def check(house: House, *values: int) -> None:
+def check(harness: PipelineHarness, *values: int) -> None:
     """Every sink has every row once, and all sinks of a stream have the same ones."""
-    for sink in house.sinks():
-        assert [a for a, _ in house.rows(sink)] == expected(*values), sink
-    for number in range(len(house.members)):
-        one, two, kept = (house.rows(f"{name}{number}") for name in ("one", "two", "kept"))
+    for sink in harness.sinks():
+        assert [a for a, _ in harness.rows(sink)] == expected(*values), sink
+    for number in range(len(harness.members)):
+        one, two, kept = (harness.rows(f"{name}{number}") for name in ("one", "two", "kept"))
         assert one == two == kept, "rows were computed again"
 
 
@@ -269,7 +269,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: EpochStep, times: int) -> Non
     monkeypatch.setattr(module, "reached", reached)
 
 
-class Hasty(disk.Disk):
+class NoSyncDisk(disk.Disk):
     """Does not wait for the disk: here a process dies, not the machine."""
 
     def sync(self, handle: int) -> None:

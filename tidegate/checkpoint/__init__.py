@@ -1,9 +1,8 @@
-"""Manifests: what a pipeline has decided, epoch by epoch.
+"""Manifests: the commit records of epochs, and checkpoints, which are manifests that are kept.
 
-`manifest` is the content of one: offsets, where the state of every key group lies, tokens of sinks,
-counters. `manifests` is the line of them in a folder: creating the next one is the commit of an
-epoch, and only one process can do it. `forget` is what is left when a stream is dropped. `names`
-keeps some manifests for good, `restore` goes back to one, `checkpoints` does both for all pipelines
-of a data directory, and `inspect` tells what is in a manifest. Knows no Spark; imports storage and
-errors.
+`manifest` is the content of one: offsets, state handles, committables, counters. Start reading
+there. `manifests` stores the manifests of a pipeline and the names of checkpoints; creating the
+next manifest commits an epoch, and only one process can do it. `checkpoints` implements CHECKPOINT
+and RESTORE for all pipelines of a data directory. The package imports `storage` and `errors`, and
+does not know Spark.
 """

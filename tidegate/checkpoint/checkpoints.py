@@ -1,75 +1,84 @@
-"""CHECKPOINT, DROP CHECKPOINT, SHOW CHECKPOINTS and RESTORE, for all pipelines together."""
+"""The statements CHECKPOINT, DROP CHECKPOINT, SHOW CHECKPOINTS and RESTORE.
+
+`Checkpoints` runs them for all pipelines of a data directory. `summarize` and `describe` present a
+manifest to users.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidegate.checkpoint.manifest import Manifest, OperatorState
-from tidegate.checkpoint.manifests import Manifests, Name, NewestManifest
+from tidegate.checkpoint.manifests import CheckpointName, Manifests, NewestManifest
 from tidegate.errors import DataDirectoryError, Location, RunError, TidegateError, did_you_mean
 
-# ---- Going back: the content of an older manifest becomes the newest, in a new generation.
+# ---- Restoring: an older manifest becomes the newest one, in a new generation
 #
-# Epoch numbers are never used twice, so that files, tokens and markers of the epochs that are given
-# up cannot be taken for others.
+# Epoch numbers are never reused, so that files, committables and commit markers of epochs that are
+# rolled back cannot be mistaken for those of later epochs.
 
-# Whether sinks of a connector can forget rows that were given to them.
-Forgets = Callable[[str], bool]
+# Returns whether sinks of a connector can roll back published rows.
+SupportsRollback = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """A sink that has rows from after a checkpoint and cannot forget them."""
+class SinkAhead:
+    """A sink that contains rows of epochs after a checkpoint and cannot roll them back."""
 
     sink: str
     connector: str
     epoch: int
 
 
-def sinks_ahead(manifests: Manifests, chosen: Manifest, supports_rollback: Forgets) -> list[Ahead]:
-    """The sinks that would get rows again which they have."""
-    newest = _or_none(manifests.newest)
-    found = []
+def sinks_ahead(
+    manifests: Manifests, checkpoint: Manifest, supports_rollback: SupportsRollback
+) -> list[SinkAhead]:
+    """Return the sinks that would receive rows twice after a restore of `checkpoint`."""
+    newest = _load_or_none(manifests.load_newest)
+    ahead = []
     for name, sink in (newest.sinks if newest is not None else {}).items():
         if sink.epoch < 0 or supports_rollback(sink.connector):
             continue
-        if not chosen.knows(sink.generation, sink.epoch):
-            found.append(Ahead(name, sink.connector, sink.epoch))
-    return found
+        if not checkpoint.includes(sink.generation, sink.epoch):
+            ahead.append(SinkAhead(name, sink.connector, sink.epoch))
+    return ahead
 
 
-def restore(manifests: Manifests, chosen: Manifest, keep: bool) -> Manifest:
-    """Begin a new generation with the content of a manifest; returns its first manifest.
+def restore(manifests: Manifests, checkpoint: Manifest, keep: bool) -> Manifest:
+    """Start a new generation with the content of `checkpoint`; return its first manifest.
 
-    The line of before is ended first by an epoch without news: a process that still believes in it
-    finds the next number taken.
+    Before that, an empty epoch is committed to the old generation. A process that still runs it
+    then fails to create its next manifest.
     """
-    newest = _or_none(manifests.settled)
+    newest = _load_or_none(manifests.recover)
     if newest is not None:
         manifests.create(replace(newest, epoch=newest.epoch + 1))
-    generation, epoch = manifests.top()
-    begun = chosen.restored_as(generation + 1, epoch + 1)
-    before = max(chosen.keep_before_generation, newest.keep_before_generation if newest is not None else 0)
-    begun = replace(begun, keep_before_generation=generation + 1 if keep else before)
-    manifests.create(begun)
-    return begun
+    generation, epoch = manifests.highest_numbers()
+    manifest = checkpoint.restored_as(generation + 1, epoch + 1)
+    previous = max(
+        checkpoint.keep_before_generation,
+        newest.keep_before_generation if newest is not None else 0,
+    )
+    manifest = replace(manifest, keep_before_generation=generation + 1 if keep else previous)
+    manifests.create(manifest)
+    return manifest
 
 
-def _or_none(find: Callable[[], NewestManifest]) -> Manifest | None:
-    """What was found; going back is the way out where nothing can be used."""
+def _load_or_none(load: Callable[[], NewestManifest]) -> Manifest | None:
+    """Return the loaded manifest, or None if all are damaged: RESTORE must work then, too."""
     try:
-        return find().manifest
+        return load().manifest
     except DataDirectoryError as error:
         if error.code != "TG-605":
             raise
         return None
 
 
-# ---- What a manifest says, for people.
+# ---- Presenting manifests
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[tuple[Any, ...]]
@@ -77,7 +86,7 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A manifest that is kept, and under which name; `rows_in` is what its streams have read."""
+    """A row of SHOW CHECKPOINTS: a stored manifest, and its name if it has one."""
 
     pipeline: str
     name: str | None
@@ -92,7 +101,8 @@ class Checkpoint:
 COLUMNS = tuple(Checkpoint.__dataclass_fields__)
 
 
-def summary(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
+def summarize(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
+    """Return the totals of a manifest."""
     return Checkpoint(
         pipeline,
         name,
@@ -101,21 +111,21 @@ def summary(pipeline: str, name: str | None, manifest: Manifest) -> Checkpoint:
         _EPOCH + timedelta(microseconds=manifest.now_us),
         len(manifest.streams),
         sum(stream.rows_in for stream in manifest.streams.values()),
-        sum(_number(operator, "bytes") for operator in manifest.operators.values()),
+        sum(_counter(operator, "bytes") for operator in manifest.operators.values()),
     )
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a manifest as a table."""
+    """A part of a manifest, as a table."""
 
     title: str
     columns: tuple[str, ...]
     rows: Rows
 
 
-def sections(manifest: Manifest) -> list[Section]:
-    """Sources, streams, operators and sinks, each as a table."""
+def describe(manifest: Manifest) -> list[Section]:
+    """Return the sources, streams, operators and sinks of a manifest as tables."""
     return [
         Section("sources", ("source", "connector", "stream", "offset"), _sources(manifest)),
         Section(
@@ -157,11 +167,11 @@ def _sources(manifest: Manifest) -> Rows:
 
 
 def _operator(operator: OperatorState) -> tuple[Any, ...]:
-    numbers = [_number(operator, name) for name in ("groups", "rows", "bytes", "late_rows")]
+    numbers = [_counter(operator, name) for name in ("groups", "rows", "bytes", "late_rows")]
     return (operator.stream, operator.name, *numbers, len(operator.files), _watermark(operator))
 
 
-def _number(operator: OperatorState, name: str) -> int:
+def _counter(operator: OperatorState, name: str) -> int:
     return int(operator.report.get(name) or 0)
 
 
@@ -172,12 +182,12 @@ def _watermark(operator: OperatorState) -> datetime | str | None:
     try:
         return _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
-        # After the end of its input it is beyond all times.
+        # After the end of input the watermark is larger than every time.
         return "end" if micros > 0 else None
 
 
 def offset_text(offset: Any) -> str:
-    """How far a source is, in a line: lists are counted."""
+    """Format an offset in one line; of lists only the length is shown."""
     if offset is None:
         return "nothing read yet"
     if not isinstance(offset, dict):
@@ -188,225 +198,235 @@ def offset_text(offset: Any) -> str:
     )
 
 
-_MADE_UP = re.compile(r"checkpoint-(\d+)")
+# ---- The statements
+
+_GENERATED_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """What RESTORE asks for: a name or the number of an epoch, and what is to become of sinks."""
+    """The arguments of RESTORE: the name of a checkpoint or an epoch, and options."""
 
     checkpoint: str | int
-    # Whether sinks that cannot forget keep the rows from after the checkpoint.
+    # Whether sinks that cannot roll back keep the rows of epochs after the checkpoint.
     keep: bool = False
-    # Only this one; all by default.
+    # Restore only this pipeline; by default all.
     pipeline: str | None = None
     location: Location | None = None
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A pipeline that went back."""
+    """A restored pipeline: the manifest that was restored, and the first one after it."""
 
     pipeline: str
-    chosen: Manifest
-    begun: Manifest
+    checkpoint: Manifest
+    manifest: Manifest
     warnings: tuple[TidegateError, ...] = ()
 
 
 class Checkpoints:
     """The checkpoints of the pipelines of a data directory."""
 
-    def __init__(self, pipelines: Mapping[str, Manifests], supports_rollback: Forgets) -> None:
+    def __init__(
+        self, pipelines: Mapping[str, Manifests], supports_rollback: SupportsRollback
+    ) -> None:
         self.pipelines = pipelines
         self.supports_rollback = supports_rollback
 
-    # Keeping
-
-    def keep(self, name: str | None, location: Location | None = None) -> dict[str, Name]:
-        """Give the newest manifest of every pipeline a name; one is made up if none is given."""
-        if name is not None and self._named(name):
+    def keep(self, name: str | None, location: Location | None = None) -> dict[str, CheckpointName]:
+        """Name the newest manifest of every pipeline; generate a name if there is none."""
+        if name is not None and self._find_name(name):
             raise RunError(
                 "TG-202",
-                f"there is a checkpoint {name!r} already",
+                f"the checkpoint {name!r} already exists",
                 location=location,
-                hint=f"choose another name, or DROP CHECKPOINT '{name}'; first.",
+                hint=f"choose another name, or run DROP CHECKPOINT '{name}'; first.",
             )
-        name = name if name is not None else self._made_up()
-        kept = {key: item.name_newest(name) for key, item in self.pipelines.items()}
-        found = {key: item for key, item in kept.items() if item is not None}
-        if not found:
+        name = name if name is not None else self._generate_name()
+        names = {
+            pipeline: checkpoint
+            for pipeline, manifests in self.pipelines.items()
+            if (checkpoint := manifests.name_newest(name)) is not None
+        }
+        if not names:
             raise RunError(
                 "TG-609",
-                "there is nothing to keep yet: no epoch was run",
+                "there is nothing to checkpoint: no epoch has been committed",
                 location=location,
-                hint="start the streams, and wait for their first rows.",
+                hint="start the streams and wait for their first rows.",
             )
-        return found
+        return names
 
-    def _made_up(self) -> str:
-        found = (_MADE_UP.fullmatch(name) for name in self.names())
-        return f"checkpoint-{max((int(m.group(1)) for m in found if m is not None), default=0) + 1}"
+    def _generate_name(self) -> str:
+        matches = [_GENERATED_NAME.fullmatch(name) for name in self.names()]
+        numbers = [int(match.group(1)) for match in matches if match is not None]
+        return f"checkpoint-{max(numbers, default=0) + 1}"
 
     def names(self) -> list[str]:
-        return sorted({n.name for item in self.pipelines.values() for n in item.named.all()})
+        return sorted(
+            {n.name for item in self.pipelines.values() for n in item.checkpoint_names.all()}
+        )
 
-    def _named(self, name: str) -> dict[str, Name]:
-        found = {key: item.named.find(name) for key, item in self.pipelines.items()}
-        return {key: item for key, item in found.items() if item is not None}
+    def _find_name(self, name: str) -> dict[str, CheckpointName]:
+        return {
+            pipeline: checkpoint
+            for pipeline, manifests in self.pipelines.items()
+            if (checkpoint := manifests.checkpoint_names.find(name)) is not None
+        }
 
-    def has(self, name: str) -> bool:
-        return bool(self._named(name))
+    def exists(self, name: str) -> bool:
+        return bool(self._find_name(name))
 
     def drop(self, name: str, location: Location | None = None) -> None:
-        found = self._named(name)
-        if not found:
-            raise self._unknown(name, location)
-        for key, item in found.items():
-            self.pipelines[key].drop_name(item)
+        names = self._find_name(name)
+        if not names:
+            raise self._unknown_name(name, location)
+        for pipeline, checkpoint in names.items():
+            self.pipelines[pipeline].drop_name(checkpoint)
 
-    def _unknown(self, name: str, location: Location | None) -> RunError:
-        hint = did_you_mean(name, self.names(), "checkpoints with a name")
-        return RunError("TG-609", f"there is no checkpoint {name!r}", location=location, hint=hint)
+    def _unknown_name(self, name: str, location: Location | None) -> RunError:
+        hint = did_you_mean(name, self.names(), "named checkpoints")
+        return RunError(
+            "TG-609", f"the checkpoint {name!r} does not exist", location=location, hint=hint
+        )
 
-    def listed(self) -> list[Checkpoint]:
-        """All that can be restored, by pipeline, newest first."""
-        found = []
-        for key, item in self.pipelines.items():
-            for manifest, names in _with_names(item):
-                found += [summary(key, name, manifest) for name in names]
-        return found
+    def list_all(self) -> list[Checkpoint]:
+        """List all stored manifests by pipeline, newest first, once per name."""
+        checkpoints = []
+        for pipeline, manifests in self.pipelines.items():
+            all_names = manifests.checkpoint_names.all()
+            for manifest in manifests.load_all():
+                names: list[str | None]
+                names = [item.name for item in all_names if item.stamp == manifest.stamp]
+                checkpoints += [summarize(pipeline, name, manifest) for name in names or [None]]
+        return checkpoints
 
-    # Going back
+    def check(self, request: RestoreRequest) -> None:
+        """Raise the errors that `restore` would raise, without changing anything."""
+        self._require_rollback(request, self._find_manifests(request))
 
-    def check(self, wanted: RestoreRequest) -> None:
-        """Reject what `restore` would reject, and change nothing."""
-        self._require_room(wanted, self._chosen(wanted))
-
-    def restore(self, wanted: RestoreRequest) -> list[Restored]:
-        chosen = self._chosen(wanted)
-        warnings = self._require_room(wanted, chosen)
+    def restore(self, request: RestoreRequest) -> list[Restored]:
+        """Restore the requested pipelines."""
+        manifests = self._find_manifests(request)
+        warnings = self._require_rollback(request, manifests)
         return [
             Restored(
-                key,
+                pipeline,
                 manifest,
-                restore(self.pipelines[key], manifest, wanted.keep),
-                tuple(warnings.get(key, ())),
+                restore(self.pipelines[pipeline], manifest, request.keep),
+                tuple(warnings.get(pipeline, ())),
             )
-            for key, manifest in chosen.items()
+            for pipeline, manifest in manifests.items()
         ]
 
-    def _chosen(self, wanted: RestoreRequest) -> dict[str, Manifest]:
-        """By pipeline, the manifest to go back to; nothing is done unless all are there."""
-        if isinstance(wanted.checkpoint, int):
-            return self._of_epoch(wanted.checkpoint, wanted)
-        named = self._named(wanted.checkpoint)
-        if not named:
-            raise self._unknown(wanted.checkpoint, wanted.location)
-        keys = [key for key in named if key in self._asked(wanted)]
-        if not keys:
+    def _find_manifests(self, request: RestoreRequest) -> dict[str, Manifest]:
+        """Return the requested manifest of each pipeline, or raise if one is missing."""
+        if isinstance(request.checkpoint, int):
+            return self._find_epoch(request.checkpoint, request)
+        names = self._find_name(request.checkpoint)
+        if not names:
+            raise self._unknown_name(request.checkpoint, request.location)
+        pipelines = [key for key in names if key in self._requested_pipelines(request)]
+        if not pipelines:
             raise RunError(
                 "TG-609",
-                f"the checkpoint {wanted.checkpoint!r} has nothing of the pipeline "
-                f"{wanted.pipeline}",
-                location=wanted.location,
-                hint=f"it has: {', '.join(named)}.",
+                f"the checkpoint {request.checkpoint!r} does not contain the pipeline "
+                f"{request.pipeline}",
+                location=request.location,
+                hint=f"it contains: {', '.join(names)}.",
             )
-        return {key: self._usable(key, named[key], wanted) for key in keys}
+        return {key: self._load_usable(key, names[key], request) for key in pipelines}
 
-    def _asked(self, wanted: RestoreRequest) -> list[str]:
-        if wanted.pipeline is None:
+    def _requested_pipelines(self, request: RestoreRequest) -> list[str]:
+        if request.pipeline is None:
             return list(self.pipelines)
-        if wanted.pipeline.lower() not in self.pipelines:
-            hint = did_you_mean(wanted.pipeline, self.pipelines, "pipelines")
+        if request.pipeline.lower() not in self.pipelines:
+            hint = did_you_mean(request.pipeline, self.pipelines, "pipelines")
             raise RunError(
                 "TG-609",
-                f"there is no pipeline {wanted.pipeline}",
-                location=wanted.location,
+                f"the pipeline {request.pipeline} does not exist",
+                location=request.location,
                 hint=hint,
             )
-        return [wanted.pipeline.lower()]
+        return [request.pipeline.lower()]
 
-    def _of_epoch(self, epoch: int, wanted: RestoreRequest) -> dict[str, Manifest]:
-        keys = self._asked(wanted)
+    def _find_epoch(self, epoch: int, request: RestoreRequest) -> dict[str, Manifest]:
+        keys = self._requested_pipelines(request)
         if len(keys) > 1:
             raise RunError(
                 "TG-609",
-                f"each of the pipelines {', '.join(keys)} counts its own epochs",
-                location=wanted.location,
+                f"epoch {epoch} is ambiguous: each of the pipelines {', '.join(keys)} has its own "
+                "epochs",
+                location=request.location,
                 hint=f"RESTORE FROM CHECKPOINT {epoch} WITH (pipeline = '{keys[0]}');",
             )
         for key in keys:
-            usable = self.pipelines[key].usable()
-            found = next((m for m in usable if m.epoch == epoch), None)
-            if found is not None:
-                return {key: found}
-            there = sorted({m.epoch for m in usable})
+            usable = self.pipelines[key].load_usable()
+            manifest = next((m for m in usable if m.epoch == epoch), None)
+            if manifest is not None:
+                return {key: manifest}
+            epochs = sorted({m.epoch for m in usable})
             raise RunError(
                 "TG-609",
-                f"epoch {epoch} of the pipeline {key} is not kept, or its state cannot be used",
-                location=wanted.location,
-                hint=f"epochs that are kept: {', '.join(map(str, there)) or 'none'}.",
+                f"epoch {epoch} of the pipeline {key} has expired or does not exist, or its state "
+                "is damaged",
+                location=request.location,
+                hint=f"available epochs: {', '.join(map(str, epochs)) or 'none'}.",
             )
         raise RunError(
             "TG-609",
-            "there is nothing to restore: no epoch was run",
-            location=wanted.location,
-            hint="SHOW CHECKPOINTS; lists what is there.",
+            "there is nothing to restore: no epoch has been committed",
+            location=request.location,
+            hint="SHOW CHECKPOINTS; lists the checkpoints.",
         )
 
-    def _usable(self, key: str, name: Name, wanted: RestoreRequest) -> Manifest:
-        for manifest in self.pipelines[key].usable():
+    def _load_usable(self, key: str, name: CheckpointName, request: RestoreRequest) -> Manifest:
+        for manifest in self.pipelines[key].load_usable():
             if manifest.stamp == name.stamp:
                 return manifest
         raise RunError(
             "TG-605",
             f"the checkpoint {name.name!r} of the pipeline {key} cannot be used: its manifest or "
             "its state is damaged",
-            location=wanted.location,
+            location=request.location,
             hint="SHOW CHECKPOINTS; lists the others.",
         )
 
-    def _require_room(
-        self, wanted: RestoreRequest, chosen: Mapping[str, Manifest]
+    def _require_rollback(
+        self, request: RestoreRequest, checkpoint: Mapping[str, Manifest]
     ) -> dict[str, list[TidegateError]]:
-        """Sinks that cannot forget reject, unless they may keep what they have; then it is said."""
+        """Raise if a sink that cannot roll back is ahead; with `keep` return warnings instead."""
         warnings: dict[str, list[TidegateError]] = {}
-        for key, manifest in chosen.items():
+        for key, manifest in checkpoint.items():
             ahead = sinks_ahead(self.pipelines[key], manifest, self.supports_rollback)
             if not ahead:
                 continue
-            have = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in ahead)
-            if not wanted.keep:
+            sinks = ", ".join(f"{a.sink} ({a.connector}) up to epoch {a.epoch}" for a in ahead)
+            if not request.keep:
                 raise RunError(
                     "TG-610",
-                    f"sinks have rows from after epoch {manifest.epoch}, and cannot forget them: "
-                    f"{have}",
-                    location=wanted.location,
-                    hint=f"RESTORE FROM CHECKPOINT {_shown(wanted)}; leaves them there: rows that "
-                    "are read again will be there twice.",
+                    f"sinks contain rows of epochs after epoch {manifest.epoch} and cannot roll "
+                    f"them back: {sinks}",
+                    location=request.location,
+                    hint=f"RESTORE FROM CHECKPOINT {_with_keep(request)}; keeps these rows. Rows "
+                    "that are read again will then be in these sinks twice.",
                 )
-            warnings[key] = [_twice(manifest, have)]
+            warnings[key] = [
+                RunError(
+                    "TG-610",
+                    f"sinks that cannot roll back keep the rows of epochs after epoch "
+                    f"{manifest.epoch}, which will be there twice: {sinks}",
+                    hint="remove the duplicates by hand: the files of a sink are named after "
+                    "their epochs.",
+                )
+            ]
         return warnings
 
 
-def _with_names(manifests: Manifests) -> Iterator[tuple[Manifest, Sequence[str | None]]]:
-    """All that are kept, each with its names; one without a name has None."""
-    names = manifests.checkpoint_names.all()
-    for manifest in manifests.load_all():
-        yield manifest, [n.name for n in names if n.stamp == manifest.stamp] or [None]
-
-
-def _shown(wanted: RestoreRequest) -> str:
-    """The statement that was written, with the sinks in it."""
-    what = f"'{wanted.checkpoint}'" if isinstance(wanted.checkpoint, str) else wanted.checkpoint
-    only = f"pipeline = '{wanted.pipeline}', " if wanted.pipeline is not None else ""
-    return f"{what} WITH ({only}sinks = 'keep')"
-
-
-def _twice(manifest: Manifest, have: str) -> RunError:
-    return RunError(
-        "TG-610",
-        f"rows from after epoch {manifest.epoch} stay in sinks that cannot forget them, and will "
-        f"be there twice: {have}",
-        hint="remove them by hand if they matter: their files are named after their epochs.",
-    )
+def _with_keep(request: RestoreRequest) -> str:
+    """Return the arguments of the RESTORE statement with sinks = 'keep' added."""
+    is_name = isinstance(request.checkpoint, str)
+    checkpoint = f"'{request.checkpoint}'" if is_name else request.checkpoint
+    pipeline = f"pipeline = '{request.pipeline}', " if request.pipeline is not None else ""
+    return f"{checkpoint} WITH ({pipeline}sinks = 'keep')"

@@ -1,7 +1,6 @@
-"""What a manifest says: everything that a pipeline needs to go on after an epoch.
+"""The manifest: the commit record of an epoch, with all that a pipeline needs to continue after it.
 
-It is JSON that a person can read. Its checksum covers all of it, so that a damaged one is not
-believed.
+A manifest is stored as readable JSON with a checksum over its content.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ FORMAT = 2
 
 
 class DamagedManifest(Exception):
-    """A manifest that cannot be believed, and why."""
+    """A manifest cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source as its offsets know it."""
+    """The identity of a source: an offset is valid only for the same connector and options."""
 
     connector: str
     options: dict[str, str]
@@ -29,79 +28,82 @@ class SourceState:
 
 @dataclass(frozen=True)
 class OperatorState:
-    """An operator: what its state means, and by key group where it is."""
+    """The fingerprint and state of an operator, with its counters."""
 
     stream: str
     name: str
     fingerprint: str
+    # By key group.
     state_handles: dict[str, list[Any]] = field(default_factory=dict)
-    # The files in which the heads and their entries lie, with their bytes.
+    # The state files that the state handles need, with their sizes in bytes.
     files: dict[str, int] = field(default_factory=dict)
+    # Watermark, next timer and counters, combined over all key groups.
     report: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream: how far it has read its sources, and what it has counted since its first epoch."""
+    """The offsets of a stream, and its counters since its first epoch."""
 
-    # Names its output for good; a stream that starts over gets another one.
+    # Identifies the output of the stream. A stream that starts over gets a new id.
     id: str
-    # All sources that it reads, also those that had nothing yet.
+    # All sources of the stream, including those that have not been read yet.
     sources: dict[str, SourceState] = field(default_factory=dict)
     offsets: dict[str, Any] = field(default_factory=dict)
-    # The largest event time of each source, where the stream has no operators that know it.
-    marks: dict[str, int] = field(default_factory=dict)
+    # The largest event time per source partition, for streams without operators.
+    event_times_us: dict[str, int] = field(default_factory=dict)
     ended: bool = False
     rows_in: int = 0
     rows_out: int = 0
     dead_letters: int = 0
-    # Those of them that are rows on which an expression failed.
-    failed: int = 0
-    # What the rows of its materialised view mean; None if it is not materialised.
-    view: str | None = None
+    # How many of the dead letters are rows for which an expression failed.
+    failed_rows: int = 0
+    # The canonical form of the materialized view's query; None if the stream is not materialized.
+    view_definition: str | None = None
 
 
 @dataclass(frozen=True)
 class SinkState:
-    """A sink and what was staged for it.
+    """The committables of a sink.
 
-    A manifest that no epoch was run for (a stream was dropped, say) repeats the tokens of the one
-    before it, since they may not be visible yet: they belong to the epoch in which they were made.
+    A manifest that was written without running an epoch, for example after DROP STREAM, repeats the
+    committables of the previous manifest, because they may not have been published yet. `epoch` and
+    `generation` are those in which they were staged.
     """
 
     stream: str
     connector: str
-    # The last epoch with tokens, and its generation; -1 if there was none.
+    # The last epoch with committables, and its generation; -1 if there is none.
     epoch: int = -1
     committables: list[Any] = field(default_factory=list)
     generation: int = 0
-    # How many rows the stream had given out when the sink last took part.
-    rows: int | None = None
+    # How many rows the stream had emitted at the last epoch in which the sink took part.
+    stream_rows: int | None = None
 
-    def following(self, before: SinkState | None) -> SinkState:
-        """The same after an earlier one: without tokens, the last epoch with some is still that."""
+    def following(self, previous: SinkState | None) -> SinkState:
+        """Return this state with the last epoch of `previous` if it has no committables."""
         if self.committables:
             return self
-        if before is None or before.stream != self.stream:
+        if previous is None or previous.stream != self.stream:
             return replace(self, epoch=-1)
-        return replace(self, epoch=before.epoch, generation=before.generation)
+        return replace(self, epoch=previous.epoch, generation=previous.generation)
 
 
 @dataclass(frozen=True)
 class EpochRange:
-    """Epochs of one generation that follow each other, both ends included."""
+    """Consecutive epochs of one generation, both ends included."""
 
     generation: int
     first: int
     last: int
 
-    def holds(self, generation: int, epoch: int) -> bool:
+    def contains(self, generation: int, epoch: int) -> bool:
         return generation == self.generation and self.first <= epoch <= self.last
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The decision of one epoch."""
+    """The state of a pipeline after an epoch."""
 
     generation: int
     epoch: int
@@ -110,32 +112,33 @@ class Manifest:
     streams: dict[str, StreamState] = field(default_factory=dict)
     operators: dict[str, OperatorState] = field(default_factory=dict)
     sinks: dict[str, SinkState] = field(default_factory=dict)
-    # Where the pipeline went back: each time the generation and epoch it went on from, and the
-    # first epoch after that. Epochs in between were decided once, and never were.
-    restored: list[list[int]] = field(default_factory=list)
-    # What sinks hold of generations before this one is left there: RESTORE said so.
-    kept_before: int = 0
+    # One entry per RESTORE: generation and epoch that were restored, and the first epoch after it.
+    # The epochs between the two are not part of the pipeline's history any more.
+    restores: list[list[int]] = field(default_factory=list)
+    # Sinks keep rows of generations before this one, because RESTORE was run with sinks = 'keep'.
+    keep_before_generation: int = 0
 
     @property
-    def line(self) -> tuple[EpochRange, ...]:
-        """The epochs that led to this one, oldest first."""
-        found, first = [], -1
-        for generation, epoch, after in self.restored:
-            found.append(EpochRange(generation, first, epoch))
-            first = after
-        return (*found, EpochRange(self.generation, first, self.epoch))
+    def lineage(self) -> tuple[EpochRange, ...]:
+        """The epochs that led to this manifest, oldest first."""
+        ranges, first = [], -1
+        for generation, epoch, next_first in self.restores:
+            ranges.append(EpochRange(generation, first, epoch))
+            first = next_first
+        return (*ranges, EpochRange(self.generation, first, self.epoch))
 
-    def knows(self, generation: int, epoch: int) -> bool:
-        """Whether an epoch is one of those that led to this one."""
-        return any(stretch.holds(generation, epoch) for stretch in self.line)
+    def includes(self, generation: int, epoch: int) -> bool:
+        """Return whether an epoch is one of those that led to this manifest."""
+        return any(epochs.contains(generation, epoch) for epochs in self.lineage)
 
-    def gone_back(self, generation: int, epoch: int) -> Manifest:
-        """The same content as a later epoch: everything in between is forgotten."""
-        back = [self.generation, self.epoch, epoch]
-        return replace(self, generation=generation, epoch=epoch, restored=[*self.restored, back])
+    def restored_as(self, generation: int, epoch: int) -> Manifest:
+        """Return the same content as a later epoch; the epochs in between are rolled back."""
+        restore = [self.generation, self.epoch, epoch]
+        return replace(self, generation=generation, epoch=epoch, restores=[*self.restores, restore])
 
     @property
     def stamp(self) -> str:
+        """Generation and epoch as text that sorts like the manifests."""
         return f"{self.generation:03d}-{self.epoch:012d}"
 
     def to_bytes(self) -> bytes:
@@ -145,30 +148,32 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
+        """Parse a stored manifest; raise `DamagedManifest` if it is incomplete or changed."""
         try:
             stored = json.loads(data)
             version, content = stored["format"], stored["manifest"]
             checksum = stored["checksum"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DamagedManifest(f"it is not whole ({error})") from None
+            raise DamagedManifest(f"it is incomplete ({error})") from None
         if version != FORMAT:
-            raise DamagedManifest(f"its format is {version}, and this version reads {FORMAT}")
+            reason = f"its format is {version}, and this version of Tidegate reads {FORMAT}"
+            raise DamagedManifest(reason)
         if checksum != _checksum(content):
             raise DamagedManifest("its checksum is wrong")
-        known = {item.name for item in fields(cls)}
-        given = {key: value for key, value in content.items() if key in known}
-        for name, part_of in _PARTS.items():
-            given[name] = {key: part_of(part) for key, part in content[name].items()}
-        return cls(**given)
+        names = {item.name for item in fields(cls)}
+        values = {key: value for key, value in content.items() if key in names}
+        for name, parse in _PARSERS.items():
+            values[name] = {key: parse(part) for key, part in content[name].items()}
+        return cls(**values)
 
 
-def _stream(part: dict[str, Any]) -> StreamState:
+def _parse_stream(part: dict[str, Any]) -> StreamState:
     sources = {name: SourceState(**source) for name, source in part["sources"].items()}
     return StreamState(**{**part, "sources": sources})
 
 
-_PARTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "streams": _stream,
+_PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "streams": _parse_stream,
     "operators": lambda part: OperatorState(**part),
     "sinks": lambda part: SinkState(**part),
 }

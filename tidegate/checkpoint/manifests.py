@@ -1,7 +1,7 @@
-"""The line of manifests of a pipeline, in a folder of their own.
+"""The manifests of a pipeline: a folder of create-only files, and names of checkpoints.
 
-The newest one that is whole is the truth. Creating the next one commits an epoch: that can be done
-once, so of two processes that try, one succeeds.
+The newest intact manifest is the state of the pipeline. Creating the next manifest commits an
+epoch. If two processes try to create the same one, exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Set
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 
-# ---- Names of checkpoints: a manifest that has one is kept until the name is dropped.
+# ---- Names of checkpoints
 #
-# A name is a small file of its own, so that a manifest is never written again. What it stands for is
-# in the name of the file: to know what must be kept, nothing has to be read.
+# A manifest with a name is kept until the name is dropped. A name is a small separate file, because
+# manifests are immutable. The file name contains the epoch, so that no file has to be read to find
+# out which manifests have names.
 
 NAMES_FOLDER = "names"
-_FILE = re.compile(r"names/(.+)\.(\d+)-(\d+)\.json")
+_NAME_PATTERN = re.compile(r"names/(.+)\.(\d+)-(\d+)\.json")
 
 
 @dataclass(frozen=True)
-class Name:
-    """A name and the epoch it stands for."""
+class CheckpointName:
+    """The name of a checkpoint, and the manifest that has it."""
 
     name: str
     generation: int
@@ -47,34 +49,40 @@ class Name:
         return f"{NAMES_FOLDER}/{self.name}.{self.stamp}.json"
 
 
-class Names:
-    """The names that were given in one pipeline; upper and lower case are the same."""
+class CheckpointNames:
+    """The named checkpoints of a pipeline. Names are case-insensitive."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def all(self) -> list[Name]:
-        found = (_FILE.fullmatch(item.name) for item in self.store.list(NAMES_FOLDER))
-        return [Name(m.group(1), int(m.group(2)), int(m.group(3))) for m in found if m is not None]
+    def all(self) -> list[CheckpointName]:
+        matches = (_NAME_PATTERN.fullmatch(file.name) for file in self.store.list(NAMES_FOLDER))
+        return [
+            CheckpointName(match.group(1), int(match.group(2)), int(match.group(3)))
+            for match in matches
+            if match is not None
+        ]
 
-    def find(self, name: str) -> Name | None:
+    def find(self, name: str) -> CheckpointName | None:
         return next((item for item in self.all() if item.name.lower() == name.lower()), None)
 
-    def add(self, name: Name) -> None:
+    def add(self, name: CheckpointName) -> None:
         self.store.put_new(name.file, json.dumps(asdict(name)).encode())
 
-    def remove(self, name: Name) -> None:
+    def remove(self, name: CheckpointName) -> None:
         self.store.delete([name.file])
 
 
+# ---- Manifests
+
 MANIFESTS_FOLDER = "manifests"
-STATE = "state"
-_NAME = re.compile(r"manifests/(\d+)-(\d+)\.json")
+STATE_FOLDER = "state"
+_MANIFEST_PATTERN = re.compile(r"manifests/(\d+)-(\d+)\.json")
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A manifest that was newer, but could not be used."""
+class SkippedManifest:
+    """A newer manifest that cannot be used, and why."""
 
     name: str
     reason: str
@@ -82,10 +90,10 @@ class Skipped:
 
 @dataclass(frozen=True)
 class NewestManifest:
-    """The newest manifest that can be used; None: there is none at all."""
+    """The newest usable manifest, or None before the first epoch; and newer, damaged ones."""
 
     manifest: Manifest | None
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedManifest, ...] = ()
 
 
 class Manifests:
@@ -94,63 +102,63 @@ class Manifests:
     def __init__(self, store: Store, max_retained: int = 3) -> None:
         self.store = store
         self.max_retained = max_retained
-        self.named = Names(store)
-        # What gets a name must not expire at the same moment.
+        self.checkpoint_names = CheckpointNames(store)
+        # Prevents that a manifest expires while it gets a name.
         self._lock = threading.Lock()
-        self._kept: set[str] | None = None
-        # Those that are there: a folder in an object store is not listed in every epoch.
-        self._there: list[str] | None = None
-
-    # Reading
+        self._named_files: set[str] | None = None
+        # A copy of the folder's listing, because listing an object store in every epoch is slow.
+        self._names: list[str] | None = None
 
     def names(self) -> list[str]:
-        """All of them, oldest first: by generation, then by epoch."""
-        found = [item.name for item in self.store.list(MANIFESTS_FOLDER)]
-        return sorted((n for n in found if _NAME.fullmatch(n)), key=_place)
+        """List the names of all manifests, ordered by generation and epoch."""
+        names = [file.name for file in self.store.list(MANIFESTS_FOLDER)]
+        return sorted((n for n in names if _MANIFEST_PATTERN.fullmatch(n)), key=_numbers_of)
 
     def load(self, name: str) -> Manifest:
         return Manifest.from_bytes(self.store.get(name))
 
-    def newest(self) -> NewestManifest:
-        """The newest whose state is there; damaged ones are passed over, and said."""
-        skipped: list[Skipped] = []
-        whole = _Whole(self.store)
+    def load_newest(self) -> NewestManifest:
+        """Load the newest manifest whose state files exist; skip damaged ones and report them."""
+        skipped: list[SkippedManifest] = []
+        state = _StateListing(self.store)
         for name in reversed(self.names()[-self.max_retained :]):
             try:
                 manifest = self.load(name)
-                whole.require(manifest)
+                problem = state.problem(manifest)
+                if problem is not None:
+                    raise DamagedManifest(problem)
                 return NewestManifest(manifest, tuple(skipped))
             except DamagedManifest as error:
-                skipped.append(Skipped(name, str(error)))
+                skipped.append(SkippedManifest(name, str(error)))
             except NotFound:
                 continue
         if skipped:
-            raise self._unusable(skipped)
+            raise self._unusable_error(skipped)
         return NewestManifest(None)
 
-    def _unusable(self, skipped: list[Skipped]) -> DataDirectoryError:
-        older = self.usable()
-        back = f"RESTORE FROM CHECKPOINT {older[0].epoch}; goes back; or " if older else ""
+    def _unusable_error(self, skipped: list[SkippedManifest]) -> DataDirectoryError:
+        older = self.load_usable()
+        restore = f"run RESTORE FROM CHECKPOINT {older[0].epoch}; or " if older else ""
         return DataDirectoryError(
             "TG-605",
-            f"none of the newest {len(skipped)} manifests in {self.store.uri}/{MANIFESTS_FOLDER} can be "
-            f"used: {skipped[0].name}: {skipped[0].reason}",
-            hint=f"{back}put back a copy of the data directory from before, or remove it: all "
-            "streams then start from the beginning.",
+            f"none of the newest {len(skipped)} manifests in {self.store.uri}/{MANIFESTS_FOLDER} "
+            f"can be used: {skipped[0].name}: {skipped[0].reason}",
+            hint=f"{restore}restore the data directory from a backup. If you remove it, all "
+            "streams start from the beginning.",
         )
 
-    def kept(self) -> list[Manifest]:
-        """Those that are kept, newest first; damaged ones are left out."""
-        found = []
+    def load_all(self) -> list[Manifest]:
+        """Load all manifests, newest first; skip damaged ones."""
+        manifests = []
         for name in reversed(self.names()):
             try:
-                found.append(self.load(name))
+                manifests.append(self.load(name))
             except (DamagedManifest, NotFound):
                 continue
-        return found
+        return manifests
 
-    def last(self) -> Manifest | None:
-        """The newest that can be read, whether its state is there or not."""
+    def load_newest_readable(self) -> Manifest | None:
+        """Load the newest readable manifest without checking its state files."""
         for name in reversed(self.names()):
             try:
                 return self.load(name)
@@ -158,142 +166,137 @@ class Manifests:
                 continue
         return None
 
-    def usable(self) -> list[Manifest]:
-        """Those that are kept and whose state is there, newest first."""
-        whole = _Whole(self.store)
-        return [manifest for manifest in self.kept() if whole.flaw(manifest) is None]
+    def load_usable(self) -> list[Manifest]:
+        """Load all manifests whose state files exist, newest first."""
+        state = _StateListing(self.store)
+        return [manifest for manifest in self.load_all() if state.problem(manifest) is None]
 
-    # Deciding
+    def recover(self) -> NewestManifest:
+        """Load the newest usable manifest so that the next epoch can follow it.
 
-    def settled(self) -> NewestManifest:
-        """The newest that can be used, as one that the next epoch can follow.
-
-        Where newer ones are damaged, their numbers are spent: it is written again behind them, and
-        says that the epochs in between never were.
+        The numbers of newer, damaged manifests cannot be used again. Therefore the usable manifest
+        is written once more after them, and records that the epochs in between are rolled back.
         """
-        found = self.newest()
-        if found.manifest is None or not found.skipped:
-            return found
-        generation, epoch = self.top()
-        manifest = found.manifest.gone_back(generation, epoch + 1)
+        newest = self.load_newest()
+        if newest.manifest is None or not newest.skipped:
+            return newest
+        generation, epoch = self.highest_numbers()
+        manifest = newest.manifest.restored_as(generation, epoch + 1)
         self.create(manifest)
-        return NewestManifest(manifest, found.skipped)
+        return NewestManifest(manifest, newest.skipped)
 
-    def top(self) -> tuple[int, int]:
-        """The largest generation and the largest epoch that were ever used and are still known."""
-        places = [_place(name) for name in self.names()] or [(0, -1)]
-        return max(g for g, _ in places), max(e for _, e in places)
+    def highest_numbers(self) -> tuple[int, int]:
+        """Return the highest generation and the highest epoch of all stored manifests."""
+        numbers = [_numbers_of(name) for name in self.names()] or [(0, -1)]
+        return max(g for g, _ in numbers), max(e for _, e in numbers)
 
-    def create(self, manifest: Manifest, again: bool = False) -> None:
-        """Commit an epoch; `again`: it may be there, because an answer was lost."""
+    def create(self, manifest: Manifest, is_retry: bool = False) -> None:
+        """Commit an epoch by creating its manifest.
+
+        `is_retry`: the response to an earlier attempt was lost, so the manifest may exist already.
+        """
         name = f"{MANIFESTS_FOLDER}/{manifest.stamp}.json"
         data = manifest.to_bytes()
         try:
             self.store.put_new(name, data)
         except AlreadyExists:
-            if again and self.store.get(name) == data:
+            if is_retry and self.store.get(name) == data:
                 return
             raise DataDirectoryError(
                 "TG-602",
-                f"another process has decided epoch {manifest.epoch} of this pipeline",
-                hint="stop that process; this one has stopped and wrote nothing.",
+                f"another process has committed epoch {manifest.epoch} of this pipeline",
+                hint="stop the other process. This one has stopped and committed nothing.",
             ) from None
         with self._lock:
-            if self._there is not None:
-                self._there = sorted([*self._there, name], key=_place)
+            if self._names is not None:
+                self._names = sorted([*self._names, name], key=_numbers_of)
 
-    # Keeping
-
-    def keep_newest(self, name: str) -> Name | None:
-        """Give the newest one a name; None if there is none yet."""
+    def name_newest(self, name: str) -> CheckpointName | None:
+        """Give the newest manifest a name; return None if there is no manifest."""
         with self._lock:
-            newest = self.newest().manifest
-            if newest is None:
+            manifest = self.load_newest().manifest
+            if manifest is None:
                 return None
-            added = Name(name, newest.generation, newest.epoch)
-            self.named.add(added)
-            self._kept = None
-            return added
+            checkpoint = CheckpointName(name, manifest.generation, manifest.epoch)
+            self.checkpoint_names.add(checkpoint)
+            self._named_files = None
+            return checkpoint
 
-    def drop_name(self, name: Name) -> None:
-        """What it stood for expires like all others from now on."""
+    def drop_name(self, name: CheckpointName) -> None:
+        """Drop a name; its manifest then expires like all others."""
         with self._lock:
-            self.named.remove(name)
-            self._kept = None
+            self.checkpoint_names.remove(name)
+            self._named_files = None
 
     def expire(self) -> list[str]:
-        """Remove what is older than the newest few and has no name; returns their stamps."""
+        """Remove all but the newest `max_retained` manifests and named ones; return the stamps."""
         with self._lock:
-            if self._kept is None:
-                self._kept = {f"{MANIFESTS_FOLDER}/{name.stamp}.json" for name in self.named.all()}
-            if self._there is None:
-                self._there = self.names()
-            old = self._there[: -self.max_retained]
-            gone = [name for name in old if name not in self._kept]
-            self.store.delete(gone)
-            self._there = [name for name in self._there if name not in gone]
-        return [stamp_of(name) for name in gone]
+            if self._named_files is None:
+                stamps = [name.stamp for name in self.checkpoint_names.all()]
+                self._named_files = {f"{MANIFESTS_FOLDER}/{stamp}.json" for stamp in stamps}
+            if self._names is None:
+                self._names = self.names()
+            old = self._names[: -self.max_retained]
+            expired = [name for name in old if name not in self._named_files]
+            self.store.delete(expired)
+            self._names = [name for name in self._names if name not in expired]
+        return [stamp_of(name) for name in expired]
 
 
 def stamp_of(name: str) -> str:
-    """The generation and epoch of a manifest, by its name."""
+    """Return the stamp (generation and epoch) of a manifest's file name."""
     return name.rpartition("/")[2].removesuffix(".json")
 
 
-class _Whole:
-    """Whether the state that manifests speak of is there; it is listed at most once."""
+class _StateListing:
+    """The state files of a pipeline; the folder is listed at most once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sizes: dict[str, int] | None = None
 
-    def require(self, manifest: Manifest) -> None:
-        flaw = self.flaw(manifest)
-        if flaw is not None:
-            raise DamagedManifest(flaw)
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {file.name: file.size for file in self._store.child(STATE_FOLDER).list()}
 
-    def flaw(self, manifest: Manifest) -> str | None:
+    def problem(self, manifest: Manifest) -> str | None:
+        """Return which state file of a manifest is missing or has another size, or None."""
         for operator in manifest.operators.values():
-            for file, size in operator.files.items():
-                there = self._there().get(file)
-                if there is None:
-                    return f"its state file {STATE}/{file} is missing"
-                if there != size:
-                    return f"its state file {STATE}/{file} has {there:,} bytes, and had {size:,}"
+            for name, expected in operator.files.items():
+                size = self._sizes.get(name)
+                if size is None:
+                    return f"its state file {STATE_FOLDER}/{name} is missing"
+                if size != expected:
+                    return (
+                        f"its state file {STATE_FOLDER}/{name} has {size:,} bytes instead of "
+                        f"{expected:,}"
+                    )
         return None
 
-    def _there(self) -> dict[str, int]:
-        if self._sizes is None:
-            self._sizes = {item.name: item.size for item in self._store.child(STATE).list()}
-        return self._sizes
+
+def _numbers_of(name: str) -> tuple[int, int]:
+    match = _MANIFEST_PATTERN.fullmatch(name)
+    assert match is not None, f"{name} is not the name of a manifest"
+    return int(match.group(1)), int(match.group(2))
 
 
-def _place(name: str) -> tuple[int, int]:
-    found = _NAME.fullmatch(name)
-    assert found is not None, f"{name} is the name of a manifest"
-    return int(found.group(1)), int(found.group(2))
-
-
-# ---- What is left of a pipeline when a stream is dropped.
+# ---- Dropping streams
 
 
 def forget_stream(store: Store, stream: str) -> None:
-    """Drop what a pipeline that does not run has kept of a stream."""
+    """Remove a stream from the newest manifest of a pipeline that is not running."""
     manifests = Manifests(store)
-    found = manifests.settled().manifest
-    if found is not None:
-        manifest = without_stream(found, stream.lower())
-        if manifest is not found:
+    newest = manifests.recover().manifest
+    if newest is not None:
+        manifest = without_streams(newest, {stream.lower()})
+        if manifest is not newest:
             manifests.create(manifest)
 
 
-def without_stream(manifest: Manifest, stream: str) -> Manifest:
-    """The next manifest, which knows nothing of a stream; the same if it did not know it."""
-    return without_streams(manifest, {stream})
-
-
 def without_streams(manifest: Manifest, streams: Set[str]) -> Manifest:
-    """The same of several; what was decided for sinks of others stays: it may be uncommitted."""
+    """Return the next manifest without these streams, or the same one if it has none of them.
+
+    The committables of other sinks stay, because they may not have been published yet.
+    """
     if not streams & manifest.streams.keys():
         return manifest
     return replace(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, sections, summary
+from tidegate.checkpoint.checkpoints import COLUMNS, Checkpoints, describe, summarize
 from tidegate.checkpoint.manifest import DamagedManifest, Manifest
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.cli import data, report
@@ -24,7 +24,7 @@ def checkpoints(path: str, as_json: bool) -> int:
     """List everything that can be restored."""
     found = _pipelines(path)
     report.show(_damaged(found), "warning")
-    listed = Checkpoints(found, lambda connector: True).listed()
+    listed = Checkpoints(found, lambda connector: True).list_all()
     if as_json:
         print(_json([asdict(item) for item in listed]))
     elif listed:
@@ -52,16 +52,16 @@ def inspect(path: str, epoch: int | None, pipeline: str | None, as_json: bool) -
 
 def _show(name: str, manifests: Manifests, manifest: Manifest) -> None:
     screen = open_screen()
-    about = summary(name, None, manifest)
-    names = [n.name for n in manifests.named.all() if n.stamp == manifest.stamp]
+    about = summarize(name, None, manifest)
+    names = [n.name for n in manifests.checkpoint_names.all() if n.stamp == manifest.stamp]
     kept = f", kept as {', '.join(names)}" if names else ""
     screen.line(
         f"pipeline {name}: epoch {manifest.epoch} of generation {manifest.generation}, "
         f"{about.time:%Y-%m-%d %H:%M:%S} UTC, {manifest.key_groups} key groups{kept}"
     )
-    for generation, left, first in manifest.restored:
+    for generation, left, first in manifest.restores:
         screen.line(f"went back to epoch {left} of generation {generation} before epoch {first}")
-    for section in sections(manifest):
+    for section in describe(manifest):
         if section.rows:
             screen.table(section.title, section.columns, [_blank(row) for row in section.rows])
 
@@ -82,7 +82,7 @@ def _chosen(found: dict[str, Manifests], pipeline: str | None) -> dict[str, Mani
 
 
 def _manifest(name: str, manifests: Manifests, epoch: int | None) -> Manifest:
-    kept = manifests.kept()
+    kept = manifests.load_all()
     found = next((m for m in kept if epoch is None or m.epoch == epoch), None)
     if found is None:
         there = ", ".join(str(m.epoch) for m in kept) or "none"

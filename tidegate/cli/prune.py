@@ -38,7 +38,7 @@ def _known(directory: DataDirectory) -> dict[str, set[str]]:
     """By pipeline, the streams that it knows."""
     found = {}
     for name in directory.pipelines():
-        manifest = Manifests(directory.pipeline(name)).last()
+        manifest = Manifests(directory.pipeline(name)).load_newest_readable()
         found[name] = set(manifest.streams) if manifest is not None else set()
     return found
 

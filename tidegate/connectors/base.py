@@ -274,9 +274,9 @@ class CommittedState:
     # The epoch that staged the committables; `last` if it is None.
     staged: EpochId | None = None
     # The epoch ranges that led to `last`; all epochs of its generation if it is empty.
-    line: Sequence[EpochRange] = ()
+    lineage: Sequence[EpochRange] = ()
     # Rows of generations before this one may stay in the target.
-    kept_before: int = 0
+    keep_before_generation: int = 0
 
     @classmethod
     def by(cls, manifest: Manifest, sink: str) -> CommittedState:
@@ -284,9 +284,9 @@ class CommittedState:
         last = EpochId(manifest.generation, manifest.epoch) if manifest.epoch >= 0 else None
         state = manifest.sinks.get(sink)
         if state is None or state.epoch < 0:
-            return cls(last, (), None, manifest.line, manifest.kept_before)
+            return cls(last, (), None, manifest.lineage, manifest.keep_before_generation)
         staged = EpochId(state.generation, state.epoch)
-        return cls(last, state.committables, staged, manifest.line, manifest.kept_before)
+        return cls(last, state.committables, staged, manifest.lineage, manifest.keep_before_generation)
 
     @property
     def committables_epoch(self) -> EpochId | None:
@@ -295,17 +295,17 @@ class CommittedState:
 
     def contains(self, epoch: EpochId) -> bool:
         """Return whether rows of this epoch in the target belong to the current pipeline."""
-        if epoch.generation < self.kept_before:
+        if epoch.generation < self.keep_before_generation:
             return True
-        line = self.line
-        if not line and self.last is not None:
-            line = [EpochRange(self.last.generation, -1, self.last.epoch)]
-        return any(epoch_range.holds(epoch.generation, epoch.epoch) for epoch_range in line)
+        lineage = self.lineage
+        if not lineage and self.last is not None:
+            lineage = [EpochRange(self.last.generation, -1, self.last.epoch)]
+        return any(epoch_range.contains(epoch.generation, epoch.epoch) for epoch_range in lineage)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """Where the pipeline was restored: the last epoch before and the first one after."""
-        pairs = zip(self.line, self.line[1:], strict=False)
+        pairs = zip(self.lineage, self.lineage[1:], strict=False)
         return [(before.last, after.first) for before, after in pairs]
 
 

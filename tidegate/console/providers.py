@@ -189,7 +189,7 @@ class StoredDirectory:
 
     def _read_manifests(self) -> None:
         for name in self.directory.pipelines():
-            manifest = Manifests(self.directory.pipeline(name)).last()
+            manifest = Manifests(self.directory.pipeline(name)).load_newest_readable()
             previous = self._newest.get(name)
             if manifest is not None and (previous is None or previous.stamp != manifest.stamp):
                 self._add_epoch(name, manifest, previous)
@@ -278,7 +278,7 @@ class StoredDirectory:
     # Checkpoints
 
     def checkpoints(self) -> list[Checkpoint]:
-        return self._checkpoints().listed()
+        return self._checkpoints().list_all()
 
     def _checkpoints(self) -> Checkpoints:
         names = self.directory.pipelines()

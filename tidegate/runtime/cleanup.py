@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import STATE, Manifests, stamp_of, without_streams
+from tidegate.checkpoint.manifests import STATE_FOLDER, Manifests, stamp_of, without_streams
 from tidegate.connectors.files.listing import chunks_of, is_chunk
 from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
@@ -68,10 +68,10 @@ class StateFiles:
         That of later epochs is left alone: a process that should be dead could still decide one.
         """
         needed = _all(self._needed.values())
-        most = f"{STATE}/{last.stamp}"
-        names = [item.name for item in self.store.list(STATE)]
+        most = f"{STATE_FOLDER}/{last.stamp}"
+        names = [item.name for item in self.store.list(STATE_FOLDER)]
         dead = [name for name in names if name not in needed and name[: len(most)] <= most]
-        return [*dead, *(item.name for item in self.store.list_unfinished(STATE))]
+        return [*dead, *(item.name for item in self.store.list_unfinished(STATE_FOLDER))]
 
     def _dead_names(self) -> list[str]:
         """Names of files read that have been merged into others, or were never decided."""
@@ -83,7 +83,9 @@ class StateFiles:
 def needed_by(manifest: Manifest) -> set[str]:
     """The files that a manifest names, in the folder of its pipeline."""
     state = {
-        f"{STATE}/{file}" for operator in manifest.operators.values() for file in operator.files
+        f"{STATE_FOLDER}/{file}"
+        for operator in manifest.operators.values()
+        for file in operator.files
     }
     names = {
         f"{OFFSETS}/{source}/{chunk}"
@@ -121,7 +123,7 @@ def parked(directory: DataDirectory, is_declared: IsDeclared) -> dict[str, list[
     """By pipeline, the streams that are not declared."""
     found = {}
     for pipeline in directory.pipelines():
-        manifest = Manifests(directory.pipeline(pipeline)).load_last()
+        manifest = Manifests(directory.pipeline(pipeline)).load_newest_readable()
         streams = manifest.streams if manifest is not None else {}
         names = [name for name in sorted(streams) if not is_declared(pipeline, name)]
         if names:
@@ -217,7 +219,7 @@ class _Pipeline:
         kept = self._kept_for_names() if after is not newest else self.manifests.load_all()
         lost = self._unneeded([after, *kept], newest)
         own = {file for o in newest.operators.values() for file in o.files}
-        rubbish = [size for name, size in lost if name.removeprefix(f"{STATE}/") not in own]
+        rubbish = [size for name, size in lost if name.removeprefix(f"{STATE_FOLDER}/") not in own]
         if rubbish:
             what = f"{len(rubbish):,} file{'s' if len(rubbish) > 1 else ''} that no epoch needs"
             into.removed.append(Removed(what, self.name, sum(rubbish)))
@@ -241,8 +243,8 @@ class _Pipeline:
     def _unneeded(self, kept: list[Manifest], last: Manifest) -> list[tuple[str, int]]:
         """The files that none of these manifests needs."""
         needed = set().union(*map(needed_by, kept))
-        most = f"{STATE}/{last.stamp}"
-        state = [i for i in self.store.list(STATE) if i.name[: len(most)] <= most]
+        most = f"{STATE_FOLDER}/{last.stamp}"
+        state = [i for i in self.store.list(STATE_FOLDER) if i.name[: len(most)] <= most]
         names = [i for i in self.store.list(OFFSETS) if is_chunk(i.name)]
-        half = [*self.store.list_unfinished(STATE), *self.store.list_unfinished(OFFSETS)]
+        half = [*self.store.list_unfinished(STATE_FOLDER), *self.store.list_unfinished(OFFSETS)]
         return [(i.name, i.size) for i in [*state, *names, *half] if i.name not in needed]

@@ -17,7 +17,15 @@ from typing import IO, Any, Protocol
 
 from tidegate.catalog.catalog import LOCK, SPARK_LOG, unsafe
 from tidegate.errors import DataDirectoryError, TidegateError
-from tidegate.storage import AlreadyExists, NotFound, StorageError, Store, open_store, require_conditional_writes, uri
+from tidegate.storage import (
+    AlreadyExists,
+    NotFound,
+    StorageError,
+    Store,
+    open_store,
+    require_conditional_writes,
+    uri,
+)
 
 # ---- One process at a time on a data directory: a lock of the disk, or a lease on an object store.
 

@@ -169,10 +169,10 @@ class StreamReport:
 
     rows_in: int = 0
     rows_out: int = 0
-    bad: int = 0
+    malformed: int = 0
     # Rows on which an expression failed.
     failed: int = 0
-    marks: dict[str, int] = field(default_factory=dict)
+    event_times_us: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -220,10 +220,10 @@ class EpochReport:
     def _add_counts(self, stream: StreamReport, report: dict[str, Any]) -> None:
         stream.rows_in += report.get("rows", 0)
         stream.rows_out += report.get("out", 0)
-        stream.bad += report.get("bad", 0)
+        stream.malformed += report.get("malformed", 0)
         stream.failed += report.get("failed", 0)
-        for origin, mark in report.get("marks", {}).items():
-            stream.marks[origin] = max(mark, stream.marks.get(origin, mark))
+        for origin, mark in report.get("event_times_us", {}).items():
+            stream.event_times_us[origin] = max(mark, stream.event_times_us.get(origin, mark))
 
     def _add_operator(self, key: str, report: dict[str, Any]) -> None:
         handle = report["handle"]
@@ -305,8 +305,8 @@ def _stream(
 ) -> StreamState:
     told = reports.stream(member.name)
     told.rows_in += sum(input_range.rows or 0 for input_range in own.values())
-    marks = {**stream.marks}
-    for origin, mark in told.marks.items():
+    marks = {**stream.event_times_us}
+    for origin, mark in told.event_times_us.items():
         marks[origin] = max(mark, marks.get(origin, mark))
     return replace(
         stream,
@@ -314,12 +314,12 @@ def _stream(
             **stream.offsets,
             **{name: input_range.offset for name, input_range in own.items()},
         },
-        marks=marks,
+        event_times_us=marks,
         ended=stream.ended or (ends and bool(member.plan.operators)),
         rows_in=stream.rows_in + told.rows_in,
         rows_out=stream.rows_out + told.rows_out,
-        dead_letters=stream.dead_letters + told.bad + told.failed,
-        failed=stream.failed + told.failed,
+        dead_letters=stream.dead_letters + told.malformed + told.failed,
+        failed_rows=stream.failed_rows + told.failed,
     )
 
 

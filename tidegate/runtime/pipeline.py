@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import Manifests, without_stream
+from tidegate.checkpoint.manifests import Manifests, without_streams
 from tidegate.connectors.base import (
     CommittedState,
     EpochId,
@@ -252,7 +252,11 @@ class Pipeline:
         """What was decided for a sink; nothing if its stream is new, or starts over."""
         before = self._manifest.streams.get(member.key)
         if before is None or before.id != manifest.streams[member.key].id:
-            return CommittedState(None, line=manifest.lineage, keep_before_generation=manifest.keep_before_generation)
+            return CommittedState(
+                None,
+                lineage=manifest.lineage,
+                keep_before_generation=manifest.keep_before_generation,
+            )
         return CommittedState.by(manifest, sink.name)
 
     # The loop
@@ -362,7 +366,7 @@ class Pipeline:
         members = self.members.values()
         manifest = decision(self._manifest, members, sinks, epoch, epoch_spec, reports)
         tries = count()
-        self._patiently(lambda: self.manifests.create(manifest, again=next(tries) > 0))
+        self._patiently(lambda: self.manifests.create(manifest, is_retry=next(tries) > 0))
         self._patiently(self.context.require_held)
         self._manifest = manifest
         self.timeline.lap("commit")
@@ -533,7 +537,7 @@ class Pipeline:
     def forget(self, stream: str) -> None:
         """A stream was dropped: so is what was kept of it."""
         with self._lock:
-            manifest = without_stream(self._manifest, stream.lower())
+            manifest = without_streams(self._manifest, {stream.lower()})
             if manifest is not self._manifest:
                 self.manifests.create(manifest)
                 self._manifest = manifest

@@ -96,9 +96,9 @@ def view_sink(stream: Stream) -> Sink:
 
 def changed_view(name: str, now: str | None, stored: StreamState) -> DataDirectoryError | None:
     """A view whose rows would be those of two queries, or not all; None if it goes on."""
-    if now is None or now == stored.view or not stored.rows_out:
+    if now is None or now == stored.view_definition or not stored.rows_out:
         return None
-    if stored.view is None:
+    if stored.view_definition is None:
         what = (
             f"{name} is a materialized view now, and {stored.rows_out:,} rows that it gave out "
             "before are not kept"
@@ -244,7 +244,9 @@ def reconcile(before: Manifest, members: Sequence[PipelineStream]) -> Reconciled
         operators = {k: o for k, o in operators.items() if o.stream != member.key}
         operators |= _with_state(new, old)
         offsets = {k: o for k, o in stored.offsets.items() if k in sources}
-        streams[member.key] = replace(stored, sources=sources, offsets=offsets, view=member.view)
+        streams[member.key] = replace(
+            stored, sources=sources, offsets=offsets, view_definition=member.view
+        )
         warnings += missed_late_rows(member, offsets, operators.values())
         if stored.ended and new:
             warnings.append(_ended(member))
@@ -411,7 +413,7 @@ def rows_so_far(manifest: Manifest, member: PipelineStream, sink: Sink) -> int:
     if takes is None:
         return manifest.streams[member.key].rows_out
     if takes is SideKind.FAILED_ROWS:
-        return manifest.streams[member.key].failed
+        return manifest.streams[member.key].failed_rows
     return late_rows_of(member.key, manifest.operators.values())
 
 
@@ -423,10 +425,10 @@ def missed(manifest: Manifest, member: PipelineStream, sink: Sink) -> RunError |
     state = manifest.sinks.get(sink.name)
     if state is None or state.stream != member.key:
         had = 0
-    elif state.rows is None:
+    elif state.stream_rows is None:
         return None
     else:
-        had = state.rows
+        had = state.stream_rows
     if now <= had:
         return None
     since = "before the sink was there" if had == 0 else "while the sink was away"

@@ -52,7 +52,7 @@ class Counters:
         """Go on from an earlier run: a watermark never goes back."""
         with self.lock:
             stream = manifest.streams.get(self.name.lower())
-            self.marks_us = dict(stream.marks) if stream is not None else {}
+            self.marks_us = dict(stream.event_times_us) if stream is not None else {}
             self._take_operators(manifest)
             self.before = self.operators
 
@@ -74,11 +74,11 @@ class Counters:
             self.epoch = manifest.epoch
             self.rows_in += reports.rows_in
             self.rows_out += reports.rows_out
-            self.dead_letters += reports.bad + reports.failed
+            self.dead_letters += reports.malformed + reports.failed
             self.rate_in.add(reports.rows_in, seconds)
             self.rate_out.add(reports.rows_out, seconds)
             self.epoch_seconds = seconds
-            self.marks_us = dict(manifest.streams[self.name.lower()].marks)
+            self.marks_us = dict(manifest.streams[self.name.lower()].event_times_us)
             self._take_operators(manifest)
             self._take_cuts(ranges or {})
 

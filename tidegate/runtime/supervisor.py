@@ -206,7 +206,7 @@ class Supervisor:
                     self._peeks.get(sink.name, self._show),
                     member.columns(sink),
                     member.rows_of(sink),
-                    Manifests(self.directory.pipeline(name), settings["max_retained"]).kept,
+                    Manifests(self.directory.pipeline(name), settings["max_retained"]).load_all,
                 )
             ),
             lambda table, scratch: LOOKUPS[table.connector](

@@ -306,7 +306,7 @@ class DeltaSink:
     def _reject_doubles(self, committed: CommittedState) -> None:
         """A pipeline that starts anew would write rows again that an earlier one has written."""
         wrote = self.table.written(self._anybody)
-        if self.options["existing"] == "append" or wrote is None or wrote < committed.kept_before:
+        if self.options["existing"] == "append" or wrote is None or wrote < committed.keep_before_generation:
             return
         raise RunError(
             "TG-525",

@@ -224,7 +224,7 @@ class MemorySink:
     retain_epochs: int
 
     def recover(self, committed: CommittedState) -> None:
-        last = max((stretch.last for stretch in committed.line), default=-1)
+        last = max((stretch.last for stretch in committed.lineage), default=-1)
         if committed.last is not None:
             self._reject_ahead(max(last, committed.last.epoch))
         elif any(epoch > last for epoch in stored_epochs(self.store)):

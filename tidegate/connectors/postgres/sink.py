@@ -303,7 +303,7 @@ class PostgresSink:
         query = import_psycopg().sql.SQL(
             "SELECT 1 FROM {} WHERE target = %s AND sink = %s AND epoch >= 0 AND generation >= %s"
         )
-        given = (self._target, self.name.lower(), committed.kept_before)
+        given = (self._target, self.name.lower(), committed.keep_before_generation)
         if connection.execute(query.format(self._marker), given).fetchone() is not None:
             raise RunError(
                 "TG-525",
