@@ -39,7 +39,7 @@ def complained(error: KafkaError) -> TidegateError:
 
 
 def of_database(reason: str) -> TidegateError:
-    return postgres_client._of(psycopg.OperationalError(reason), "the database h/d")
+    return postgres_client._translated(psycopg.OperationalError(reason), "the database h/d")
 
 
 @pytest.mark.parametrize(

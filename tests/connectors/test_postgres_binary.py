@@ -82,5 +82,5 @@ def test_a_time_that_would_mean_infinity_is_rejected(kind: pa.DataType, number: 
     plain = pa.int32() if kind == pa.date32() else pa.int64()
     column = pa.chunked_array([pa.array([number], plain).cast(kind)])
     name = "date" if kind == pa.date32() else "timestamptz"
-    with pytest.raises(RunError, match="that PostgreSQL does not hold"):
+    with pytest.raises(RunError, match="that PostgreSQL cannot store"):
         binary_rows([column], [name], "the sink s")

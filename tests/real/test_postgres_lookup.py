@@ -90,7 +90,7 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
 ) -> None:
     asked: list[int] = []
     under_way = threading.Semaphore(0)
-    plain = WorkerLookup._ask
+    plain = WorkerLookup._query
 
     def counted(self: WorkerLookup, keys: list[pa.Array]) -> pa.Table:
         asked.append(len(keys[0]))
@@ -100,7 +100,7 @@ def test_one_question_for_a_thousand_keys_and_none_for_what_is_known(
             under_way.acquire()
         return plain(self, keys)
 
-    monkeypatch.setattr(WorkerLookup, "_ask", counted)
+    monkeypatch.setattr(WorkerLookup, "_query", counted)
     reader = reader_of(postgres, "id", cache_ttl="1 s", async_capacity=3)
     keys = pa.array([*range(1_500), *range(1_500), *range(2_900, 3_900)])
     assert [len(rows) for rows in ask(reader, 0, keys)][-900:] == [0] * 900

@@ -171,15 +171,15 @@ def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(
     sink = opened(postgres, table)
     committables = staged(sink, E1, [row(1, "a")])
     sink.publish(E1, committables)
-    with pytest.raises(TidegateError, match="has epoch 1 of generation 0 of the sink out"):
+    with pytest.raises(TidegateError, match="contains epoch 1 of generation 0 of the sink out"):
         sink_of(postgres, table).recover(CommittedState(E0, (), E0))
-    with pytest.raises(TidegateError, match="holds rows that an earlier pipeline wrote"):
+    with pytest.raises(TidegateError, match="contains rows that an earlier pipeline wrote"):
         sink_of(postgres, table, stream="other").recover(CommittedState(None))
     sink_of(postgres, table, stream="other", existing="append").recover(CommittedState(None))
     postgres.run(f"DELETE FROM tidegate_commits WHERE target = 'public.{table}'")
-    with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
+    with pytest.raises(TidegateError, match=r"marker of the sink out is missing"):
         sink_of(postgres, table).recover(CommittedState(E2, committables, E2))
-    with pytest.raises(TidegateError, match=r"marker of the sink out is gone"):
+    with pytest.raises(TidegateError, match=r"marker of the sink out is missing"):
         sink.publish(E2, committables)
 
 
@@ -282,12 +282,12 @@ def test_what_does_not_fit_is_rejected_when_it_is_opened(postgres: Postgres, tab
     error = rejected(postgres, table, create_table="false")
     assert f"public.{table}, which does not exist" in error.message
     postgres.run(f"CREATE TABLE {table} (id int, name text)")
-    assert "does not hold every BIGINT" in rejected(postgres, table).message
+    assert "cannot store every BIGINT" in rejected(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE numeric(18)")
-    assert "does not hold every BIGINT" in rejected(postgres, table).message
+    assert "cannot store every BIGINT" in rejected(postgres, table).message
     postgres.run(f"ALTER TABLE {table} ALTER id TYPE bigint")
     keyless = rejected(postgres, table, KEYED)
-    assert "no unique index on just these columns" in keyless.message
+    assert "no unique index on exactly these columns" in keyless.message
     postgres.run((keyless.hint or "").partition(";")[0])
     opened(postgres, table, KEYED)
     postgres.run(f"ALTER TABLE {table} ADD other int NOT NULL")

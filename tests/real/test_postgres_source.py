@@ -58,7 +58,7 @@ def rows_of(
 def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
     postgres: Postgres, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_source, "_PAGES_PER_SHARE", 1)
+    monkeypatch.setattr(postgres_source, "_MIN_SPLIT_PAGES", 1)
     postgres.run(f"INSERT INTO {table} (name) SELECT repeat('x', 500) FROM generate_series(1, 100)")
     source = source_of(postgres, table)
     assert source.source.bounded
@@ -72,7 +72,7 @@ def test_a_table_is_read_once_in_one_snapshot_by_all_tasks(
     assert input_range is not None
     source.on_commit(input_range.offset)
     assert source.plan_range(input_range.offset, 3) is None
-    with pytest.raises(SystemUnavailable, match="the snapshot of this epoch is gone"):
+    with pytest.raises(SystemUnavailable, match="the snapshot of this epoch no longer exists"):
         rows_of(source, input_range)
 
 

@@ -1,4 +1,7 @@
-"""Talking to PostgreSQL. Python workers import it: it must load little."""
+"""Connections to PostgreSQL, translation of its errors, and descriptions of its tables.
+
+Python workers import this module, which must not load the parser.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.postgres.column_types import created_type, fits
-from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
+from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
 
 if TYPE_CHECKING:
     from tidegate.connectors.base import StreamRows
 
-# What waiting does not mend: who may log in, and what is there.
-_REJECTED = ("28", "3D", "42", "0A", "53300")
-# What passes by itself: somebody else was at it.
-_PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53")
+# Prefixes of SQLSTATEs that are permanent: login, missing objects, too many connections.
+_PERMANENT = ("28", "3D", "42", "0A", "53300")
+# Prefixes of SQLSTATEs that are transient: conflicts, locks, shutdown, missing resources.
+_TRANSIENT = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53")
 
 
 @dataclass(frozen=True)
 class Login:
-    """Where a server is and who asks; printing it shows no password."""
+    """The parameters of a connection. The password is not part of the repr."""
 
     host: str
     port: int
@@ -46,13 +49,13 @@ class Login:
         )
 
     @property
-    def shown(self) -> str:
+    def address(self) -> str:
         return f"{self.host}:{self.port}/{self.database}"
 
-    def connect(self, who: str) -> Any:
-        """A connection that commits every statement, unless a transaction is begun."""
+    def connect(self, label: str) -> Any:
+        """Open a connection in autocommit mode. `label` is the beginning of error messages."""
         psycopg = import_psycopg()
-        given = {
+        options = {
             "host": self.host,
             "port": self.port,
             "dbname": self.database,
@@ -64,13 +67,13 @@ class Login:
             "application_name": "tidegate",
             "keepalives_idle": 30,
         }
-        known = {name: value for name, value in given.items() if value is not None}
-        with translate_errors(f"{who}: the database {self.shown}"):
-            return psycopg.connect(**known, autocommit=True)
+        parameters = {name: value for name, value in options.items() if value is not None}
+        with translate_errors(f"{label}: the database {self.address}"):
+            return psycopg.connect(**parameters, autocommit=True)
 
 
 def import_psycopg() -> Any:
-    """psycopg, which not everybody needs."""
+    """Import psycopg, an optional dependency."""
     try:
         import psycopg
     except ImportError:
@@ -83,53 +86,53 @@ def import_psycopg() -> Any:
 
 
 @contextmanager
-def translate_errors(what: str) -> Iterator[None]:
-    """Errors of the database as ours: what may pass, and what somebody must mend."""
+def translate_errors(label: str) -> Iterator[None]:
+    """Raise psycopg errors as SystemUnavailable if they are transient, else as RunError."""
     psycopg = import_psycopg()
     try:
         yield
     except psycopg.Error as error:
-        raise _of(error, what) from None
+        raise _translated(error, label) from None
 
 
-def _of(error: Any, what: str) -> TidegateError:
-    diagnosed = getattr(error, "diag", None)
-    reason = (diagnosed.message_primary if diagnosed is not None else None) or _first(error)
-    if diagnosed is not None and diagnosed.message_detail:
-        reason += f" ({diagnosed.message_detail.rstrip('.')})"
+def _translated(error: Any, label: str) -> TidegateError:
+    diagnostics = getattr(error, "diag", None)
+    reason = (diagnostics.message_primary if diagnostics is not None else None) or _summary(error)
+    if diagnostics is not None and diagnostics.message_detail:
+        reason += f" ({diagnostics.message_detail.rstrip('.')})"
     state = error.sqlstate or ""
-    # While it starts or stops it rejects connections without a state that psycopg would know.
-    rejected = state.startswith(_REJECTED) or _is_rejection(reason)
-    passing = state.startswith(_PASSING) and state != "53300"
-    lost = isinstance(error, import_psycopg().OperationalError) and not rejected
-    if passing or lost or isinstance(error, import_psycopg().InterfaceError):
-        return SystemAway(f"{what}: {reason}", "it is asked again until it answers.")
-    if state.startswith("28") or _is_login(reason):
+    # psycopg does not know the SQLSTATE of a failed connection attempt.
+    permanent = state.startswith(_PERMANENT) or _is_permanent(reason)
+    transient = state.startswith(_TRANSIENT) and state != "53300"
+    lost = isinstance(error, import_psycopg().OperationalError) and not permanent
+    if transient or lost or isinstance(error, import_psycopg().InterfaceError):
+        return SystemUnavailable(f"{label}: {reason}", "Tidegate will keep retrying.")
+    if state.startswith("28") or _is_login_error(reason):
         hint = "correct the options user and password."
-        return RunError("TG-512", f"{what}: {reason}", hint=hint)
-    return RunError("TG-529", f"{what}: {reason}", hint=_hint(state, reason))
+        return RunError("TG-512", f"{label}: {reason}", hint=hint)
+    return RunError("TG-529", f"{label}: {reason}", hint=_hint(state, reason))
 
 
-def _first(error: Exception) -> str:
-    """What happened, without where: that is said already."""
+def _summary(error: Exception) -> str:
+    """Return the first line of an error, without the address of the server."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rpartition(" failed: ")[2] if lines else type(error).__name__
 
 
-def _is_rejection(reason: str) -> bool:
-    """Whether a connection that failed will fail again: psycopg tells no state of these."""
+def _is_permanent(reason: str) -> bool:
+    """Return whether a failed connection attempt will fail again."""
     missing = 'database "' in reason and "does not exist" in reason
-    return missing or "permission denied" in reason or _is_login(reason)
+    return missing or "permission denied" in reason or _is_login_error(reason)
 
 
-def _is_login(reason: str) -> bool:
-    """Whether somebody is not let in."""
+def _is_login_error(reason: str) -> bool:
+    """Return whether the server has rejected the login."""
     words = (
         *("authentication failed", "no password supplied", "no pg_hba.conf entry"),
         "is not permitted to log in",
     )
-    unknown = 'role "' in reason and "does not exist" in reason
-    return unknown or any(word in reason for word in words)
+    unknown_role = 'role "' in reason and "does not exist" in reason
+    return unknown_role or any(word in reason for word in words)
 
 
 def _hint(state: str, reason: str) -> str:
@@ -138,34 +141,39 @@ def _hint(state: str, reason: str) -> str:
     if state == "3D000" or 'database "' in reason:
         return "correct the option database."
     if state.startswith("23"):
-        return "rows break a rule of the table: leave them out of the stream, or drop the rule."
+        return (
+            "rows violate a constraint of the table: remove them from the stream, or drop the "
+            "constraint."
+        )
     if state.startswith("22"):
-        return "leave such values out of the stream, or change the type of the column."
-    return "mend the table and start again: nothing is lost."
+        return "remove such values from the stream, or change the type of the column."
+    return "fix the table and start again; no data was lost."
 
 
-# By login and who asks: several may be at it in one process at the same time.
-_kept: dict[tuple[Login, str], Any] = {}
+# The open connections of this process, by login and user: several users may work at the same time.
+_connections: dict[tuple[Login, str], Any] = {}
 
 
-def cached_connection(login: Login, who: str) -> Any:
-    """The connection of one who asks in this process, made anew where it was lost; nothing is begun
-    on it."""
-    key = (login, who)
-    known = _kept.pop(key, None)
-    if known is not None:
+def cached_connection(login: Login, label: str) -> Any:
+    """Return the open connection of this process, or a new one if it was lost.
+
+    The connection is not in a transaction. `label` identifies its user, a source or a sink.
+    """
+    key = (login, label)
+    connection = _connections.pop(key, None)
+    if connection is not None:
         with suppress(import_psycopg().Error):
-            known.rollback()
-            known.execute("SELECT 1")
-            _kept[key] = known
-            return known
+            connection.rollback()
+            connection.execute("SELECT 1")
+            _connections[key] = connection
+            return connection
         with suppress(Exception):
-            known.close()
-    _kept[key] = login.connect(who)
-    return _kept[key]
+            connection.close()
+    _connections[key] = login.connect(label)
+    return _connections[key]
 
 
-# ---- A table of PostgreSQL as it is: its columns, keys, and whether rows of a stream fit into it.
+# ---- The columns and keys of a table, and whether the rows of a stream fit into it.
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
@@ -185,17 +193,19 @@ GROUP BY i.indexrelid
 
 @dataclass(frozen=True)
 class PostgresColumn:
+    """A column of a table."""
+
     name: str
     type: str
     not_null: bool
-    # Whether rows may leave it out though it is NOT NULL.
-    filled: bool
+    # Whether it has a default or is generated, so that an INSERT may omit it.
+    has_default: bool
     enum: bool
 
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """What a table has; `keys` are the columns of its unique indexes."""
+    """The description of a table. `keys` are the columns of its unique indexes."""
 
     schema: str
     name: str
@@ -203,18 +213,18 @@ class PostgresTable:
     keys: tuple[frozenset[str], ...]
 
     @property
-    def shown(self) -> str:
+    def full_name(self) -> str:
         return f"{self.schema}.{self.name}"
 
     def column(self, name: str) -> PostgresColumn | None:
-        """A column by its name, or by one that differs in case only."""
+        """Find a column by name; the case is ignored if that is unambiguous."""
         exact = [column for column in self.columns if column.name == name]
-        alike = [column for column in self.columns if column.name.lower() == name.lower()]
-        return exact[0] if exact else alike[0] if len(alike) == 1 else None
+        other_case = [column for column in self.columns if column.name.lower() == name.lower()]
+        return exact[0] if exact else other_case[0] if len(other_case) == 1 else None
 
 
 def split_name(name: str, connection: Any) -> tuple[str, str]:
-    """The schema and the name of a table."""
+    """Split the option `table` into schema and name. The default is the current schema."""
     schema, dot, table = name.rpartition(".")
     if dot:
         return schema, table
@@ -222,16 +232,16 @@ def split_name(name: str, connection: Any) -> tuple[str, str]:
 
 
 def read_table(connection: Any, schema: str, name: str) -> PostgresTable | None:
-    """What the server knows of a table; None if there is none."""
-    found = connection.execute(
+    """Read the description of a table, or None if it does not exist."""
+    oid = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
         (schema, name),
     ).fetchone()
-    if found is None:
+    if oid is None:
         return None
-    columns = connection.execute(_COLUMNS, found).fetchall()
-    keys = connection.execute(_KEYS, found).fetchall()
+    columns = connection.execute(_COLUMNS, oid).fetchall()
+    keys = connection.execute(_KEYS, oid).fetchall()
     return PostgresTable(
         schema,
         name,
@@ -241,19 +251,19 @@ def read_table(connection: Any, schema: str, name: str) -> PostgresTable | None:
 
 
 def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> None:
-    """A table for the rows of a stream; where keys may be NULL, NULLs are equal."""
+    """Create a table for the rows of a stream. If keys may be NULL, NULLs are equal."""
     sql = import_psycopg().sql
     parts = [
         sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(created_type(kind)))
         for column, kind in rows.columns
     ]
     if rows.key:
-        # Before 15 there were no unique indexes in which NULLs are equal.
+        # NULLS NOT DISTINCT exists since PostgreSQL 15.
         old = connection.info.server_version < 150_000
-        plain = old or not set(rows.key) & set(rows.nullable)
-        words = "PRIMARY KEY ({})" if plain else "UNIQUE NULLS NOT DISTINCT ({})"
+        primary = old or not set(rows.key) & set(rows.nullable)
+        constraint = "PRIMARY KEY ({})" if primary else "UNIQUE NULLS NOT DISTINCT ({})"
         columns = sql.SQL(", ").join(map(sql.Identifier, rows.key))
-        parts.append(sql.SQL(words).format(columns))
+        parts.append(sql.SQL(constraint).format(columns))
     connection.execute(
         sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
             sql.Identifier(schema, name), sql.SQL(", ").join(parts)
@@ -264,49 +274,54 @@ def create_table(connection: Any, schema: str, name: str, rows: StreamRows) -> N
 def require_fitting(
     table: PostgresTable, rows: StreamRows, sink: str
 ) -> tuple[PostgresColumn, ...]:
-    """The columns of the table for those of the stream; rejected where one does not fit."""
-    found = []
+    """Return the column of the table for each column of the stream.
+
+    Raises an error if a column is missing or has an unsuitable type, or if the table has no unique
+    index on the key of the stream.
+    """
+    columns = []
     for name, kind in rows.columns:
         column = table.column(name)
         if column is None:
-            known = [item.name for item in table.columns]
+            names = [item.name for item in table.columns]
             raise _misfit(
                 sink,
-                f"the table {table.shown} has no column {name}",
-                f"ALTER TABLE {table.shown} ADD {name} {created_type(kind)}; or "
-                + did_you_mean(name, known, "columns it has"),
+                f"the table {table.full_name} has no column {name}",
+                f"ALTER TABLE {table.full_name} ADD {name} {created_type(kind)}; or "
+                + did_you_mean(name, names, "columns it has"),
             )
-        text = column.enum and kind.startswith(("STRING", "VARCHAR", "CHAR"))
-        if not text and not fits(kind, column.type):
+        is_enum_text = column.enum and kind.startswith(("STRING", "VARCHAR", "CHAR"))
+        if not is_enum_text and not fits(kind, column.type):
             raise _misfit(
                 sink,
-                f"the column {column.name} of the table {table.shown} is {column.type}, which does "
-                f"not hold every {kind}",
-                f"ALTER TABLE {table.shown} ALTER {column.name} TYPE {created_type(kind)}; or CAST "
-                "it in the stream.",
+                f"the column {column.name} of the table {table.full_name} is {column.type}, which "
+                f"cannot store every {kind}",
+                f"ALTER TABLE {table.full_name} ALTER {column.name} TYPE {created_type(kind)}; or "
+                "CAST it in the stream.",
             )
-        found.append(column)
-    _require_filled(table, found, sink)
+        columns.append(column)
+    _require_defaults(table, columns, sink)
     if rows.key:
-        _require_key(table, {_named(table, name) for name in rows.key}, sink)
-    return tuple(found)
+        _require_key(table, {_column_name(table, name) for name in rows.key}, sink)
+    return tuple(columns)
 
 
-def _named(table: PostgresTable, name: str) -> str:
+def _column_name(table: PostgresTable, name: str) -> str:
     column = table.column(name)
-    assert column is not None, "keys are columns, which are there"
+    assert column is not None, "all columns of the stream exist"
     return column.name
 
 
-def _require_filled(table: PostgresTable, found: Sequence[PostgresColumn], sink: str) -> None:
+def _require_defaults(table: PostgresTable, written: Sequence[PostgresColumn], sink: str) -> None:
+    """Reject NOT NULL columns that the stream does not have and that have no default."""
     for column in table.columns:
-        if column.not_null and not column.filled and column not in found:
+        if column.not_null and not column.has_default and column not in written:
             raise _misfit(
                 sink,
-                f"the column {column.name} of the table {table.shown} is NOT NULL, and the stream "
-                "does not have it",
-                f"select it in the stream, or give it a default: ALTER TABLE {table.shown} ALTER "
-                f"{column.name} SET DEFAULT …;",
+                f"the column {column.name} of the table {table.full_name} is NOT NULL, but the "
+                "stream does not have it",
+                f"select it in the stream, or give it a default: ALTER TABLE {table.full_name} "
+                f"ALTER {column.name} SET DEFAULT …;",
             )
 
 
@@ -316,9 +331,9 @@ def _require_key(table: PostgresTable, key: set[str], sink: str) -> None:
     listed = ", ".join(sorted(key))
     raise _misfit(
         sink,
-        f"rows of the stream are replaced by their key ({listed}), and the table {table.shown} has "
-        "no unique index on just these columns",
-        f"ALTER TABLE {table.shown} ADD PRIMARY KEY ({listed});",
+        f"rows of the stream are updated by their key ({listed}), but the table {table.full_name} "
+        "has no unique index on exactly these columns",
+        f"ALTER TABLE {table.full_name} ADD PRIMARY KEY ({listed});",
     )
 
 

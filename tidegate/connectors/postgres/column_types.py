@@ -1,4 +1,4 @@
-"""Types of Spark and of PostgreSQL: which holds which."""
+"""Which PostgreSQL types can store the values of a Spark type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME = {
 _TEXTS = ("VARCHAR", "CHAR", "STRING")
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _SIZED = re.compile(r"([A-Za-z ]+?)\((\d+)(?:,\s*(-?\d+))?\)(.*)")
-# What COPY takes in its binary form, by the names that psycopg knows.
+# The types that are written with binary COPY, and their short names in PostgreSQL.
 BINARY = {
     "boolean": "bool",
     "smallint": "int2",
@@ -40,33 +40,33 @@ BINARY = {
 
 
 def is_nested(kind: str) -> bool:
-    """Whether values of a type of Spark are written as JSON."""
+    """Return whether values of a Spark type are written as JSON."""
     return kind.startswith(_NESTED)
 
 
 def plain_type(kind: str) -> str:
-    """A type of either side without its sizes."""
+    """Return a Spark or PostgreSQL type without its length or precision."""
     sized = _SIZED.fullmatch(kind)
     return f"{sized.group(1)}{sized.group(4)}" if sized is not None else kind
 
 
-def _known(kind: str) -> str:
+def _base_type(kind: str) -> str:
     base = plain_type(kind).split(" COLLATE")[0]
     return "STRING" if base in _TEXTS else base
 
 
 def unknown_type(columns: Iterable[tuple[str, str]]) -> str | None:
-    """What is wrong with columns that PostgreSQL has no type for."""
+    """Return an error message for the first column without a type in PostgreSQL, or None."""
     for name, kind in columns:
-        base = _known(kind)
+        base = _base_type(kind)
         if base not in _SAME and base != "DECIMAL" and not is_nested(kind):
             return f"PostgreSQL has no type for the column {name}, which is {kind}: CAST it"
     return None
 
 
 def created_type(kind: str) -> str:
-    """The type of a column that is created for a type of Spark."""
-    base = _known(kind)
+    """Return the PostgreSQL type of columns that are created for a Spark type."""
+    base = _base_type(kind)
     if is_nested(kind):
         return "jsonb"
     if base == "DECIMAL":
@@ -74,21 +74,19 @@ def created_type(kind: str) -> str:
     return _SAME[base][0]
 
 
-def fits(kind: str, theirs: str) -> bool:
-    """Whether a column of PostgreSQL holds every value of a type of Spark."""
-    base, goal = _known(kind), plain_type(theirs)
-    if is_nested(kind):
-        return goal in ("json", "jsonb", "text")
-    if base != "DECIMAL":
-        return goal in _SAME[base] and (goal != "numeric" or _whole(kind, theirs))
-    return goal == "numeric" and _holds(*_decimal(kind), theirs)
-
-
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
-def _whole(kind: str, theirs: str) -> bool:
-    return _holds(_DIGITS[kind], 0, theirs)
+def fits(kind: str, postgres_type: str) -> bool:
+    """Return whether a PostgreSQL type can store every value of a Spark type."""
+    base, target = _base_type(kind), plain_type(postgres_type)
+    if is_nested(kind):
+        return target in ("json", "jsonb", "text")
+    if base != "DECIMAL":
+        return target in _SAME[base] and (
+            target != "numeric" or _numeric_holds(_DIGITS[kind], 0, postgres_type)
+        )
+    return target == "numeric" and _numeric_holds(*_decimal(kind), postgres_type)
 
 
 def _decimal(kind: str) -> tuple[int, int]:
@@ -96,10 +94,10 @@ def _decimal(kind: str) -> tuple[int, int]:
     return (int(sized.group(2)), int(sized.group(3) or 0)) if sized is not None else (38, 0)
 
 
-def _holds(digits: int, scale: int, theirs: str) -> bool:
-    """Whether numeric(p, s) holds numbers of so many digits; without sizes it holds all."""
-    sized = _SIZED.fullmatch(theirs)
+def _numeric_holds(digits: int, scale: int, numeric: str) -> bool:
+    """Return whether numeric(p, s) can store all decimals of this size. Plain numeric can."""
+    sized = _SIZED.fullmatch(numeric)
     if sized is None:
         return True
-    precision, places = int(sized.group(2)), int(sized.group(3) or 0)
-    return places >= scale and precision - places >= digits - scale
+    precision, decimals = int(sized.group(2)), int(sized.group(3) or 0)
+    return decimals >= scale and precision - decimals >= digits - scale

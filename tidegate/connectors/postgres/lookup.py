@@ -1,7 +1,7 @@
-"""Tables of PostgreSQL as lookup tables: asked for the keys of a batch at once, with a cache.
+"""Tables of PostgreSQL as lookup tables, queried by the keys of a batch, with a cache.
 
-Every Python worker has a cache and connections of its own. Keys that the cache does not know are
-asked for a thousand at a time, several questions at once.
+Every Python worker has its own cache and its own connections. Keys that are not in the cache are
+queried a thousand at a time, by several concurrent queries.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from tidegate.connectors.base import LookupContext
 
-_KEYS_PER_QUESTION = 1_000
+_KEYS_PER_QUERY = 1_000
 
 
 @dataclass(frozen=True)
 class PostgresLookupReaderFactory:
-    """What asks: `keys` are the places of the key columns."""
+    """Opens readers in tasks. `keys` are the indexes of the key columns in `columns`."""
 
     login: Login
-    who: str
+    label: str
     schema: str
     name: str
     columns: tuple[ReadColumn, ...]
@@ -42,64 +42,68 @@ class PostgresLookupReaderFactory:
     capacity: int
 
     def open(self, as_of: Any, now_us: int) -> PostgresLookupReader:
-        if self not in _asking:
-            _asking[self] = WorkerLookup(self)
-        return PostgresLookupReader(_asking[self], now_us)
+        if self not in _lookups:
+            _lookups[self] = WorkerLookup(self)
+        return PostgresLookupReader(_lookups[self], now_us)
 
-    def question(self) -> Any:
-        """All rows for some keys, which are lists, one for each key column."""
+    def query(self) -> Any:
+        """Return the query of the rows for some keys. Its parameters are one array per column."""
         sql = import_psycopg().sql
-        shown = sql.SQL(", ").join(column.selected("t") for column in self.columns)
-        own = sql.Identifier(self.schema, self.name)
-        keys = [self.columns[place] for place in self.keys]
+        columns = sql.SQL(", ").join(column.selected("t") for column in self.columns)
+        table = sql.Identifier(self.schema, self.name)
+        keys = [self.columns[index] for index in self.keys]
         if len(keys) == 1:
             text = "SELECT {} FROM {} AS t WHERE {} = ANY({})"
-            return sql.SQL(text).format(shown, own, keys[0].compared("t"), keys[0].listed())
-        lists = sql.SQL(", ").join(key.listed() for key in keys)
-        names = sql.SQL(", ").join(sql.Identifier(f"k{place}") for place, _ in enumerate(keys))
-        same = sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(key.compared("t"), sql.Identifier("k", f"k{place}"))
-            for place, key in enumerate(keys)
+            return sql.SQL(text).format(
+                columns, table, keys[0].compared("t"), keys[0].array_parameter()
+            )
+        lists = sql.SQL(", ").join(key.array_parameter() for key in keys)
+        names = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index, _ in enumerate(keys))
+        join = sql.SQL(" AND ").join(
+            sql.SQL("{} = {}").format(key.compared("t"), sql.Identifier("k", f"k{index}"))
+            for index, key in enumerate(keys)
         )
         text = "SELECT {} FROM unnest({}) AS k({}) JOIN {} AS t ON {}"
-        return sql.SQL(text).format(shown, lists, names, own, same)
+        return sql.SQL(text).format(columns, lists, names, table, join)
 
 
 @dataclass
 class WorkerLookup:
-    """A reader in a process: its cache, its threads and their connections."""
+    """The cache, threads and connections of a lookup table in this process."""
 
-    reader: PostgresLookupReaderFactory
+    factory: PostgresLookupReaderFactory
     cache: LookupCache = field(init=False)
     threads: ThreadPoolExecutor = field(init=False)
     idle: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        reader = self.reader
-        schema = pa.schema([column.field for column in reader.columns])
-        keys = tuple(reader.columns[place].field.name for place in reader.keys)
-        self.cache = LookupCache(schema, keys, reader.cache_rows, reader.cache_ttl_us)
-        self.threads = ThreadPoolExecutor(reader.capacity, "tidegate lookup")
+        factory = self.factory
+        schema = pa.schema([column.field for column in factory.columns])
+        keys = tuple(factory.columns[index].field.name for index in factory.keys)
+        self.cache = LookupCache(schema, keys, factory.cache_rows, factory.cache_ttl_us)
+        self.threads = ThreadPoolExecutor(factory.capacity, "tidegate lookup")
 
     def fetch(self, keys: list[pa.Array]) -> pa.Table:
-        """The rows for different keys; several questions are under way at once."""
+        """Query the rows for distinct keys, with several concurrent queries."""
         count = len(keys[0])
         parts = [
-            [column.slice(at, _KEYS_PER_QUESTION) for column in keys]
-            for at in range(0, count, _KEYS_PER_QUESTION)
+            [column.slice(at, _KEYS_PER_QUERY) for column in keys]
+            for at in range(0, count, _KEYS_PER_QUERY)
         ]
-        return pa.concat_tables(self.threads.map(self._ask, parts))
+        return pa.concat_tables(self.threads.map(self._query, parts))
 
-    def _ask(self, keys: list[pa.Array]) -> pa.Table:
-        own = [self.reader.columns[place] for place in self.reader.keys]
-        lists = [column.askable(k.to_pylist()) for column, k in zip(own, keys, strict=True)]
-        with translate_errors(self.reader.who), self._connection() as connection:
-            rows = connection.execute(self.reader.question(), lists).fetchall()
-        return to_arrow(rows, self.reader.columns, self.reader.who)
+    def _query(self, keys: list[pa.Array]) -> pa.Table:
+        key_columns = [self.factory.columns[index] for index in self.factory.keys]
+        lists = [
+            column.key_values(k.to_pylist()) for column, k in zip(key_columns, keys, strict=True)
+        ]
+        with translate_errors(self.factory.label), self._connection() as connection:
+            rows = connection.execute(self.factory.query(), lists).fetchall()
+        return to_arrow(rows, self.factory.columns, self.factory.label)
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
-        """An idle connection, or a new one; one that failed is not used again."""
+        """Return an idle connection or a new one. Connections that failed are closed."""
         connection = None
         with suppress(queue.Empty):
             connection = self.idle.get_nowait()
@@ -108,7 +112,7 @@ class WorkerLookup:
             if connection.broken or connection.closed:
                 connection = None
         connection = (
-            connection if connection is not None else self.reader.login.connect(self.reader.who)
+            connection if connection is not None else self.factory.login.connect(self.factory.label)
         )
         try:
             yield connection
@@ -120,33 +124,33 @@ class WorkerLookup:
 
 @dataclass(frozen=True)
 class PostgresLookupReader:
-    """The table as one task asks it, at the time of its epoch."""
+    """The lookup table at the processing time of an epoch, which expires cache entries."""
 
-    asking: WorkerLookup
+    lookup: WorkerLookup
     now_us: int
 
     def find(self, keys: list[pa.Array]) -> LookupResult:
-        return self.asking.cache.find(keys, self.now_us, self.asking.fetch)
+        return self.lookup.cache.find(keys, self.now_us, self.lookup.fetch)
 
 
-# What asks in this process.
-_asking: dict[PostgresLookupReaderFactory, WorkerLookup] = {}
+# The lookup tables that this process has opened.
+_lookups: dict[PostgresLookupReaderFactory, WorkerLookup] = {}
 
 
 class PostgresLookup:
-    """A table that is asked; nobody can tell what it was as of an epoch."""
+    """A table that is queried. It has no versions: tasks see it as it is at that moment."""
 
     def __init__(self, context: LookupContext) -> None:
         self.table = context.table
         self.options = context.table.options
         self.login = Login.of(self.options)
         kinds = [(column.name, str(column.type)) for column in self.table.columns]
-        who = f"the lookup table {self.table.name}"
-        with translate_errors(who), self.login.connect(who) as connection:
-            self.schema, self.name, found = read_columns(
-                connection, self.options["table"], kinds, who
+        label = f"the lookup table {self.table.name}"
+        with translate_errors(label), self.login.connect(label) as connection:
+            self.schema, self.name, columns = read_columns(
+                connection, self.options["table"], kinds, label
             )
-        self.columns = {column.declared.lower(): column for column in found}
+        self.columns = {column.declared.lower(): column for column in columns}
 
     def as_of(self, spark: SparkSession) -> None:
         return None

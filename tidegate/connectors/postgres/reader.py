@@ -1,4 +1,7 @@
-"""Reading tables of PostgreSQL: which declared types hold their columns, and rows as Arrow."""
+"""The reader of postgres sources, and the columns that sources and lookup tables read.
+
+Python workers import this module, which must not load the parser.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from tidegate.connectors.postgres.client import (
     translate_errors,
 )
 from tidegate.connectors.postgres.column_types import created_type, plain_type
-from tidegate.errors import RunError, SystemAway, did_you_mean
+from tidegate.errors import RunError, SystemUnavailable, did_you_mean
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 
-# The declared types that hold every value of a type of PostgreSQL.
-_HOLD = {
+# The Spark types that can store every value of a PostgreSQL type.
+_SPARK_TYPES = {
     "boolean": ("BOOLEAN",),
     "smallint": ("SMALLINT", "INT", "BIGINT"),
     "integer": ("INT", "BIGINT"),
@@ -44,13 +47,13 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """A column of a table, and the type in which it is read."""
+    """A declared column, the column of the table that it reads, and their types."""
 
     declared: str
     name: str
-    # Its type in PostgreSQL, and that of the declared type.
+    # The type of the table's column, and the PostgreSQL type of the declared type.
     type: str
-    asked: str
+    declared_type: str
     field: pa.Field
 
     @property
@@ -58,62 +61,69 @@ class ReadColumn:
         return pa.types.is_string(self.field.type) and self.type not in ("text", "uuid")
 
     def selected(self, table: str) -> Any:
+        """Return the expression that reads the column."""
         sql = import_psycopg().sql
         text = "{}::text" if pa.types.is_string(self.field.type) else "{}"
         return sql.SQL(text).format(sql.Identifier(table, self.name))
 
     def compared(self, table: str) -> Any:
-        """The column as keys are compared with it; as it is, where an index can help."""
+        """Return the expression that keys are compared with, without a cast if possible.
+
+        PostgreSQL cannot use an index on the column through a cast.
+        """
         sql = import_psycopg().sql
         plain = plain_type(self.type) in ("character varying", "uuid") or not self._as_text
         return sql.SQL("{}" if plain else "{}::text").format(sql.Identifier(table, self.name))
 
-    def listed(self) -> Any:
-        """The keys that are asked for, as an array."""
-        kind = "uuid" if self.type == "uuid" else self.asked
+    def array_parameter(self) -> Any:
+        """Return the placeholder for an array of keys."""
+        kind = "uuid" if self.type == "uuid" else self.declared_type
         return import_psycopg().sql.SQL(f"%s::{kind}[]")
 
-    def askable(self, values: list[Any]) -> list[Any]:
-        """Keys that the database can be asked for; a text that is no UUID equals none."""
+    def key_values(self, values: list[Any]) -> list[Any]:
+        """Replace keys that the column cannot contain by NULL: texts that are not UUIDs."""
         if self.type != "uuid":
             return values
         return [value if _UUID.fullmatch(value) else None for value in values]
 
 
 def read_columns(
-    connection: Any, table: str, columns: Sequence[tuple[str, str]], who: str
+    connection: Any, table: str, columns: Sequence[tuple[str, str]], label: str
 ) -> tuple[str, str, tuple[ReadColumn, ...]]:
-    """The schema and name of a table, and its columns for declared ones; rejected if one is not
-    there, or does not fit."""
+    """Return the schema and name of a table, and its columns for the declared ones.
+
+    Raises an error if the table or a column does not exist, or if a declared type cannot store all
+    values of its column.
+    """
     schema, name = split_name(table, connection)
-    found = read_table(connection, schema, name)
-    if found is None:
+    description = read_table(connection, schema, name)
+    if description is None:
         raise RunError(
             "TG-522",
-            f"{who} reads the table {schema}.{name}, which does not exist",
+            f"{label} reads the table {schema}.{name}, which does not exist",
             hint="correct the options table and database, or create it.",
         )
-    return schema, name, tuple(_column(found, *item, who) for item in columns)
+    return schema, name, tuple(_column(description, *item, label) for item in columns)
 
 
-def _column(table: PostgresTable, name: str, kind: str, who: str) -> ReadColumn:
+def _column(table: PostgresTable, name: str, kind: str, label: str) -> ReadColumn:
     from tidegate.physical.typed import arrow_type
 
     column = table.column(name)
     if column is None:
-        known = [item.name for item in table.columns]
+        names = [item.name for item in table.columns]
         raise RunError(
             "TG-523",
-            f"{who} declares the column {name}, which the table {table.shown} does not have",
-            hint=did_you_mean(name, known, "columns it has"),
+            f"{label} declares the column {name}, which the table {table.full_name} does not have",
+            hint=did_you_mean(name, names, "columns it has"),
         )
-    wanted = held_by(column)
-    if not wanted or plain_type(kind).split(" COLLATE")[0] not in wanted:
-        fix = f"declare {name} {_spelled(column, wanted[0])}." if wanted else f"leave {name} out."
+    types = spark_types(column)
+    if not types or plain_type(kind).split(" COLLATE")[0] not in types:
+        fix = f"declare {name} {_declaration(column, types[0])}." if types else f"leave {name} out."
         raise RunError(
             "TG-523",
-            f"{who} declares the column {name} as {kind}, and in the table {table.shown} it is "
-            f"{column.type}",
+            f"{label} declares the column {name} as {kind}, but in the table {table.full_name} it "
+            f"is {column.type}",
             hint=fix,
         )
     return ReadColumn(
@@ -121,22 +131,24 @@ def _column(table: PostgresTable, name: str, kind: str, who: str) -> ReadColumn:
     )
 
 
-def held_by(column: PostgresColumn) -> tuple[str, ...]:
-    """The declared types, without their sizes, that hold a column."""
+def spark_types(column: PostgresColumn) -> tuple[str, ...]:
+    """Return the Spark types, without their sizes, that can store a column."""
     base = plain_type(column.type)
     if base in _TEXTS or column.enum:
         return ("STRING", "VARCHAR", "CHAR")
-    return _HOLD.get(base, ())
+    return _SPARK_TYPES.get(base, ())
 
 
-def _spelled(column: PostgresColumn, kind: str) -> str:
+def _declaration(column: PostgresColumn, kind: str) -> str:
     if kind != "DECIMAL":
         return kind
     return column.type.replace("numeric", "DECIMAL") if "(" in column.type else "DECIMAL(38,10)"
 
 
-def to_arrow(rows: Sequence[tuple[Any, ...]], columns: Sequence[ReadColumn], who: str) -> pa.Table:
-    """Rows as a table of the declared types."""
+def to_arrow(
+    rows: Sequence[tuple[Any, ...]], columns: Sequence[ReadColumn], label: str
+) -> pa.Table:
+    """Convert rows to a table of the declared types."""
     lists = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     arrays = []
     for column, values in zip(columns, lists, strict=True):
@@ -145,28 +157,32 @@ def to_arrow(rows: Sequence[tuple[Any, ...]], columns: Sequence[ReadColumn], who
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             raise RunError(
                 "TG-504",
-                f"{who}: a value of the column {column.name} does not fit {column.field.type}: "
+                f"{label}: a value of the column {column.name} does not fit {column.field.type}: "
                 f"{str(error).splitlines()[0]}",
-                hint=f"declare {column.declared} with a type that holds it.",
+                hint=f"declare {column.declared} with a type that can store it.",
             ) from None
     return pa.table(arrays, schema=pa.schema([column.field for column in columns]))
 
 
-# ---- What tasks do for a source of PostgreSQL. Python workers import it: it must load little.
+# ---- The reader of a source.
 
 _BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class PostgresSplitReader:
-    """Reads shares of a table in the snapshot of an epoch."""
+    """Reads splits of a table in the snapshot of an epoch.
+
+    A split is a dictionary: the exported snapshot, the position of the split, and either a range of
+    pages or a range of values of the increasing column.
+    """
 
     login: Login
-    who: str
+    label: str
     schema_name: str
     table: str
     columns: tuple[ReadColumn, ...]
-    growing: str | None
+    increasing: str | None
     arrival: bool
 
     @property
@@ -178,22 +194,22 @@ class PostgresSplitReader:
 
     def read(self, split: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
         first = 0
-        for rows in self._rows(split):
-            table = to_arrow(rows, self.columns, self.who)
+        for rows in self._read_rows(split):
+            table = to_arrow(rows, self.columns, self.label)
             count = table.num_rows
             arrays = [column.combine_chunks() for column in table.columns]
             if self.arrival:
-                arrays.append(pa.repeat(pa.scalar(f"{split['place']:06d}"), count))
+                arrays.append(pa.repeat(pa.scalar(f"{split['position']:06d}"), count))
                 arrays.append(pa.array(np.arange(first, first + count)))
             first += count
             yield pa.record_batch(arrays, schema=self.schema), count
 
-    def _rows(self, split: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
-        with translate_errors(self.who):
-            connection = cached_connection(self.login, self.who)
+    def _read_rows(self, split: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
+        with translate_errors(self.label):
+            connection = cached_connection(self.login, self.label)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                self._enter(connection, split["snapshot"])
+                self._import_snapshot(connection, split["snapshot"])
                 with connection.cursor(name="tidegate") as cursor:
                     cursor.execute(*self._query(split))
                     while rows := cursor.fetchmany(_BATCH_ROWS):
@@ -201,36 +217,38 @@ class PostgresSplitReader:
             finally:
                 connection.rollback()
 
-    def _enter(self, connection: Any, snapshot: str) -> None:
+    def _import_snapshot(self, connection: Any, snapshot: str) -> None:
         sql = import_psycopg().sql
         try:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         except (import_psycopg().DataError, import_psycopg().ProgrammingError):
-            # Whoever kept it lost its connection: the epoch is cut anew.
-            raise SystemAway(f"{self.who}: the snapshot of this epoch is gone") from None
+            # The driver has lost the connection that exported it. The epoch is planned again.
+            raise SystemUnavailable(
+                f"{self.label}: the snapshot of this epoch no longer exists"
+            ) from None
 
     def _query(self, split: dict[str, Any]) -> tuple[Any, list[Any]]:
         sql = import_psycopg().sql
-        shown = sql.SQL(", ").join(column.selected("t") for column in self.columns)
-        conditions, given = [sql.SQL("true")], []
-        if self.growing is not None:
-            own = sql.Identifier("t", self.growing)
+        columns = sql.SQL(", ").join(column.selected("t") for column in self.columns)
+        conditions, parameters = [sql.SQL("true")], []
+        if self.increasing is not None:
+            increasing = sql.Identifier("t", self.increasing)
             for sign, bound in ((">", split["after"]), ("<=", split["upto"])):
                 if bound is not None:
-                    conditions.append(sql.SQL(f"{{}} {sign} %s").format(own))
-                    given.append(bound)
+                    conditions.append(sql.SQL(f"{{}} {sign} %s").format(increasing))
+                    parameters.append(bound)
         first, end = split.get("pages") or (None, None)
         if first is not None:
             conditions.append(sql.SQL("t.ctid >= %s::tid"))
-            given.append(f"({first},0)")
+            parameters.append(f"({first},0)")
         if end is not None:
             conditions.append(sql.SQL("t.ctid < %s::tid"))
-            given.append(f"({end},0)")
+            parameters.append(f"({end},0)")
         query = sql.SQL("SELECT {} FROM {} AS t WHERE {}").format(
-            shown,
+            columns,
             sql.Identifier(self.schema_name, self.table),
             sql.SQL(" AND ").join(conditions),
         )
-        if self.growing is not None:
-            query += sql.SQL(" ORDER BY {}").format(sql.Identifier("t", self.growing))
-        return query, given
+        if self.increasing is not None:
+            query += sql.SQL(" ORDER BY {}").format(sql.Identifier("t", self.increasing))
+        return query, parameters

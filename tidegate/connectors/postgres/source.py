@@ -1,7 +1,7 @@
-"""Tables of PostgreSQL as a source: the whole table once, or what is new by a growing column.
+"""The postgres source: reads a whole table once, or new rows by an increasing column.
 
-All tasks of an epoch read in one snapshot of the database, which the driver keeps open for them:
-they see the same table, however often they run.
+All tasks of an epoch read in one snapshot of the database, which the driver exports and keeps open.
+They see the same table, also if they are retried.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidegate.errors import RunError, did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What can grow: of two values one is larger, and no two transactions have to share one.
-_GROWING = (
+# The types of increasing columns.
+_INCREASING_TYPES = (
     "smallint",
     "integer",
     "bigint",
@@ -28,131 +28,141 @@ _GROWING = (
     "timestamp with time zone",
     "timestamp without time zone",
 )
-# From so many pages of 8 KiB on, tasks share a table.
-_PAGES_PER_SHARE = 1_024
+# The minimum size of a split, in pages of 8 KiB.
+_MIN_SPLIT_PAGES = 1_024
 
 
 class PostgresSource:
-    """A table that is read."""
+    """Reads a table. With an increasing column, the offset is the largest value that was read."""
 
     def __init__(self, context: SourceContext) -> None:
         self.source = context.source
         self.options = context.source.options
         self.login = Login.of(self.options)
-        self.who = f"the source {self.source.name}"
-        self.growing: str | None = None
-        # The connection that keeps the snapshot of an epoch, and the range that waits until
-        # everybody who was writing when it was seen is done: its end, and the transaction.
-        self._keeping: Any = None
-        self._waiting: tuple[str, int] | None = None
+        self.label = f"the source {self.source.name}"
+        self.increasing: str | None = None
+        # The connection that holds the snapshot of an epoch, and a bound that cannot be used yet:
+        # the value, and the newest transaction that may still write smaller ones.
+        self._snapshot_connection: Any = None
+        self._pending_bound: tuple[str, int] | None = None
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         kinds += [(OP, "STRING")] if self.source.carries_op else []
-        with translate_errors(self.who), self.login.connect(self.who) as connection:
-            found = read_columns(connection, self.options["table"], kinds, self.who)
-            self.schema, self.name, columns = found
+        with translate_errors(self.label), self.login.connect(self.label) as connection:
+            self.schema, self.name, columns = read_columns(
+                connection, self.options["table"], kinds, self.label
+            )
             self.columns: dict[str, ReadColumn] = {c.declared.lower(): c for c in columns}
-            self._find_growing(connection)
+            self._find_increasing_column(connection)
 
-    def _find_growing(self, connection: Any) -> None:
-        wanted = self.options["increasing"]
-        if wanted is None:
+    def _find_increasing_column(self, connection: Any) -> None:
+        """Find the column of the option `increasing`, which must have a suitable type."""
+        option = self.options["increasing"]
+        if option is None:
             return
         table = read_table(connection, self.schema, self.name)
-        assert table is not None, "its columns were found"
-        column = table.column(wanted)
+        assert table is not None, "read_columns has found the table"
+        column = table.column(option)
         if column is None:
             raise RunError(
                 "TG-523",
-                f"{self.who} reads by the column {wanted}, which the table {table.shown} does not "
-                "have",
-                hint=did_you_mean(wanted, [c.name for c in table.columns], "columns it has"),
+                f"{self.label} reads by the column {option}, which the table {table.full_name} "
+                "does not have",
+                hint=did_you_mean(option, [c.name for c in table.columns], "columns it has"),
             )
-        if plain_type(column.type) not in _GROWING or not column.not_null:
+        if plain_type(column.type) not in _INCREASING_TYPES or not column.not_null:
             why = "may be NULL" if not column.not_null else f"is {column.type}"
             raise RunError(
                 "TG-523",
-                f"{self.who} reads by the column {column.name}, which {why}: rows would be missed",
+                f"{self.label} reads by the column {column.name}, which {why}: rows would be "
+                "missed",
                 hint="increasing names a NOT NULL column of numbers or timestamps, such as id.",
             )
-        self.growing = column.name
+        self.increasing = column.name
 
-    # Cutting
+    # Planning.
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
-        if self.growing is None and since is not None:
+        if self.increasing is None and since is not None:
             return None
-        with translate_errors(self.who):
-            return self._scan(tasks) if self.growing is None else self._new(since, tasks)
+        with translate_errors(self.label):
+            return (
+                self._plan_scan(tasks)
+                if self.increasing is None
+                else self._plan_new_rows(since, tasks)
+            )
 
-    def _scan(self, tasks: int) -> InputRange:
-        snapshot = self._snapshot()
-        splits = self._spread(tasks, {"snapshot": snapshot})
+    def _plan_scan(self, tasks: int) -> InputRange:
+        snapshot = self._export_snapshot()
+        splits = self._splits(tasks, {"snapshot": snapshot})
         return InputRange({"done": True}, splits, size=self._size())
 
-    def _new(self, since: Offset | None, tasks: int) -> InputRange | None:
-        """Rows after an offset, up to a value below which nobody can write any more."""
+    def _plan_new_rows(self, since: Offset | None, tasks: int) -> InputRange | None:
+        """Plan the rows after an offset, up to a value below which no row can be added."""
         after = None if since is None else since["upto"]
-        upto = self._finished(after)
+        upto = self._safe_bound(after)
         if upto is None:
             return None
-        split = {"snapshot": self._snapshot(), "after": after, "upto": upto}
-        splits = self._spread(tasks, split) if after is None else [[{**split, "place": 0}]]
+        split = {"snapshot": self._export_snapshot(), "after": after, "upto": upto}
+        splits = self._splits(tasks, split) if after is None else [[{**split, "position": 0}]]
         return InputRange({"upto": upto}, splits, size=self._size() if after is None else 0)
 
-    def _finished(self, after: str | None) -> str | None:
-        """The largest value, once all who were writing when it was seen are done.
+    def _safe_bound(self, after: str | None) -> str | None:
+        """Return the largest value, after all transactions that were active have ended.
 
-        Whoever was writing then may have taken a smaller value and not committed it yet.
+        An active transaction may have inserted a smaller value without having committed yet.
+        Returns None if there is no new value, or none that is safe yet.
         """
-        last, oldest, newest = self._last(after)
-        if self._waiting is not None:
-            upto, writers = self._waiting
+        last, oldest, newest = self._largest_value(after)
+        if self._pending_bound is not None:
+            upto, writers = self._pending_bound
             if oldest <= writers:
                 return None
-            self._waiting = None
+            self._pending_bound = None
             return upto
         if last is None:
             return None
         if oldest == newest:
             return last
-        self._waiting = (last, newest - 1)
+        self._pending_bound = (last, newest - 1)
         return None
 
-    def _last(self, after: str | None) -> tuple[str | None, int, int]:
-        """The largest value after another, the oldest transaction that is not done, and the next
-        one to come, all in one snapshot."""
+    def _largest_value(self, after: str | None) -> tuple[str | None, int, int]:
+        """Return the largest value after an offset and the transactions of the same snapshot.
+
+        These are the oldest active transaction and the next one that will be assigned.
+        """
         sql = import_psycopg().sql
-        assert self.growing is not None, "it is read by a column"
-        own = sql.Identifier(self.growing)
-        condition = sql.SQL(" WHERE {} > %s").format(own) if after is not None else sql.SQL("")
+        assert self.increasing is not None, "the source has an increasing column"
+        column = sql.Identifier(self.increasing)
+        condition = sql.SQL(" WHERE {} > %s").format(column) if after is not None else sql.SQL("")
         query = sql.SQL(
             "SELECT (SELECT max({})::text FROM {}{}), pg_snapshot_xmin(s)::text::bigint, "
             "pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() AS s"
-        ).format(own, sql.Identifier(self.schema, self.name), condition)
-        with self.login.connect(self.who) as connection:
+        ).format(column, sql.Identifier(self.schema, self.name), condition)
+        with self.login.connect(self.label) as connection:
             row = connection.execute(query, [] if after is None else [after]).fetchone()
         return row[0], row[1], row[2]
 
-    def _snapshot(self) -> str:
-        """A snapshot of now, kept until the next one."""
-        self._let_go()
-        connection = self.login.connect(self.who)
+    def _export_snapshot(self) -> str:
+        """Export a snapshot, which is held until the next one or until the commit."""
+        self._release_snapshot()
+        connection = self.login.connect(self.label)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self._keeping = connection
+        self._snapshot_connection = connection
         return str(connection.execute("SELECT pg_export_snapshot()").fetchone()[0])
 
-    def _let_go(self) -> None:
-        if self._keeping is not None:
+    def _release_snapshot(self) -> None:
+        if self._snapshot_connection is not None:
             with suppress(Exception):
-                # A server sees only later that a connection is closed.
-                self._keeping.execute("ROLLBACK")
+                # The server may notice a closed connection late.
+                self._snapshot_connection.execute("ROLLBACK")
             with suppress(Exception):
-                self._keeping.close()
-            self._keeping = None
+                self._snapshot_connection.close()
+            self._snapshot_connection = None
 
     def _pages(self) -> int:
-        """How many pages a table has; 0 for what is no plain table."""
-        row = self._keeping.execute(
+        """Return the number of pages of the table, 0 for views and other relations."""
+        row = self._snapshot_connection.execute(
             "SELECT CASE WHEN c.relkind = 'r' THEN pg_relation_size(c.oid) / "
             "current_setting('block_size')::bigint ELSE 0 END FROM pg_class c JOIN pg_namespace n "
             "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
@@ -163,28 +173,28 @@ class PostgresSource:
     def _size(self) -> int:
         return self._pages() * 8_192
 
-    def _spread(self, tasks: int, split: dict[str, Any]) -> list[Split]:
-        """The pages of a table over tasks; the last one reads to the end."""
+    def _splits(self, tasks: int, split: dict[str, Any]) -> list[Split]:
+        """Divide the pages of the table into splits. The last one reads to the end."""
         pages = self._pages()
-        count = max(min(tasks, pages // _PAGES_PER_SHARE), 1)
+        count = max(min(tasks, pages // _MIN_SPLIT_PAGES), 1)
         if count == 1:
-            return [[{**split, "place": 0}]]
+            return [[{**split, "position": 0}]]
         bounds = [pages * part // count for part in range(count)]
         ends = [*bounds[1:], None]
         return [
-            [{**split, "place": place, "pages": [first, end]}]
-            for place, (first, end) in enumerate(zip(bounds, ends, strict=True))
+            [{**split, "position": position, "pages": [first, end]}]
+            for position, (first, end) in enumerate(zip(bounds, ends, strict=True))
         ]
 
     def on_commit(self, offset: Offset) -> None:
-        self._let_go()
+        self._release_snapshot()
 
-    # Reading
+    # Reading.
 
     def direct(self, read: Read) -> PostgresSplitReader:
-        wanted = tuple(self.columns[name.lower()] for name, _ in read.columns)
+        columns = tuple(self.columns[name.lower()] for name, _ in read.columns)
         return PostgresSplitReader(
-            self.login, self.who, self.schema, self.name, wanted, self.growing, read.arrival
+            self.login, self.label, self.schema, self.name, columns, self.increasing, read.arrival
         )
 
     def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:

@@ -1,8 +1,4 @@
-"""Tables of PostgreSQL, as a sink, a source and a lookup table: what can be said of them.
-
-`postgres_sink`, `postgres_source` and `postgres_lookup` do the work, `postgres_client` talks to the
-server. They need psycopg, which is loaded when a pipeline opens one of them.
-"""
+"""The option specs of the postgres connector."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ from tidegate.connectors.common_options import EXISTING
 from tidegate.connectors.postgres.column_types import unknown_type
 
 _COMMON = (
-    OptionSpec("host", OptionType.TEXT, "the server", default="localhost"),
-    OptionSpec("port", OptionType.INTEGER, "its port", default=5432, minimum=1),
+    OptionSpec("host", OptionType.TEXT, "the host of the server", default="localhost"),
+    OptionSpec("port", OptionType.INTEGER, "the port of the server", default=5432, minimum=1),
     OptionSpec("database", OptionType.TEXT, "the database", required=True),
     OptionSpec("table", OptionType.TEXT, "the table, or schema.table", required=True),
     OptionSpec("user", OptionType.TEXT, "the user to log in as"),
@@ -32,11 +28,11 @@ _COMMON = (
         default="prefer",
         choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     ),
-    OptionSpec("sslrootcert", OptionType.TEXT, "the file with the certificates that are trusted"),
+    OptionSpec("sslrootcert", OptionType.TEXT, "the file with the trusted certificates"),
     OptionSpec(
         "connect_timeout",
         OptionType.DURATION,
-        "how long to wait for an answer when connecting",
+        "the timeout for connecting",
         default=10_000_000,
         minimum=1_000_000,
     ),
@@ -56,8 +52,8 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "increasing",
                 OptionType.TEXT,
-                "a NOT NULL column that is larger in every row that is added later: the table is "
-                "read for ever; without it, once",
+                "a NOT NULL column that is larger in every row added later, to read new rows "
+                "continuously; without it the table is read once",
             ),
         ),
         bounded=lambda options: options["increasing"] is None,
@@ -69,7 +65,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "create_table",
                 OptionType.BOOLEAN,
-                "true if the table is to be created where it is missing",
+                "true to create the table if it does not exist",
                 default=False,
             ),
             EXISTING,

@@ -1,7 +1,8 @@
-"""What tasks do for a sink of PostgreSQL. Python workers import it: it must load little.
+"""The writer of postgres sinks: copies the rows of each task into a staging table.
 
-The rows of a task are copied into a table of their own. It is an ordinary one: what a manifest
-names must survive a crash of the server, and UNLOGGED tables are empty after one.
+Staging tables are ordinary tables. They must survive a crash of the server after a manifest has
+referred to them, and a crash empties UNLOGGED tables. Python workers import this module, which must
+not load the parser.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tidegate.connectors.postgres.client import (
 from tidegate.connectors.postgres.column_types import BINARY, plain_type
 from tidegate.errors import RunError
 
-# ---- Rows of Arrow as bytes of PostgreSQL's binary COPY, made column by column.
+# ---- Encoding Arrow columns for binary COPY.
 #
-# A row is the number of its fields, then each field as its length and its bytes; -1 is NULL. Python
-# workers import this: it must load little.
+# A row is the number of its fields, followed by the length and the bytes of each field. The length
+# of NULL is -1. Fields are written into the rows column by column.
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
-# PostgreSQL counts from 2000; its first and last day and microsecond, so counted.
+# PostgreSQL counts days and microseconds from 2000. The ranges are its first and last values.
 _DAYS, _MICROS = 10_957, 946_684_800_000_000
 _DAY_RANGE = (-2_451_545, 2_145_031_948)
 _MICRO_RANGE = (-211_813_488_000_000_000, 9_223_371_331_199_999_999)
@@ -51,123 +52,131 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class _Fields:
-    """The fields of a column: which are there, their lengths, and all their bytes."""
+    """The encoded fields of a column: which are not NULL, their lengths, and all bytes."""
 
-    there: np.ndarray
+    valid: np.ndarray
     lengths: np.ndarray
     data: np.ndarray
 
 
-def binary_rows(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str], who: str) -> bytes:
-    """The rows as COPY takes them, by the types of the table's columns."""
-    fields = [_fields(c, kind, who) for c, kind in zip(columns, kinds, strict=True)]
+def binary_rows(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str], label: str) -> bytes:
+    """Encode rows for columns with these PostgreSQL types, by their short names."""
+    encoded = [_encode(c, kind, label) for c, kind in zip(columns, kinds, strict=True)]
     count = len(columns[0])
-    sizes = np.full(count, 2 + 4 * len(fields), np.int64)
-    for item in fields:
-        sizes += item.lengths
+    sizes = np.full(count, 2 + 4 * len(encoded), np.int64)
+    for column in encoded:
+        sizes += column.lengths
     ends = np.cumsum(sizes)
     out = np.empty(int(ends[-1]) if count else 0, np.uint8)
-    at = ends - sizes
-    _put(out, at, np.full(count, len(fields), ">i2"))
-    at = at + 2
-    for item in fields:
-        _put(out, at, np.where(item.there, item.lengths, -1).astype(">i4"))
-        _put_ragged(out, at + 4, item)
-        at = at + 4 + item.lengths
+    positions = ends - sizes
+    _write_fixed(out, positions, np.full(count, len(encoded), ">i2"))
+    positions = positions + 2
+    for column in encoded:
+        _write_fixed(out, positions, np.where(column.valid, column.lengths, -1).astype(">i4"))
+        _write_variable(out, positions + 4, column)
+        positions = positions + 4 + column.lengths
     return out.tobytes()
 
 
-def _put(out: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
-    """Values of one width, each at its place."""
+def _write_fixed(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
+    """Write values of a fixed width at their positions."""
     width = values.dtype.itemsize
-    each = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
-    for place in range(width):
-        out[at + place] = each[:, place]
+    data = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
+    for byte in range(width):
+        out[positions + byte] = data[:, byte]
 
 
-def _put_ragged(out: np.ndarray, at: np.ndarray, field: _Fields) -> None:
+def _write_variable(out: np.ndarray, positions: np.ndarray, field: _Fields) -> None:
     count = len(field.data)
     if not count:
         return
     lengths = field.lengths
-    first = int(lengths[field.there][0])
-    if (lengths[field.there] == first).all():
-        each = field.data.reshape(-1, first)
-        places = at[field.there]
-        for place in range(first):
-            out[places + place] = each[:, place]
+    first = int(lengths[field.valid][0])
+    if (lengths[field.valid] == first).all():
+        data = field.data.reshape(-1, first)
+        starts = positions[field.valid]
+        for byte in range(first):
+            out[starts + byte] = data[:, byte]
         return
     begins = np.cumsum(lengths) - lengths
-    out[np.repeat(at - begins, lengths) + np.arange(count)] = field.data
+    out[np.repeat(positions - begins, lengths) + np.arange(count)] = field.data
 
 
-def _fields(column: pa.ChunkedArray, kind: str, who: str) -> _Fields:
+def _encode(column: pa.ChunkedArray, kind: str, label: str) -> _Fields:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    there = np.asarray(array.is_valid())
+    valid = np.asarray(array.is_valid())
     if kind not in _FIXED:
-        return _variable(array, there)
-    goal, wire = _FIXED[kind]
-    values = _numbers(array.drop_null().cast(goal), kind, who).astype(wire)
+        return _encode_variable(array, valid)
+    arrow_type, wire_type = _FIXED[kind]
+    values = _numbers(array.drop_null().cast(arrow_type), kind, label).astype(wire_type)
     width = values.dtype.itemsize
-    lengths = np.where(there, width, 0).astype(np.int64)
-    return _Fields(there, lengths, values.view(np.uint8))
+    lengths = np.where(valid, width, 0).astype(np.int64)
+    return _Fields(valid, lengths, values.view(np.uint8))
 
 
-def _numbers(array: pa.Array, kind: str, who: str) -> np.ndarray:
+def _numbers(array: pa.Array, kind: str, label: str) -> np.ndarray:
+    """Convert values without NULLs to the numbers that PostgreSQL stores."""
     if kind == "bool":
         return np.asarray(array.cast(pa.int8()))
     if kind == "date":
         days = np.asarray(array.cast(pa.int32())).astype(np.int64)
-        return _within(days, _DAYS, _DAY_RANGE, "a date", who)
+        return _checked_range(days, _DAYS, _DAY_RANGE, "a date", label)
     if kind.startswith("timestamp"):
-        return _within(np.asarray(array.cast(pa.int64())), _MICROS, _MICRO_RANGE, "a time", who)
+        return _checked_range(
+            np.asarray(array.cast(pa.int64())), _MICROS, _MICRO_RANGE, "a time", label
+        )
     return np.asarray(array)
 
 
-def _within(
-    values: np.ndarray, since: int, bounds: tuple[int, int], what: str, who: str
+def _checked_range(
+    values: np.ndarray, epoch: int, bounds: tuple[int, int], description: str, label: str
 ) -> np.ndarray:
-    """Counted as PostgreSQL does; beyond its range a number would mean something else."""
-    if len(values) and (values.min() < bounds[0] + since or values.max() > bounds[1]):
+    """Convert to PostgreSQL's epoch. Numbers outside of its range would mean infinity."""
+    if len(values) and (values.min() < bounds[0] + epoch or values.max() > bounds[1]):
         raise RunError(
             "TG-504",
-            f"{who}: {what} that PostgreSQL does not hold",
-            hint="leave such values out of the stream.",
+            f"{label}: {description} that PostgreSQL cannot store",
+            hint="remove such values from the stream.",
         )
-    return values - since
+    return values - epoch
 
 
-def _variable(array: pa.Array, there: np.ndarray) -> _Fields:
-    """Texts and bytes as they are; what is NULL has none."""
-    kept = array.drop_null().cast(pa.large_binary())
-    _, offsets, data = kept.buffers()
-    if not len(kept) or data is None:
-        return _Fields(there, np.zeros(len(array), np.int64), np.empty(0, np.uint8))
-    places = np.frombuffer(offsets, np.int64)[kept.offset : kept.offset + len(kept) + 1]
+def _encode_variable(array: pa.Array, valid: np.ndarray) -> _Fields:
+    """Encode texts and binary values, which COPY takes unchanged."""
+    values = array.drop_null().cast(pa.large_binary())
+    _, offsets, data = values.buffers()
+    if not len(values) or data is None:
+        return _Fields(valid, np.zeros(len(array), np.int64), np.empty(0, np.uint8))
+    bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
     lengths = np.zeros(len(array), np.int64)
-    lengths[there] = np.diff(places)
-    content = np.frombuffer(data, np.uint8)[places[0] : places[-1]]
-    return _Fields(there, lengths, content)
+    lengths[valid] = np.diff(bounds)
+    content = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    return _Fields(valid, lengths, content)
+
+
+# ---- The writer.
 
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The table that rows are meant for: its columns by name, and whether they may be NULL."""
+    """The table that a sink writes, and how the columns of the stream map to it."""
 
     schema: str
     table: str
-    # Columns of the stream, those of the table, and the types of these.
+    # For each column: its name in the stream, its name in the table, its type in the table.
     columns: tuple[tuple[str, str, str], ...]
+    # The columns of the table that must not be NULL.
     not_null: tuple[str, ...]
+    # Whether rows carry _op.
     has_op: bool
 
 
 @dataclass(frozen=True)
 class PostgresWriterFactory:
-    """Opens stagers in tasks; `prefix` begins the names of what they create."""
+    """Opens the writers of a postgres sink. `prefix` begins the names of staging tables."""
 
     login: Login
-    goal: TargetTable
+    target: TargetTable
     prefix: str
     sink: str
 
@@ -177,79 +186,90 @@ class PostgresWriterFactory:
 
 @dataclass
 class PostgresWriter:
-    """The rows of one task: no rows, no table."""
+    """Copies the rows of one task into a staging table, in one transaction.
 
-    how: PostgresWriterFactory
+    The table is created when the first rows are added.
+    """
+
+    factory: PostgresWriterFactory
     stamp: str
     rows: int = 0
     table: str | None = None
     _open: ExitStack = field(default_factory=ExitStack)
     _copy: Any = None
-    # The types of columns as COPY takes them in bytes; None if it gets texts.
-    _kinds: list[str] | None = None
+    # The short names of the column types for binary COPY; None for text COPY.
+    _binary_types: list[str] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        with translate_errors(f"the sink {self.how.sink}"):
+        with translate_errors(f"the sink {self.factory.sink}"):
             if self._copy is None:
-                self._begin()
-            names = [name for name, _, _ in self.how.goal.columns]
-            names += [OP] if self.how.goal.has_op else []
+                self._start_copy()
+            names = [name for name, _, _ in self.factory.target.columns]
+            names += [OP] if self.factory.target.has_op else []
             columns = [rows.column(name) for name in names]
-            if self._kinds is not None:
-                self._copy.write(binary_rows(columns, self._kinds, f"the sink {self.how.sink}"))
+            if self._binary_types is not None:
+                self._copy.write(
+                    binary_rows(columns, self._binary_types, f"the sink {self.factory.sink}")
+                )
             else:
                 for row in zip(*(column.to_pylist() for column in columns), strict=True):
                     self._copy.write_row(row)
         self.rows += rows.num_rows
 
-    def _begin(self) -> None:
-        goal = self.how.goal
+    def _start_copy(self) -> None:
+        target = self.factory.target
         stamp = self.stamp.replace("-", "_")
-        self.table = f"{self.how.prefix}{stamp}_{uuid.uuid4().hex[:8]}"
-        connection = cached_connection(self.how.login, f"the sink {self.how.sink}")
+        self.table = f"{self.factory.prefix}{stamp}_{uuid.uuid4().hex[:8]}"
+        connection = cached_connection(self.factory.login, f"the sink {self.factory.sink}")
         self._open.enter_context(connection.transaction())
         cursor = self._open.enter_context(connection.cursor())
         sql = import_psycopg().sql
-        columns = [sql.Identifier(theirs) for _, theirs, _ in goal.columns]
-        self._create(cursor, columns)
-        kinds = [BINARY.get(plain_type(kind)) for _, _, kind in goal.columns]
-        if goal.has_op:
+        columns = [sql.Identifier(name) for _, name, _ in target.columns]
+        self._create_table(cursor, columns)
+        kinds = [BINARY.get(plain_type(kind)) for _, _, kind in target.columns]
+        if target.has_op:
             columns.append(sql.Identifier(OP))
             kinds.append("text")
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            sql.Identifier(goal.schema, self.table), sql.SQL(", ").join(columns)
+            sql.Identifier(target.schema, self.table), sql.SQL(", ").join(columns)
         )
-        known = [kind for kind in kinds if kind is not None]
-        if len(known) == len(kinds):
+        binary_types = [kind for kind in kinds if kind is not None]
+        if len(binary_types) == len(kinds):
             statement += sql.SQL(" (FORMAT BINARY)")
-            self._kinds = known
+            self._binary_types = binary_types
         self._copy = self._open.enter_context(cursor.copy(statement))
-        if self._kinds is not None:
+        if self._binary_types is not None:
             self._copy.write(HEADER)
 
-    def _create(self, cursor: Any, columns: list[Any]) -> None:
-        """A table like the one that rows are meant for: whatever that lost or changed since it was
-        looked at shows here, before the epoch is decided."""
+    def _create_table(self, cursor: Any, columns: list[Any]) -> None:
+        """Create a staging table like the target.
+
+        If the target has changed since the sink was opened, this fails, before the commit.
+        """
         sql = import_psycopg().sql
-        goal = self.how.goal
-        assert self.table is not None, "it has a name"
-        wanted = [*columns]
-        wanted += [sql.SQL("NULL::text AS {}").format(sql.Identifier(OP))] if goal.has_op else []
-        own = sql.Identifier(goal.schema, self.table)
+        target = self.factory.target
+        assert self.table is not None, "the staging table has a name"
+        selected = [*columns]
+        selected += (
+            [sql.SQL("NULL::text AS {}").format(sql.Identifier(OP))] if target.has_op else []
+        )
+        staging_table = sql.Identifier(target.schema, self.table)
         cursor.execute(
             sql.SQL("CREATE TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                own, sql.SQL(", ").join(wanted), sql.Identifier(goal.schema, goal.table)
+                staging_table,
+                sql.SQL(", ").join(selected),
+                sql.Identifier(target.schema, target.table),
             )
         )
-        for name in goal.not_null:
+        for name in target.not_null:
             change = sql.SQL("ALTER TABLE {} ALTER {} SET NOT NULL")
-            cursor.execute(change.format(own, sql.Identifier(name)))
+            cursor.execute(change.format(staging_table, sql.Identifier(name)))
 
     def finish(self) -> list[dict[str, Any]]:
         if self.table is None:
             return []
-        with translate_errors(f"the sink {self.how.sink}"):
-            if self._kinds is not None:
+        with translate_errors(f"the sink {self.factory.sink}"):
+            if self._binary_types is not None:
                 self._copy.write(TRAILER)
             self._open.close()
         return [{"table": self.table, "rows": self.rows}]
