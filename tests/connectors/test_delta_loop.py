@@ -84,7 +84,7 @@ def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> N
             raise Killed
 
     patch.setattr(module, "reached", passed)
-    shown, durable = DeltaSink._shown, DeltaSink._make_durable
+    shown, durable = DeltaSink._add_action, DeltaSink._make_durable
     merge = delta_sink.merge_changes
 
     def shown_and_dead(self: DeltaSink, *given: Any) -> Any:
@@ -100,7 +100,7 @@ def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> N
         passed("logged")
         durable(self, before)
 
-    patch.setattr(DeltaSink, "_shown", shown_and_dead)
+    patch.setattr(DeltaSink, "_add_action", shown_and_dead)
     patch.setattr(DeltaSink, "_make_durable", logged)
     patch.setattr(delta_sink, "merge_changes", merging)
 

@@ -156,4 +156,4 @@ def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
     assert "which does not exist" in rejected()
     add(path, 1)
     assert "has no column nam" in rejected("nam STRING")
-    assert "id of the table is int64, and id is INT" in rejected("id INT")
+    assert "id of the table is int64, but id is INT" in rejected("id INT")

@@ -1,8 +1,4 @@
-"""Tables of Delta Lake, as a sink and as a source: what can be said of them.
-
-`delta_sink` and `delta_source` do the work, `delta_table` knows how a table is laid out. They need
-deltalake, which is loaded when a pipeline opens one of them; no Java is involved.
-"""
+"""The option specs of the delta connector."""
 
 from __future__ import annotations
 
@@ -19,19 +15,29 @@ from tidegate.catalog.connector import (
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.common_options import EXISTING
 
-# What Delta has a type for; texts of a length are texts.
+# The Spark types with a type in Delta. VARCHAR(n) and CHAR(n) are stored as STRING.
 _PLAIN = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"),
     *("STRING", "VARCHAR", "CHAR", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"),
 )
 _NESTED = ("ARRAY", "MAP", "STRUCT")
-# What a log can say of a whole file without a doubt about how it is written.
-_FOLDERS = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "VARCHAR", "CHAR", "DATE")
+# The types of partition columns: the log stores their values as text without ambiguity.
+_PARTITION_TYPES = (
+    "BOOLEAN",
+    "TINYINT",
+    "SMALLINT",
+    "INT",
+    "BIGINT",
+    "STRING",
+    "VARCHAR",
+    "CHAR",
+    "DATE",
+)
 _PATH = OptionSpec("path", OptionType.TEXT, "the directory of the table", required=True)
 
 
 def _base(kind: str) -> str:
-    """A type without what is inside it."""
+    """Return a type without its parameters."""
     return re.split(r"[(<\s]", kind, maxsplit=1)[0].upper()
 
 
@@ -40,17 +46,17 @@ def _check_columns(options: Values, columns: Columns) -> str | None:
         if _base(kind) not in (*_PLAIN, *_NESTED):
             return f"Delta has no type for the column {name}, which is {kind}: CAST it"
     kinds = {name.lower(): (name, kind) for name, kind in columns}
-    for wanted in options["partition_by"] or ():
-        if wanted.lower() not in kinds:
+    for column in options["partition_by"] or ():
+        if column.lower() not in kinds:
             continue
-        name, kind = kinds[wanted.lower()]
-        if _base(kind) not in _FOLDERS:
+        name, kind = kinds[column.lower()]
+        if _base(kind) not in _PARTITION_TYPES:
             return (
-                f"partition_by: {name} is {kind}; take a column that is a date, a whole number, a "
-                f"text or a BOOLEAN, such as CAST({name} AS DATE)"
+                f"partition_by: {name} is {kind}; use a column with dates, integers, texts or "
+                f"BOOLEANs, such as CAST({name} AS DATE)"
             )
     if columns and kinds.keys() <= {name.lower() for name in options["partition_by"] or ()}:
-        return "partition_by names every column, so nothing is left to write into the files"
+        return "partition_by contains every column, so no column is left for the files"
     return None
 
 
@@ -69,7 +75,7 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "start",
                 OptionType.TEXT,
-                "'snapshot': the table as it is, then what is appended; or a version: what was "
+                "'snapshot': the current rows, then appended rows; or a version: rows that were "
                 "appended after it",
                 default="snapshot",
                 check=_start,
@@ -77,20 +83,20 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "bounded",
                 OptionType.BOOLEAN,
-                "true if only what is there at the start is read",
+                "true to read only the rows that exist at the start",
                 default=False,
             ),
             OptionSpec(
                 "on_rewrite",
                 OptionType.TEXT,
-                "what to do with a version that changes or removes rows: stop, or skip all of it",
+                "what to do with a version that changes or removes rows: stop, or skip the version",
                 default="stop",
                 choices=("stop", "skip"),
             ),
             OptionSpec(
                 "files_per_epoch",
                 OptionType.INTEGER,
-                "files handed out per epoch; the setting of that name if left out",
+                "files read per epoch; by default the setting of the same name",
                 minimum=1,
             ),
         ),
@@ -103,13 +109,13 @@ SPEC = ConnectorSpec(
             OptionSpec(
                 "create_table",
                 OptionType.BOOLEAN,
-                "true if the table is to be created where it is missing",
+                "true to create the table if it does not exist",
                 default=False,
             ),
             OptionSpec(
                 "partition_by",
                 OptionType.NAMES,
-                "the columns by which a table that is created is partitioned",
+                "the partition columns of a table that is created",
             ),
             EXISTING,
         ),

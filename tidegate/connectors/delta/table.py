@@ -1,7 +1,8 @@
-"""A table of Delta Lake: opening and creating it, its columns, and who has written what there.
+"""Tables of Delta Lake: opening and creating them, their columns, and the commit marker.
 
-A table keeps the last number that each application has written. A sink has two of them: the last
-epoch, and the newest generation of its pipeline. They are in the same log entry as the rows.
+A Delta log stores a version number for each application id. A sink uses two application ids: one
+for its last epoch and one for the newest generation of its pipeline. They are written in the same
+log entry as the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.connectors.base import EpochId
-from tidegate.errors import RunError, SystemAway, TidegateError, did_you_mean
+from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
 from tidegate.storage import open_store
 from tidegate.storage.uris import to_path
 
@@ -23,25 +24,23 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 LOG = "_delta_log"
-# An epoch as one number: its generation, and then its own, which begin at -1.
+# An epoch is stored as generation * 10**12 + epoch + 1.
 _GENERATION = 10**12
-# What a table may ask of those who write: of these some must not be in use, see `require_plain`.
-_KNOWN_FEATURES = frozenset(
+# The writer features that are supported, at least as long as `require_no_row_rules` accepts them.
+_SUPPORTED_FEATURES = frozenset(
     {
         *("appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed"),
         *("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "domainMetadata"),
     }
 )
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
-
-
-# What an object store answers to whom it does not know, or does not let do this.
+# How object stores reject requests for lack of permission.
 _REJECTED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
 def import_deltalake() -> Any:
-    """deltalake, which not everybody needs."""
+    """Import deltalake, an optional dependency."""
     try:
         import deltalake
     except ImportError:
@@ -54,46 +53,48 @@ def import_deltalake() -> Any:
 
 
 @contextmanager
-def translate_errors(who: str) -> Iterator[None]:
-    """Errors of deltalake as ours."""
+def translate_errors(label: str) -> Iterator[None]:
+    """Raise errors of deltalake and of the storage as SystemUnavailable or RunError."""
     errors = import_deltalake().exceptions
     try:
         yield
     except errors.TableNotFoundError:
         raise RunError(
-            "TG-522", f"{who}: the table is gone", hint="put the table back, and start again."
+            "TG-522",
+            f"{label}: the table no longer exists",
+            hint="restore the table and start again.",
         ) from None
     except OSError as error:
-        raise _of_store(error, who) from None
+        raise _translate_store_error(error, label) from None
     except errors.DeltaError as error:
         raise RunError(
             "TG-529",
-            f"{who}: {_first(error)}",
-            hint="mend the table and start again: nothing is lost.",
+            f"{label}: {_summary(error)}",
+            hint="fix the table and start again; no data was lost.",
         ) from None
 
 
-def _of_store(error: OSError, who: str) -> TidegateError:
-    """A disk or an object store that is away, unless it says that it lets nobody in."""
+def _translate_store_error(error: OSError, label: str) -> TidegateError:
+    """Return the error of a disk or an object store, transient unless the login was rejected."""
     rejected = _REJECTED.search(str(error))
     if rejected is None:
-        return SystemAway(f"{who}: {_first(error)}", "it is tried again until it works.")
+        return SystemUnavailable(f"{label}: {_summary(error)}", "Tidegate will keep retrying.")
     code = _CODE.search(str(error))
     return RunError(
         "TG-512",
-        f"{who}: the object store rejects the login ({rejected[0] if code is None else code[1]})",
+        f"{label}: the object store rejects the login ({rejected[0] if code is None else code[1]})",
         hint="check the credentials (AWS_… in the environment).",
     )
 
 
-def _first(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 @dataclass(frozen=True)
 class DeltaColumn:
-    """A column of a table."""
+    """A column of a table. `rules` are checks and expressions that writers must apply."""
 
     name: str
     type: pa.DataType
@@ -102,15 +103,15 @@ class DeltaColumn:
 
 
 class DeltaLakeTable:
-    """A table as it was when it was last looked at."""
+    """A version of a table: its URI and the `DeltaTable` of deltalake."""
 
-    def __init__(self, place: str, loaded: Any) -> None:
-        self.place = place
+    def __init__(self, uri: str, loaded: Any) -> None:
+        self.uri = uri
         self.loaded = loaded
 
     @property
     def store(self) -> Store:
-        return open_store(self.place)
+        return open_store(self.uri)
 
     @property
     def version(self) -> int:
@@ -139,38 +140,39 @@ class DeltaLakeTable:
             for field in schema.fields
         ]
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
+        """Load the newest version."""
         self.loaded.update_incremental()
 
-    def written(self, owner: str) -> int | None:
-        """The last number that an application has written."""
-        found = self.loaded.transaction_version(owner)
-        return None if found is None else int(found)
+    def application_version(self, owner: str) -> int | None:
+        """Return the last version that an application has written."""
+        version = self.loaded.transaction_version(owner)
+        return None if version is None else int(version)
 
 
-def _location(place: str) -> str:
-    """Where a table is, for deltalake, which has the keys of a store from the environment."""
-    return to_path(place) if place.startswith("file:") else place
+def _deltalake_uri(uri: str) -> str:
+    """Return the URI for deltalake, which reads the credentials of stores from the environment."""
+    return to_path(uri) if uri.startswith("file:") else uri
 
 
-def open_table(place: str, version: int | None = None) -> DeltaLakeTable | None:
-    """A table; None if there is none."""
+def open_table(uri: str, version: int | None = None) -> DeltaLakeTable | None:
+    """Open a table, or return None if it does not exist."""
     deltalake = import_deltalake()
     try:
-        return DeltaLakeTable(place, deltalake.DeltaTable(_location(place), version=version))
+        return DeltaLakeTable(uri, deltalake.DeltaTable(_deltalake_uri(uri), version=version))
     except deltalake.exceptions.TableNotFoundError:
         return None
 
 
-def create_table(place: str, columns: pa.Schema, partition_by: Sequence[str]) -> None:
-    """A new table; that somebody else was faster is fine."""
+def create_table(uri: str, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Create a table, unless it exists."""
     deltalake = import_deltalake()
-    by = {name.lower(): name for name in columns.names}
+    names = {name.lower(): name for name in columns.names}
     deltalake.DeltaTable.create(
-        _location(place),
+        _deltalake_uri(uri),
         deltalake.Schema.from_arrow(columns),
         mode="ignore",
-        partition_by=[by.get(name.lower(), name) for name in partition_by],
+        partition_by=[names.get(name.lower(), name) for name in partition_by],
     )
 
 
@@ -184,45 +186,45 @@ def epoch_from_number(number: int) -> EpochId:
 
 
 def commit_properties(numbers: dict[str, int]) -> Any:
-    """What a log entry says besides rows: the last number of each application."""
+    """Return the properties of a log entry that sets the versions of these applications."""
     deltalake = import_deltalake()
     pairs = [deltalake.Transaction(owner, number) for owner, number in numbers.items()]
     return deltalake.CommitProperties(app_transactions=pairs)
 
 
-def require_supported(table: DeltaLakeTable, who: str) -> None:
-    """A table asks for nothing that we would not do when files are added to it, or read."""
+def require_supported(table: DeltaLakeTable, label: str) -> None:
+    """Reject tables with features that Tidegate does not implement."""
     configuration = table.configuration
     mapping = configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        raise _cannot(who, f"its columns are mapped by {mapping}")
+        raise _unsupported(label, f"its columns are mapped by {mapping}")
     features = table.loaded.protocol().writer_features or ()
-    strange = sorted({*features} - _KNOWN_FEATURES - {"columnMapping", "deletionVectors"})
-    if strange:
-        raise _cannot(who, f"it needs {', '.join(strange)}")
+    unsupported = sorted({*features} - _SUPPORTED_FEATURES - {"columnMapping", "deletionVectors"})
+    if unsupported:
+        raise _unsupported(label, f"it needs {', '.join(unsupported)}")
 
 
-def require_no_row_rules(table: DeltaLakeTable, who: str, by_key: bool) -> None:
-    """Nothing of a table has to be checked or computed for every row that is written."""
+def require_no_row_rules(table: DeltaLakeTable, label: str, by_key: bool) -> None:
+    """Reject tables whose writers must check or compute something for every row."""
     configuration = table.configuration
     rules = [name for name in configuration if name.startswith("delta.constraints.")]
     rules += [f"{rule} of {c.name}" for c in table.columns() for rule in c.rules]
     if rules:
-        raise _cannot(who, f"it has rules for rows: {', '.join(rules)}")
+        raise _unsupported(label, f"it has constraints or generated columns: {', '.join(rules)}")
     if by_key and configuration.get("delta.appendOnly", "false") == "true":
-        raise _cannot(who, "rows are only ever added to it (delta.appendOnly)")
+        raise _unsupported(label, "it is append-only (delta.appendOnly)")
     if by_key and configuration.get("delta.enableDeletionVectors", "false") == "true":
-        raise _cannot(who, "its rows are deleted by deletion vectors")
+        raise _unsupported(label, "it uses deletion vectors")
 
 
-def _cannot(who: str, why: str) -> TidegateError:
+def _unsupported(label: str, why: str) -> TidegateError:
     return RunError(
-        "TG-523", f"{who} cannot use this table: {why}", hint="take a table without it."
+        "TG-523", f"{label} cannot use this table: {why}", hint="use a table without this feature."
     )
 
 
 def same_type(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two types hold the same values, whatever their parts are called and may be NULL."""
+    """Return whether two types are equal, apart from nullability and the case of field names."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -232,31 +234,31 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
         keys = same_type(one.key_type, other.key_type)
         return keys and same_type(one.item_type, other.item_type)
     if kinds.is_struct(one) and kinds.is_struct(other):
-        mine, theirs = list(one), list(other)
-        return len(mine) == len(theirs) and all(
+        fields, other_fields = list(one), list(other)
+        return len(fields) == len(other_fields) and all(
             a.name.lower() == b.name.lower() and same_type(a.type, b.type)
-            for a, b in zip(mine, theirs, strict=True)
+            for a, b in zip(fields, other_fields, strict=True)
         )
     return bool(one.equals(other))
 
 
 def matching_column(
-    columns: Sequence[DeltaColumn], name: str, kind: pa.DataType, shown: str, who: str
+    columns: Sequence[DeltaColumn], name: str, kind: pa.DataType, spark_type: str, label: str
 ) -> DeltaColumn:
-    """The column of a name, which must be there and have just this type."""
+    """Return the column with this name and type. `spark_type` is the type in Spark's notation."""
     exact = [c for c in columns if c.name == name]
-    found = exact or [c for c in columns if c.name.lower() == name.lower()]
-    if len(found) != 1:
+    matches = exact or [c for c in columns if c.name.lower() == name.lower()]
+    if len(matches) != 1:
         raise RunError(
             "TG-523",
-            f"{who}: the table has no column {name}",
+            f"{label}: the table has no column {name}",
             hint=did_you_mean(name, [c.name for c in columns], "columns it has"),
         )
-    if not same_type(found[0].type, kind):
+    if not same_type(matches[0].type, kind):
         raise RunError(
             "TG-523",
-            f"{who}: the column {found[0].name} of the table is {found[0].type}, and {name} is "
-            f"{shown}",
-            hint=f"give both the same type, by a CAST of {name} for example.",
+            f"{label}: the column {matches[0].name} of the table is {matches[0].type}, but {name} "
+            f"is {spark_type}",
+            hint=f"give both the same type, for example with a CAST of {name}.",
         )
-    return found[0]
+    return matches[0]

@@ -1,9 +1,11 @@
-"""Tables of Delta Lake as a sink: tasks write files aside, one log entry per epoch takes them in.
+"""The delta sink: tasks stage files, and one log entry per epoch adds them to the table.
 
-The entry also has the number of the epoch as the last one of this sink, so that an epoch is there
-once, however often it is committed and whoever tries: of two entries after the same version that
-name the same sink, deltalake rejects the second. A pipeline of an older generation is kept out by
-the generation of the newest one that opened the sink.
+The entry also sets the commit marker of the sink, so that an epoch is published once: deltalake
+rejects the second of two entries that follow the same version and set the same marker. The marker
+also contains the newest generation that opened the sink, which fences older generations.
+
+A sink that appends renames the staged files and adds them to the log. A sink that updates by key
+merges their net changes on the driver.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from tidegate.connectors.delta.table import (
 )
 from tidegate.connectors.delta.table_tasks import DeltaWriterFactory
 from tidegate.connectors.files.writer import NULL_FOLDER, FilesWriterFactory
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 from tidegate.physical.typed import arrow_type
 from tidegate.storage import NotFound, open_store, uri
 from tidegate.types import ChangelogKind
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 
-# ---- The changes of an epoch as one merge into a table of Delta Lake: replaced and deleted by key.
+# ---- Merging the changes of an epoch by key.
 
 _SIGN = "_tg_sign"
 
@@ -70,21 +72,21 @@ def merge_changes(
     names: Sequence[str],
     numbers: dict[str, int],
 ) -> None:
-    """Make the changes of an epoch in one version of the table."""
-    ours = {
+    """Merge the staged changes of an epoch into the table, as one version."""
+    table_names = {
         name.lower(): column.name for (name, _), column in zip(rows.columns, columns, strict=True)
     }
-    keys = [ours[name.lower()] for name in rows.key or ()]
+    keys = [table_names[name.lower()] for name in rows.key or ()]
     tables = [pq.read_table(pa.BufferReader(staged.map(name))) for name in names]
     changes = net_changes(pa.concat_tables(tables), rows.kind, keys)
     if not changes.num_rows:
         return
     nullable = {column.name for column in columns if not column.not_null}
-    same = " AND ".join(_same(key, key in nullable) for key in keys)
-    values = {_quoted(column.name): f"s.{_quoted(column.name)}" for column in columns}
+    same_key = " AND ".join(_same_key(key, key in nullable) for key in keys)
+    values = {_quote(column.name): f"s.{_quote(column.name)}" for column in columns}
     merger = table.loaded.merge(
         changes,
-        same,
+        same_key,
         source_alias="s",
         target_alias="t",
         commit_properties=commit_properties(numbers),
@@ -95,55 +97,57 @@ def merge_changes(
         .when_not_matched_insert(values, f"s.{_SIGN} > 0")
         .execute()
     )
-    table.look_again()
+    table.refresh()
 
 
 def net_changes(changes: pa.Table, kind: ChangelogKind, keys: Sequence[str]) -> pa.Table:
-    """One row per key: its new row, or a row of it that says that it has none any more.
+    """Reduce changes to one row per key, with the sign 1 for an upsert and -1 for a delete.
 
-    Tasks stage in any order: of a changelog a row that was given and retracted is none.
+    Tasks stage changes in any order, so additions and retractions of equal rows cancel out.
     """
-    left = compact_changes(changes, kind, keys)
-    if OP not in left.column_names:
-        return left.append_column(_SIGN, pa.array([1] * left.num_rows, pa.int32()))
-    adds = pc.is_in(left.column(OP), pa.array(["+I", "+U"]))
+    compacted = compact_changes(changes, kind, keys)
+    if OP not in compacted.column_names:
+        return compacted.append_column(_SIGN, pa.array([1] * compacted.num_rows, pa.int32()))
+    adds = pc.is_in(compacted.column(OP), pa.array(["+I", "+U"]))
     sign = pc.if_else(adds, pa.scalar(1, pa.int32()), pa.scalar(-1, pa.int32()))
-    signed = left.drop_columns([OP]).append_column(_SIGN, sign)
-    # A key that has a new row is not deleted: its row is the last of those that say something.
+    signed = compacted.drop_columns([OP]).append_column(_SIGN, sign)
+    # Sort additions last, so that a key with a new row is not deleted.
     order = pc.sort_indices(signed, sort_keys=[(_SIGN, "ascending")])
     return compact_changes(signed.take(order), ChangelogKind.UPSERT, keys)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _same(key: str, nullable: bool) -> str:
-    one, other = f"t.{_quoted(key)}", f"s.{_quoted(key)}"
+def _same_key(key: str, nullable: bool) -> str:
+    one, other = f"t.{_quote(key)}", f"s.{_quote(key)}"
     equal = f"{one} = {other}"
     return f"({equal} OR ({one} IS NULL AND {other} IS NULL))" if nullable else equal
 
 
-# Who writes at the same time wins; after so many losses others are let go first.
+# ---- The sink.
+
+# How often a commit is tried again at once after a conflict with another writer.
 _TRIES = 20
 _FILE_BYTES = 1 << 28
 
 
 class DeltaSink:
-    """A table that epochs are added to, or whose rows they replace."""
+    """Appends the rows of a stream to a table, or updates the table by key."""
 
     def __init__(self, context: SinkContext) -> None:
-        assert context.rows is not None, "the sink is told what its stream looks like"
+        assert context.rows is not None, "the context describes the rows of the stream"
         self.rows = context.rows
         self.options = context.sink.options
-        self.who = f"the sink {context.sink.name}"
+        self.label = f"the sink {context.sink.name}"
         self.name = context.sink.name
         self.uri = uri(self.options["path"], context.sink.origin.folder)
         self.store = open_store(self.uri)
-        # Names of sinks may hold anything, those of files and in a log should not.
+        # The name of a sink may contain characters that file names should not.
         short = hashlib.sha256(self.name.lower().encode()).hexdigest()[:8]
         self.prefix = f"{context.pipeline}-{short}-"
-        self.aside = f"_tidegate/{self.prefix}"
+        self.internal = f"_tidegate/{self.prefix}"
         self.owner = f"tidegate/{context.pipeline}/{self.name.lower()}"
         self._table: DeltaLakeTable | None = None
         self._columns: tuple[DeltaColumn, ...] = ()
@@ -157,21 +161,19 @@ class DeltaSink:
     def by_key(self) -> bool:
         return bool(self.rows.key)
 
-    # Opening
-
     def recover(self, committed: CommittedState) -> None:
-        with translate_errors(self.who):
-            self._table = self._found()
-            self._columns = self._fitting(self._table)
+        with translate_errors(self.label):
+            self._table = self._open_table()
+            self._columns = self._match_columns(self._table)
             self._open_marker(committed)
         if committed.committables_epoch is not None:
             self.publish(committed.committables_epoch, committed.committables)
-        with translate_errors(self.who):
-            self._keep_older_out(committed)
-        sweep_staged(self.store, f"{self.aside}/staging", committed)
+        with translate_errors(self.label):
+            self._fence_older_generations(committed)
+        sweep_staged(self.store, f"{self.internal}/staging", committed)
 
-    def _found(self) -> DeltaLakeTable:
-        """The table, which must be there."""
+    def _open_table(self) -> DeltaLakeTable:
+        """Open or create the table."""
         table = open_table(self.uri)
         if table is None and self.options["create_table"]:
             import pyarrow as pa
@@ -187,145 +189,153 @@ class DeltaSink:
         if table is None:
             raise RunError(
                 "TG-522",
-                f"{self.who} writes the table {self.options['path']}, which does not exist",
-                hint="create it, or have it created: create_table = true.",
+                f"{self.label} writes the table {self.options['path']}, which does not exist",
+                hint="create it, or set create_table = true.",
             )
         return table
 
     def _is_key(self, name: str) -> bool:
         return name.lower() in {key.lower() for key in self.rows.key or ()}
 
-    def _fitting(self, table: DeltaLakeTable) -> tuple[DeltaColumn, ...]:
-        """The columns that rows go to, in the order of the stream."""
-        require_supported(table, self.who)
-        require_no_row_rules(table, self.who, self.by_key)
-        there = table.columns()
-        found = tuple(
-            matching_column(there, name, arrow_type(kind), kind, self.who)
+    def _match_columns(self, table: DeltaLakeTable) -> tuple[DeltaColumn, ...]:
+        """Return the columns of the table in the order of the stream, after checking the table."""
+        require_supported(table, self.label)
+        require_no_row_rules(table, self.label, self.by_key)
+        table_columns = table.columns()
+        columns = tuple(
+            matching_column(table_columns, name, arrow_type(kind), kind, self.label)
             for name, kind in self.rows.columns
         )
-        for column in there:
-            if column not in found and column.not_null:
+        for column in table_columns:
+            if column not in columns and column.not_null:
                 raise RunError(
                     "TG-523",
-                    f"{self.who}: the column {column.name} of the table must not be NULL, and the "
+                    f"{self.label}: the column {column.name} of the table is NOT NULL, but the "
                     "stream does not have it",
                     hint=f"add {column.name} to the query.",
                 )
         self._require_partition(table)
-        self._require_keys()
-        return found
+        self._require_comparable_keys()
+        return columns
 
     def _require_partition(self, table: DeltaLakeTable) -> None:
-        wanted = self.options["partition_by"]
-        there = table.partition_by
-        if wanted is not None and [w.lower() for w in wanted] != [t.lower() for t in there]:
+        declared = self.options["partition_by"]
+        actual = table.partition_by
+        if declared is not None and [w.lower() for w in declared] != [t.lower() for t in actual]:
             raise RunError(
                 "TG-523",
-                f"{self.who}: the table is partitioned by {', '.join(there) or 'nothing'}, and not "
-                f"by {', '.join(wanted)}",
+                f"{self.label}: the table is partitioned by {', '.join(actual) or 'nothing'}, not "
+                f"by {', '.join(declared)}",
                 hint="leave out partition_by, or write to another table.",
             )
-        missing = {t.lower() for t in there} - {name.lower() for name, _ in self.rows.columns}
+        missing = {t.lower() for t in actual} - {name.lower() for name, _ in self.rows.columns}
         if missing:
             raise RunError(
                 "TG-523",
-                f"{self.who}: the table is partitioned by {sorted(missing)[0]}, which the stream "
+                f"{self.label}: the table is partitioned by {sorted(missing)[0]}, which the stream "
                 "does not have",
                 hint="add it to the query.",
             )
 
-    def _require_keys(self) -> None:
+    def _require_comparable_keys(self) -> None:
         for name, kind in self.rows.columns:
             if self._is_key(name) and kind.startswith(
                 ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT")
             ):
                 raise RunError(
                     "TG-523",
-                    f"{self.who}: rows are replaced by {name}, which is {kind}: such values are "
-                    "not safe to compare",
-                    hint="key the stream by a number, a text or a time, with a CAST for example.",
+                    f"{self.label}: rows are updated by {name}, which is {kind}: such values "
+                    "cannot be compared safely",
+                    hint="use a number, a text or a timestamp as key, for example with a CAST.",
                 )
 
-    # The marker
+    # The commit marker.
 
     @property
-    def _newest(self) -> str:
+    def _newest_generation(self) -> str:
         return f"{self.owner}/newest"
 
     @property
-    def _anybody(self) -> str:
-        """What all pipelines write that have a sink of this name."""
+    def _any_pipeline(self) -> str:
+        """The application that all pipelines with a sink of this name write."""
         return f"tidegate/{self.name.lower()}"
 
     def _marker(self) -> tuple[EpochId, int] | None:
-        """The last epoch that is there, and the newest generation."""
-        number = self.table.written(self.owner)
+        """Return the last published epoch and the newest generation."""
+        number = self.table.application_version(self.owner)
         if number is None:
             return None
-        return epoch_from_number(number), self.table.written(self._newest) or 0
+        return epoch_from_number(number), self.table.application_version(
+            self._newest_generation
+        ) or 0
 
     def _open_marker(self, committed: CommittedState) -> None:
         marker = self._marker()
         if marker is None:
             if committed.staged is not None and committed.committables:
-                raise self._no_marker()
-            self._reject_doubles(committed)
-            self._note({self.owner: epoch_number(EpochId(0, -1)), self._newest: 0})
+                raise self._lost_marker_error()
+            self._reject_second_pipeline(committed)
+            self._write_numbers(
+                {self.owner: epoch_number(EpochId(0, -1)), self._newest_generation: 0}
+            )
         elif marker[0].epoch >= 0 and not committed.contains(marker[0]):
-            raise self._strange(marker[0], committed.last)
+            raise self._ahead_error(marker[0], committed.last)
 
-    def _keep_older_out(self, committed: CommittedState) -> None:
-        """From now on nobody commits for a generation before this one."""
+    def _fence_older_generations(self, committed: CommittedState) -> None:
+        """Record the generation, so that older generations cannot publish any more."""
         newest = committed.last.generation if committed.last is not None else 0
         marker = self._marker()
         if marker is not None and marker[1] < newest:
-            self._note({self._newest: newest})
+            self._write_numbers({self._newest_generation: newest})
 
-    def _note(self, numbers: dict[str, int]) -> None:
-        """Numbers of ours in the log, without rows."""
+    def _write_numbers(self, numbers: dict[str, int]) -> None:
+        """Write application versions without rows."""
         self._commit_actions([], numbers)
 
-    def _no_marker(self) -> TidegateError:
+    def _lost_marker_error(self) -> TidegateError:
         return RunError(
             "TG-526",
-            f"the log of {self.options['path']} no longer knows {self.who}: nobody knows which "
-            "rows the table has",
-            hint="put the table back from a copy, or write to another one.",
+            f"the log of {self.options['path']} no longer contains the commit marker of "
+            f"{self.label}: it is unknown which rows the table contains",
+            hint="restore the table from a copy, or write to another one.",
         )
 
-    def _strange(self, has: EpochId, last: EpochId | None) -> TidegateError:
+    def _ahead_error(self, published: EpochId, last: EpochId | None) -> TidegateError:
         return sink_ahead_error(
-            f"the table {self.options['path']} has epoch {has.epoch} of generation "
-            f"{has.generation} of {self.who}, which is ahead of the pipeline, or of another "
-            "generation",
-            "put back the data directory that belongs to this table, or write to another table",
+            f"the table {self.options['path']} contains epoch {published.epoch} of generation "
+            f"{published.generation} of {self.label}, which is ahead of the pipeline, or of "
+            "another generation",
+            "restore the data directory that belongs to this table, or write to another table",
             last,
         )
 
-    def _reject_doubles(self, committed: CommittedState) -> None:
-        """A pipeline that starts anew would write rows again that an earlier one has written."""
-        wrote = self.table.written(self._anybody)
-        if self.options["existing"] == "append" or wrote is None or wrote < committed.keep_before_generation:
+    def _reject_second_pipeline(self, committed: CommittedState) -> None:
+        """Reject a new pipeline that would write the rows of an earlier one again."""
+        generation = self.table.application_version(self._any_pipeline)
+        if (
+            self.options["existing"] == "append"
+            or generation is None
+            or generation < committed.keep_before_generation
+        ):
             return
         raise RunError(
             "TG-525",
-            f"the table {self.options['path']} holds rows that an earlier pipeline wrote for "
-            f"{self.who}; this one starts anew and would write them again",
-            hint="remove the table, choose another path, or say existing = 'append'.",
+            f"the table {self.options['path']} contains rows that an earlier pipeline wrote for "
+            f"{self.label}; this pipeline starts from the beginning and would write them again",
+            hint="remove the table, choose another path, or set existing = 'append'.",
         )
 
-    # Epochs
+    # Writing.
 
     def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
         return None
 
     def writer_factory(self, schema: pa.Schema) -> DeltaWriterFactory:
-        assert (OP in schema.names) == self.rows.has_op, "rows look as they were said to"
-        # What is merged is divided by deltalake.
+        assert (OP in schema.names) == self.rows.has_op, "rows have _op if the stream declares it"
+        # deltalake partitions the rows that it merges.
         partition = () if self.by_key else self.table.partition_by
         files = FilesWriterFactory(
-            self.store.child(f"{self.aside}/staging").uri,
+            self.store.child(f"{self.internal}/staging").uri,
             "parquet",
             partition,
             None,
@@ -336,7 +346,7 @@ class DeltaSink:
         return DeltaWriterFactory(
             self.name,
             files,
-            tuple((ours, column.name) for (ours, _), column in pairs),
+            tuple((name, column.name) for (name, _), column in pairs),
             tuple(column.name for column in self._columns if column.not_null),
             tuple(self.table.partition_by),
         )
@@ -344,71 +354,71 @@ class DeltaSink:
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
         if not committables:
             return
-        with translate_errors(self.who):
+        with translate_errors(self.label):
             for _ in range(_TRIES):
-                self.table.look_again()
-                if self._has(epoch) or self._write(epoch, committables):
+                self.table.refresh()
+                if self._is_published(epoch) or self._try_publish(epoch, committables):
                     break
             else:
-                raise SystemAway(f"{self.who}: others write to the table all the time")
+                raise SystemUnavailable(f"{self.label}: other writers keep changing the table")
         if self.by_key:
             self.store.delete(
-                [f"{self.aside}/staging/{committable['staged']}" for committable in committables]
+                [f"{self.internal}/staging/{committable['staged']}" for committable in committables]
             )
 
-    def _has(self, epoch: EpochId) -> bool:
+    def _is_published(self, epoch: EpochId) -> bool:
         marker = self._marker()
         if marker is None:
-            raise self._no_marker()
+            raise self._lost_marker_error()
         last, newest = marker
         if last.epoch >= epoch.epoch:
             return True
         if newest > epoch.generation:
             raise RunError(
                 "TG-527",
-                f"{self.who} was opened by generation {newest} of its pipeline, and epoch "
+                f"{self.label} was opened by generation {newest} of its pipeline, and epoch "
                 f"{epoch.epoch} is of generation {epoch.generation}",
-                hint="stop this process: the pipeline went back to a checkpoint in another one.",
+                hint="stop this process: another one has restored the pipeline to a checkpoint.",
             )
         return False
 
-    def _write(self, epoch: EpochId, committables: Sequence[Committable]) -> bool:
-        """Whether the epoch is in the log now; if not, somebody else's entry came between."""
+    def _try_publish(self, epoch: EpochId, committables: Sequence[Committable]) -> bool:
+        """Write the log entry of the epoch. Returns False after a conflict with another writer."""
         numbers = {
             self.owner: epoch_number(epoch),
-            self._newest: epoch.generation,
-            self._anybody: epoch.generation,
+            self._newest_generation: epoch.generation,
+            self._any_pipeline: epoch.generation,
         }
         before = self.table.version
         try:
             if self.by_key:
-                staged = self.store.child(f"{self.aside}/staging")
+                staged = self.store.child(f"{self.internal}/staging")
                 names = [committable["staged"] for committable in committables]
                 merge_changes(self.table, self._columns, self.rows, staged, names, numbers)
-                if not self._has(epoch):
-                    # What changes nothing makes no version, and is known to be done all the same.
-                    self._note(numbers)
+                if not self._is_published(epoch):
+                    # A merge without changes creates no version. Write the marker separately.
+                    self._write_numbers(numbers)
             else:
                 self._commit_actions(
-                    [self._shown(epoch, committable) for committable in committables], numbers
+                    [self._add_action(epoch, committable) for committable in committables], numbers
                 )
         except import_deltalake().exceptions.CommitFailedError:
             return False
         except NotFound:
-            # Whoever was faster has also removed what was staged.
-            self.table.look_again()
-            if not self._has(epoch):
+            # Another process has published the epoch and deleted the staged files.
+            self.table.refresh()
+            if not self._is_published(epoch):
                 raise
             return True
         self._make_durable(before)
         return True
 
-    def _shown(self, epoch: EpochId, committable: Committable) -> Any:
-        """A staged file at its place, as the log tells of it."""
+    def _add_action(self, epoch: EpochId, committable: Committable) -> Any:
+        """Rename a staged file to its final name, and return its action for the log."""
         from deltalake.transaction import AddAction
 
         name = f"{self.prefix}{epoch.stamp}-{committable['name']}"
-        self.store.move_new(f"{self.aside}/staging/{committable['staged']}", name)
+        self.store.move_new(f"{self.internal}/staging/{committable['staged']}", name)
         pairs = [part.partition("=") for part in committable["folder"]]
         values = {key: None if v == NULL_FOLDER else unquote(v) for key, _, v in pairs}
         stats = json.dumps({"numRecords": committable["rows"]})
@@ -427,17 +437,17 @@ class DeltaSink:
             list(table.partition_by),
             commit_properties=commit_properties(numbers),
         )
-        table.look_again()
+        table.refresh()
 
     def _make_durable(self, before: int) -> None:
-        """deltalake syncs nothing: what it has written is made to survive a loss of power."""
+        """Fsync the log entries and files that deltalake has written, because it does not."""
         logs = [f"{LOG}/{v:020d}.json" for v in range(before + 1, self.table.version + 1)]
         added = [name for log in logs for name in added_files(self.store.get(log))]
         self.store.sync_files([*added, *logs] if self.by_key else logs)
 
 
 def added_files(entry: bytes) -> list[str]:
-    """The files that a log entry takes in."""
+    """Return the files that a log entry adds."""
     actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
     return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 

@@ -1,7 +1,8 @@
-"""Tables of Delta Lake as a source: the table as it is, then the files that versions append.
+"""The delta source: reads a snapshot of a table, then the files that later versions append.
 
-An offset is a version and how many of its files were read. The log says which files a version adds;
-one that takes files away has changed or removed rows that were handed out, and stops the source.
+An offset is a version and the number of its files that were read. The log lists the files that a
+version adds. A version that removes files has changed or removed rows that may have been read, and
+stops the source, unless on_rewrite = 'skip'.
 """
 
 from __future__ import annotations
@@ -33,33 +34,34 @@ from tidegate.storage import NotFound, open_store, uri
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Versions whose files are kept in mind.
-_REMEMBERED = 64
-File = dict[str, Any]
+# The number of versions whose file lists are cached.
+_MAX_CACHED_VERSIONS = 64
+# A file of a version: its path, size, modification time, partition values and arrival position.
+AddedFile = dict[str, Any]
 
 
 class DeltaSource:
-    """A table that is read."""
+    """Reads a table."""
 
     def __init__(self, context: SourceContext) -> None:
         self.source = context.source
         self.options = context.source.options
-        self.who = f"the source {self.source.name}"
+        self.label = f"the source {self.source.name}"
         self.limit = self.options["files_per_epoch"] or context.settings["files_per_epoch"]
         self.sizer = context.sizer
         self.uri = uri(self.options["path"], self.source.origin.folder)
         self.store = open_store(self.uri)
-        self._files: dict[tuple[int, bool], list[File]] = {}
-        with translate_errors(self.who):
-            self.table = self._opened()
-            self.columns = self._fitting(self.table)
+        self._files: dict[tuple[int, bool], list[AddedFile]] = {}
+        with translate_errors(self.label):
+            self.table = self._open_version()
+            self.columns = self._match_columns(self.table)
 
-    def _opened(self, version: int | None = None) -> DeltaLakeTable:
+    def _open_version(self, version: int | None = None) -> DeltaLakeTable:
         table = open_table(self.uri, version)
         if table is None:
             raise RunError(
                 "TG-522",
-                f"{self.who} reads the table {self.options['path']}, which does not exist",
+                f"{self.label} reads the table {self.options['path']}, which does not exist",
                 hint="create the table, or correct the option path.",
             )
         return table
@@ -69,150 +71,159 @@ class DeltaSource:
         kinds = [(c.name, str(c.type)) for c in self.source.stored_columns]
         return [*kinds, *([(OP, "STRING")] if self.source.carries_op else [])]
 
-    def _fitting(self, table: DeltaLakeTable) -> dict[str, DeltaColumn]:
-        """The columns of the table by the names that were declared."""
-        require_supported(table, self.who)
-        there = table.columns()
+    def _match_columns(self, table: DeltaLakeTable) -> dict[str, DeltaColumn]:
+        """Return the columns of the table by their declared names, in lower case."""
+        require_supported(table, self.label)
+        table_columns = table.columns()
         return {
-            name.lower(): matching_column(there, name, arrow_type(kind), kind, self.who)
+            name.lower(): matching_column(table_columns, name, arrow_type(kind), kind, self.label)
             for name, kind in self._declared
         }
 
-    # Cutting
+    # Planning.
 
     def plan_range(self, since: Offset | None, tasks: int) -> InputRange | None:
-        with translate_errors(self.who):
-            self.table.look_again()
-            chosen: list[File] = []
+        with translate_errors(self.label):
+            self.table.refresh()
+            chosen: list[AddedFile] = []
             offset, more = since, False
-            for place, file in self._following(since):
+            for position, file in self._files_after(since):
                 if self._is_full(chosen, file):
                     more = True
                     break
                 chosen.append(file)
-                offset = place
+                offset = position
         if not chosen:
             return None
         size = sum(file["size"] for file in chosen)
-        return InputRange(offset, _spread(chosen, tasks), more=more, size=size)
+        return InputRange(offset, _balance(chosen, tasks), more=more, size=size)
 
-    def _is_full(self, chosen: list[File], file: File) -> bool:
+    def _is_full(self, chosen: list[AddedFile], file: AddedFile) -> bool:
         sizes = [item["size"] for item in (*chosen, file)]
-        return len(chosen) >= self.limit or (bool(chosen) and self.sizer.fitting(sizes) < len(sizes))
+        return len(chosen) >= self.limit or (
+            bool(chosen) and self.sizer.fitting(sizes) < len(sizes)
+        )
 
-    def _following(self, since: Offset | None) -> Iterator[tuple[Offset, File]]:
-        """The files after an offset, each with the offset behind it."""
+    def _files_after(self, since: Offset | None) -> Iterator[tuple[Offset, AddedFile]]:
+        """Yield the files after an offset, each with the offset that follows it."""
         now, start = self.table.version, self.options["start"]
-        # A bounded source ends where the table was when it began.
+        # A bounded source ends at the version that was current when it started.
         until = (since or {}).get("until", now if self.options["bounded"] else None)
         end = {"until": until} if until is not None else {}
         if since is None and start.isdigit():
             last = int(start)
         else:
-            at = since or {"version": now, "snapshot": True, "files": 0, **end}
-            yield from self._rest(at)
-            last = at["version"]
+            offset = since or {"version": now, "snapshot": True, "files": 0, **end}
+            yield from self._remaining_files(offset)
+            last = offset["version"]
         for version in range(last + 1, (now if until is None else until) + 1):
-            yield from self._rest({"version": version, "snapshot": False, "files": 0, **end})
+            yield from self._remaining_files(
+                {"version": version, "snapshot": False, "files": 0, **end}
+            )
 
-    def _rest(self, at: dict[str, Any]) -> Iterator[tuple[Offset, File]]:
-        files = self._of(at["version"], at["snapshot"])
-        for place in range(at["files"], len(files)):
-            yield {**at, "files": place + 1}, files[place]
+    def _remaining_files(self, offset: dict[str, Any]) -> Iterator[tuple[Offset, AddedFile]]:
+        files = self._files_of(offset["version"], offset["snapshot"])
+        for index in range(offset["files"], len(files)):
+            yield {**offset, "files": index + 1}, files[index]
 
-    def _of(self, version: int, snapshot: bool) -> list[File]:
-        """The files of a version, or of the whole table as of it, always in the same order."""
+    def _files_of(self, version: int, snapshot: bool) -> list[AddedFile]:
+        """Return the files that a version adds, or all its files, always in the same order."""
         key = (version, snapshot)
         if key not in self._files:
-            found = self._standing(version) if snapshot else self._appended(version)
-            files = sorted(found, key=lambda file: (file["modified"], file["path"]))
-            for place, file in enumerate(files):
-                file["place"] = f"{version:020d} {place:09d}"
-            while len(self._files) >= _REMEMBERED:
+            added = self._snapshot_files(version) if snapshot else self._appended_files(version)
+            files = sorted(added, key=lambda file: (file["modified"], file["path"]))
+            for index, file in enumerate(files):
+                file["position"] = f"{version:020d} {index:09d}"
+            while len(self._files) >= _MAX_CACHED_VERSIONS:
                 self._files.pop(next(iter(self._files)))
             self._files[key] = files
         return self._files[key]
 
-    def _standing(self, version: int) -> list[File]:
-        table = self._opened(version)
+    def _snapshot_files(self, version: int) -> list[AddedFile]:
+        table = self._open_version(version)
         for batch in table.loaded.deletion_vectors():
             if batch.num_rows:
-                raise self._unreadable("rows of it are deleted by deletion vectors")
-        told_of = pa.table(table.loaded.get_add_actions())
-        by = table.partition_by
+                raise self._unreadable_error("it uses deletion vectors")
+        actions = pa.table(table.loaded.get_add_actions())
+        partition_by = table.partition_by
         return [
             {
-                "path": self._named(unquote(action["path"])),
+                "path": self._relative_path(unquote(action["path"])),
                 "size": action["size_bytes"],
-                "modified": _text(action["modification_time"]),
-                "values": {name: _text((action.get("partition") or {}).get(name)) for name in by},
+                "modified": _log_text(action["modification_time"]),
+                "values": {
+                    name: _log_text((action.get("partition") or {}).get(name))
+                    for name in partition_by
+                },
             }
-            for action in told_of.to_pylist()
+            for action in actions.to_pylist()
         ]
 
-    def _appended(self, version: int) -> list[File]:
-        """What a version adds to the table."""
+    def _appended_files(self, version: int) -> list[AddedFile]:
+        """Return the files that a version adds, from its log entry."""
         try:
             entry = self.store.get(f"{LOG}/{version:020d}.json")
         except NotFound:
             raise RunError(
                 "TG-528",
-                f"{self.who}: the log of {self.options['path']} no longer has version {version}, "
-                "which was not read yet",
+                f"{self.label}: the log of {self.options['path']} no longer contains version "
+                f"{version}, which has not been read",
                 hint="start the stream over: run once with --on-change restart.",
             ) from None
         actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
         if any(action.get("remove", {}).get("dataChange") for action in actions):
             if self.options["on_rewrite"] == "skip":
                 return []
-            raise self._rewritten(version)
+            raise self._rewritten_error(version)
         if any("metaData" in action for action in actions):
-            self.columns = self._fitting(self._opened(version))
+            self.columns = self._match_columns(self._open_version(version))
         added = [action["add"] for action in actions if "add" in action]
         return [self._file(add) for add in added if add["dataChange"]]
 
-    def _file(self, add: dict[str, Any]) -> File:
+    def _file(self, add: dict[str, Any]) -> AddedFile:
         if add.get("deletionVector"):
-            raise self._unreadable("rows of it are deleted by deletion vectors")
+            raise self._unreadable_error("it uses deletion vectors")
         return {
-            "path": self._named(unquote(add["path"])),
+            "path": self._relative_path(unquote(add["path"])),
             "size": add["size"],
             "modified": str(add["modificationTime"]),
             "values": dict(add["partitionValues"]),
         }
 
-    def _named(self, path: str) -> str:
+    def _relative_path(self, path: str) -> str:
         if "://" in path or path.startswith("/"):
-            raise self._unreadable(f"it has files elsewhere, such as {path}")
+            raise self._unreadable_error(f"it has files outside of its directory, such as {path}")
         return path
 
-    def _unreadable(self, why: str) -> TidegateError:
+    def _unreadable_error(self, why: str) -> TidegateError:
         return RunError(
             "TG-529",
-            f"{self.who} cannot read {self.options['path']}: {why}",
-            hint="read a copy of the table that was written anew.",
+            f"{self.label} cannot read {self.options['path']}: {why}",
+            hint="read a rewritten copy of the table.",
         )
 
-    def _rewritten(self, version: int) -> TidegateError:
+    def _rewritten_error(self, version: int) -> TidegateError:
         return RunError(
             "TG-528",
-            f"{self.who}: version {version} of {self.options['path']} changes or removes rows, "
+            f"{self.label}: version {version} of {self.options['path']} changes or removes rows, "
             "which may have been read before",
-            hint="leave out such versions: on_rewrite = 'skip'; or start the stream over with the "
-            "table as it is now: run once with --on-change restart.",
+            hint="skip such versions: on_rewrite = 'skip'; or start the stream over with the "
+            "current table: run once with --on-change restart.",
         )
 
     def on_commit(self, offset: Offset) -> None:
-        pass
+        """Do nothing: the table belongs to its writers."""
 
-    # Reading
+    # Reading.
 
     def direct(self, read: Read) -> DeltaReader:
         pairs = tuple((name, self.columns[name.lower()].name) for name, _ in read.columns)
         kinds = dict(self._declared)
         schema = pa.schema([(name, arrow_type(kinds[name])) for name, _ in read.columns])
-        by = tuple(self.table.partition_by)
-        return DeltaReader(self.who, self.uri, schema, pairs, by, read.arrival, read.located)
+        partition_by = tuple(self.table.partition_by)
+        return DeltaReader(
+            self.label, self.uri, schema, pairs, partition_by, read.arrival, read.located
+        )
 
     def frame(self, spark: SparkSession, read: Read, builder: FrameBuilder) -> DataFrame:
         return builder(self.direct(read))
@@ -221,8 +232,8 @@ class DeltaSource:
         raise AssertionError("tasks read all rows")
 
 
-def _text(value: Any) -> str | None:
-    """A value as the log writes it."""
+def _log_text(value: Any) -> str | None:
+    """Return a value in the notation of the log."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -232,13 +243,13 @@ def _text(value: Any) -> str | None:
     return str(value)
 
 
-def _spread(files: list[File], tasks: int) -> list[Split]:
-    """Files over tasks, so that each reads about the same; the largest are placed first."""
+def _balance(files: list[AddedFile], tasks: int) -> list[Split]:
+    """Distribute files over tasks by size, largest first, so that all tasks read about the same."""
     splits: list[Split] = [[] for _ in range(tasks)]
     loads = [0] * tasks
     for file in sorted(files, key=lambda item: -item["size"]):
         least = loads.index(min(loads))
-        splits[least].append([file["path"], file["place"], file["values"]])
+        splits[least].append([file["path"], file["position"], file["values"]])
         loads[least] += file["size"]
     return splits
 

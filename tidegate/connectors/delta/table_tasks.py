@@ -1,4 +1,4 @@
-"""What tasks do for a source of Delta Lake. Python workers import it: it must load little."""
+"""The reader of delta sources and the writer of delta sinks. Python workers import this module."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.storage import NotFound, Store, open_store
 
 _BATCH_ROWS = 100_000
-# Files of an old Spark, with times in a calendar that only Spark knows.
+# Metadata of files that Spark has written with timestamps in its legacy calendar.
 _OLD_TIMES = (b"org.apache.spark.legacyINT96", b"org.apache.spark.legacyDateTime")
 
 
 @dataclass(frozen=True)
 class DeltaReader:
-    """Reads shares [file, place, values of the columns that it is filed by] of a table."""
+    """Reads splits [file, arrival position, values of the partition columns] of a table."""
 
-    who: str
+    label: str
     root: str
     columns: pa.Schema
-    # Columns as they were declared, with those of the table.
+    # The declared name and the table's name of each column.
     names: tuple[tuple[str, str], ...]
     partition_by: tuple[str, ...]
     arrival: bool
@@ -45,63 +45,66 @@ class DeltaReader:
         return pa.schema(fields)
 
     def read(self, split: list[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        path, place, values = split
+        path, position, values = split
         store = open_store(self.root)
-        file = self._opened(store, path)
-        there = set(file.schema_arrow.names)
-        wanted = [name for _, name in self.names if name in there]
+        file = self._open_file(store, path)
+        file_columns = set(file.schema_arrow.names)
+        names = [name for _, name in self.names if name in file_columns]
         row = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
-            arrays = self._values(batch, values)
-            arrays += self._places(path, place, row, batch.num_rows)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False):
+            arrays = self._columns(batch, values)
+            arrays += self._position_columns(path, position, row, batch.num_rows)
             row += batch.num_rows
             yield pa.record_batch(arrays, schema=self.schema), batch.num_rows
 
-    def _opened(self, store: Store, path: str) -> pq.ParquetFile:
+    def _open_file(self, store: Store, path: str) -> pq.ParquetFile:
         try:
             data = pa.BufferReader(store.map(path))
         except NotFound:
             raise RunError(
                 "TG-528",
-                f"{self.who}: the file {path} was removed before it was read, by VACUUM perhaps",
-                hint="start the stream over with the table as it is now: run once with "
-                "--on-change restart; and keep files longer than the pipeline may stand still.",
+                f"{self.label}: the file {path} was removed before it was read, probably by VACUUM",
+                hint="start the stream over with the current table: run once with "
+                "--on-change restart; and retain files for longer than the pipeline may be "
+                "stopped.",
             ) from None
         file = pq.ParquetFile(data, coerce_int96_timestamp_unit="us")
         if any(key in (file.metadata.metadata or {}) for key in _OLD_TIMES):
             raise RunError(
                 "TG-529",
-                f"{self.who}: {path} has times in the calendar of an old Spark",
-                hint="write the table anew with a Spark of today.",
+                f"{self.label}: {path} has timestamps in Spark's legacy calendar",
+                hint="rewrite the table with a current version of Spark.",
             )
         return file
 
-    def _values(self, batch: pa.RecordBatch, values: dict[str, str | None]) -> list[pa.Array]:
-        found = []
+    def _columns(
+        self, batch: pa.RecordBatch, partition_values: dict[str, str | None]
+    ) -> list[pa.Array]:
+        columns = []
         for field, (_, name) in zip(self.columns, self.names, strict=True):
             if name in self.partition_by:
-                value = partition_value(values.get(name), field.type)
-                found.append(pa.repeat(value, batch.num_rows))
+                value = partition_value(partition_values.get(name), field.type)
+                columns.append(pa.repeat(value, batch.num_rows))
             elif name in batch.schema.names:
-                found.append(batch.column(name).cast(field.type))
+                columns.append(batch.column(name).cast(field.type))
             else:
-                # The column is younger than the file.
-                found.append(pa.nulls(batch.num_rows, field.type))
-        return found
+                # The column was added after the file had been written.
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return columns
 
-    def _places(self, path: str, place: str, row: int, count: int) -> list[pa.Array]:
-        found = []
+    def _position_columns(self, path: str, position: str, row: int, count: int) -> list[pa.Array]:
+        columns = []
         if self.arrival:
-            found.append(pa.repeat(pa.scalar(place), count))
-            found.append(pa.array(np.arange(row, row + count)))
+            columns.append(pa.repeat(pa.scalar(position), count))
+            columns.append(pa.array(np.arange(row, row + count)))
         if self.located:
-            found.append(pa.repeat(pa.scalar(f"{self.root}/{path}"), count))
-            found.append(pa.array(np.arange(row + 1, row + count + 1)))
-        return found
+            columns.append(pa.repeat(pa.scalar(f"{self.root}/{path}"), count))
+            columns.append(pa.array(np.arange(row + 1, row + count + 1)))
+        return columns
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """A value of a type, of the text that stands for it in a log."""
+    """Parse the value of a partition column from its text in the log."""
     if text is None or text == "":
         return pa.scalar(None, kind)
     if pa.types.is_timestamp(kind):
@@ -110,22 +113,22 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(text).cast(kind)
 
 
-# ---- What tasks do for a sink of Delta Lake. Python workers import it: it must load little.
+# ---- The writer of a sink.
 #
-# The rows of a task become parquet files aside. Those of a table that is appended to hold exactly
-# what the table will hold; where rows are replaced by key, the files also hold what each row does.
+# The rows of a task are staged in Parquet files. If the sink appends, these become files of the
+# table. If it updates by key, they also contain _op and are merged into the table.
 
 
 @dataclass(frozen=True)
 class DeltaWriterFactory:
-    """Opens stagers in tasks."""
+    """Opens the writers of a delta sink."""
 
     sink: str
     files: FilesWriterFactory
-    # Columns of the stream with those of the table, and those of these that are never NULL.
+    # The name of each column in the stream and in the table; the NOT NULL columns of the table.
     columns: tuple[tuple[str, str], ...]
     not_null: tuple[str, ...]
-    # Those by which the table is partitioned: the log would read '' of them as NULL.
+    # The partition columns. The log cannot distinguish '' from NULL.
     not_empty: tuple[str, ...]
 
     def open(self, stamp: str, task: int) -> DeltaWriter:
@@ -134,40 +137,42 @@ class DeltaWriterFactory:
 
 @dataclass
 class DeltaWriter:
-    """The rows of one task: no rows, no file."""
+    """Checks the rows of one task and stages them in files."""
 
-    how: DeltaWriterFactory
+    factory: DeltaWriterFactory
     files: FilesWriter
 
     def add(self, rows: pa.Table) -> None:
-        pairs = [*self.how.columns, *([(OP, OP)] if OP in rows.column_names else [])]
-        table = rows.select([ours for ours, _ in pairs]).rename_columns([t for _, t in pairs])
+        pairs = [*self.factory.columns, *([(OP, OP)] if OP in rows.column_names else [])]
+        table = rows.select([name for name, _ in pairs]).rename_columns([t for _, t in pairs])
         self._require_values(table)
-        self.files.add(self._with_texts(table))
+        self.files.add(self._partition_texts(table))
 
     def _require_values(self, table: pa.Table) -> None:
-        """What the table would not take shows before the epoch is decided."""
+        """Reject rows that the table cannot store, before the commit."""
         if OP in table.column_names:
             table = table.filter(pc.is_in(table.column(OP), pa.array(["+I", "+U"])))
-        for name in self.how.not_null:
+        for name in self.factory.not_null:
             if table.column(name).null_count:
-                raise self._unfit(f"a row has no {name}, which the table needs in every row")
-        for name in self.how.not_empty:
+                raise self._rejected_row(f"{name} is NULL in a row, but NOT NULL in the table")
+        for name in self.factory.not_empty:
             if pc.any(pc.equal(table.column(name).cast(pa.string()), "")).as_py():
-                raise self._unfit(f"{name} is '' in a row, and the table is partitioned by it")
+                raise self._rejected_row(
+                    f"{name} is '' in a row, but the table is partitioned by it"
+                )
 
-    def _with_texts(self, table: pa.Table) -> pa.Table:
-        """Files are sorted by values as the log writes them."""
-        for name in self.how.files.partition:
+    def _partition_texts(self, table: pa.Table) -> pa.Table:
+        """Convert the partition columns to text, as in the log."""
+        for name in self.factory.files.partition:
             texts = table.column(name).cast(pa.string())
             table = table.set_column(table.column_names.index(name), name, texts)
         return table
 
-    def _unfit(self, why: str) -> RunError:
+    def _rejected_row(self, why: str) -> RunError:
         return RunError(
             "TG-504",
-            f"the sink {self.how.sink}: {why}",
-            hint="give it another value in the query, or leave such rows out.",
+            f"the sink {self.factory.sink}: {why}",
+            hint="select another value in the query, or filter such rows.",
         )
 
     def finish(self) -> list[dict[str, Any]]:
