@@ -286,7 +286,9 @@ class CommittedState:
         if state is None or state.epoch < 0:
             return cls(last, (), None, manifest.lineage, manifest.keep_before_generation)
         staged = EpochId(state.generation, state.epoch)
-        return cls(last, state.committables, staged, manifest.lineage, manifest.keep_before_generation)
+        return cls(
+            last, state.committables, staged, manifest.lineage, manifest.keep_before_generation
+        )
 
     @property
     def committables_epoch(self) -> EpochId | None:

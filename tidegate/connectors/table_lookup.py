@@ -17,9 +17,9 @@ import pyarrow as pa
 from tidegate.connectors.memory.rows import arrow_bytes
 from tidegate.operators.join.lookup_results import (
     PreloadedTable,
+    drop_null_keys,
     encode_keys,
     key_columns,
-    drop_null_keys,
 )
 from tidegate.storage import open_store
 

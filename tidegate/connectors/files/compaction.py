@@ -191,7 +191,9 @@ class Compaction:
 
     def _merge(self, folder: str, chosen: Sequence[CommittedFile], file_format: FileFormat) -> None:
         first, last = chosen[0].name, chosen[-1].name
-        name = merged_name(self.prefix, first.generation, first.first, last.last, file_format.format)
+        name = merged_name(
+            self.prefix, first.generation, first.first, last.last, file_format.format
+        )
         aside = f"{uuid.uuid4().hex[:12]}-{name}"
         paths = [file.path for file in chosen]
         try:

@@ -255,7 +255,9 @@ class FilesSink:
         if self.options["existing"] == "append":
             return
         epochs = [marker.epoch for marker in markers.values()]
-        if any(at.epoch >= 0 and at.generation >= committed.keep_before_generation for at in epochs):
+        if any(
+            at.epoch >= 0 and at.generation >= committed.keep_before_generation for at in epochs
+        ):
             raise RunError(
                 "TG-525",
                 f"{self.options['path']} contains rows that an earlier pipeline wrote for the sink "
@@ -275,7 +277,7 @@ class FilesSink:
                     "TG-523",
                     f"the files that the sink {sink.name} has written to {self.options['path']} "
                     f"have another layout than new files would have: {'; '.join(changes)}",
-                    place=Location(sink.origin.text, span.start, span.end, sink.origin.file),
+                    location=Location(sink.origin.text, span.start, span.end, sink.origin.file),
                     hint="choose another path, move the existing files to another directory, or "
                     "keep the previous columns and options.",
                 )
