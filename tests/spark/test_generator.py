@@ -133,7 +133,7 @@ def test_an_unbounded_stream_runs_on_but_not_to_an_end(spark: SparkSession, data
         session.stop()
         with pytest.raises(RunError, match="never ends"):
             session.start(until_end=True)
-    with pytest.raises(ValueError, match="give it the option rows"):
+    with pytest.raises(ValueError, match="set the option rows"):
         generator.read_batch(spark, nexmark("person", rows=None))
 
 
