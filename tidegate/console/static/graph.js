@@ -3,7 +3,7 @@
 
 import { bytes, count, rate, svg, timestamp } from "./dom.js";
 
-const WIDTH = 168, HEIGHT = 52, GAP_X = 104, GAP_Y = 26, MARGIN = 14, MIN_SCALE = 0.7;
+const WIDTH = 168, HEIGHT = 52, GAP_X = 86, GAP_Y = 26, MARGIN = 14, MIN_SCALE = 0.75;
 
 const x = (layer) => MARGIN + layer * (WIDTH + GAP_X);
 const y = (row) => MARGIN + row * (HEIGHT + GAP_Y);
