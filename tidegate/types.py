@@ -1,4 +1,4 @@
-"""The small vocabulary that every layer shares: spans, durations, changelog kinds."""
+"""Types that all packages share: spans, durations and changelog kinds."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class Span:
     end: int
 
     def cover(self, other: Span) -> Span:
-        """The smallest span that holds both."""
+        """Return the smallest span that contains both."""
         return Span(min(self.start, other.start), max(self.end, other.end))
 
 
 class ChangelogKind(Enum):
-    """What the rows of a stream mean to whoever reads them."""
+    """The meaning of a stream's rows: appended rows, upserts by key, or a changelog with
+    retractions.
+    """
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -51,14 +53,14 @@ class ChangelogKind(Enum):
 
 
 def unit_micros(unit: str) -> int | None:
-    """Microseconds in a unit such as SECOND, minutes or ms; None for calendar units."""
+    """Return the microseconds of a unit such as SECOND, minutes or ms; None for calendar units."""
     word = unit.lower()
     word = _UNIT_ALIASES.get(word, word)
     return MICROS.get(word) or MICROS.get(word.removesuffix("s"))
 
 
 def parse_duration(text: str) -> int:
-    """Microseconds of a duration written for people: '30 s', '1 day 2 hours'."""
+    """Parse a duration such as '30 s' or '1 day 2 hours' and return its microseconds."""
     total = 0.0
     position = 0
     while position < len(text):
@@ -74,7 +76,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(micros: int) -> str:
-    """The shortest exact text for a duration: 90 s is '90 s', 120 s is '2 min'."""
+    """Format a duration as its shortest exact text: '90 s', '2 min'."""
     sign = "-" if micros < 0 else ""
     value = abs(micros)
     if value == 0:
@@ -92,7 +94,7 @@ def format_duration(micros: int) -> str:
 
 
 def interval_sql(micros: int) -> str:
-    """A duration as the SQL for it, in the largest unit that is exact."""
+    """Format a duration as an SQL interval, in the largest exact unit."""
     units = ("day", "hour", "minute", "second", "millisecond", "microsecond")
     unit = next(unit for unit in units if micros % MICROS[unit] == 0)
     return f"INTERVAL '{micros // MICROS[unit]}' {unit.upper()}"

@@ -78,7 +78,7 @@ def test_defaults_fill_what_was_not_given() -> None:
     assert not errors
     assert (options["rows"], options["strict"], options["format"]) == (7, False, "json")
     assert options["wait"] is None
-    assert dict(options.given) == {"path": "x"}
+    assert dict(options.texts) == {"path": "x"}
     assert set(options) == {spec.name for spec in SPECS}
     assert len(options) == len(SPECS)
 
@@ -158,7 +158,7 @@ def test_secrets_stay_out_of_texts_and_representations() -> None:
     source = compiled.catalog.get("s")
     assert isinstance(source, Source)
     assert source.options["sasl_password"] == "hunter2"
-    assert source.options.given["sasl_password"] == "hunter2"
+    assert source.options.texts["sasl_password"] == "hunter2"
     assert "sasl_password = '***'" in source.create_sql()
     for shown in (source.create_sql(), repr(source), repr(compiled.script), source.origin.text):
         assert "hunter2" not in shown

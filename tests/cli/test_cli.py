@@ -140,7 +140,7 @@ class TestExplain:
         result = runner.invoke(app, ["explain", "query.sql"])
         assert result.stdout.startswith("query\n")
 
-    def test_the_plan_before_and_after_the_optimiser(self, runner: CliRunner) -> None:
+    def test_the_plan_before_and_after_the_optimizer(self, runner: CliRunner) -> None:
         query = "SELECT p FROM (SELECT price AS p FROM bids) WHERE p > 5;"
         Path("query.sql").write_text(SOURCE + f"EXPLAIN {query}")
         optimised = runner.invoke(app, ["explain", "query.sql"]).stdout
@@ -148,7 +148,7 @@ class TestExplain:
         assert (optimised.count("Project"), logical.count("Project")) == (1, 2)
         Path("query.sql").write_text(SOURCE + f"EXPLAIN LOGICAL {query}")
         assert runner.invoke(app, ["explain", "query.sql"]).stdout == logical
-        Path("query.sql").write_text(SOURCE + f"SET optimiser = 'off'; EXPLAIN {query}")
+        Path("query.sql").write_text(SOURCE + f"SET optimizer = 'off'; EXPLAIN {query}")
         assert runner.invoke(app, ["explain", "query.sql"]).stdout == logical
 
     @pytest.mark.parametrize(

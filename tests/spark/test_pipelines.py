@@ -277,7 +277,7 @@ def test_type_errors_point_into_the_script(spark: Any, data: Path) -> None:
     script = (
         "CREATE STREAM x AS\nSELECT id,\n  symbol + ARRAY(1) AS broken\nFROM trades;\n"
         "CREATE STREAM y AS\nSELECT id FROM trades WHERE upper(symbol, 1) = 'A';\n"
-        # That the optimiser drops a column does not make it right.
+        # That the optimizer drops a column does not make it right.
         "CREATE STREAM z AS\nSELECT id FROM (SELECT id, symbol + ARRAY(1) AS broken FROM trades);"
     )
     with open_with(data, spark, TRADES) as session:

@@ -214,7 +214,7 @@ def test_other_statements() -> None:
     assert isinstance(parsed("SHOW CREATE bids"), st.ShowCreate)
     assert isinstance(parsed("DESCRIBE bids"), st.Describe)
     assert isinstance(parsed("desc bids"), st.Describe)
-    assert isinstance(parsed("CHECKPOINT"), st.CheckpointStatement)
+    assert isinstance(parsed("CHECKPOINT"), st.CreateCheckpoint)
     restore = parsed("RESTORE FROM CHECKPOINT 17")
     assert isinstance(restore, st.Restore)
     assert (restore.epoch, restore.name) == (17, None)
@@ -222,7 +222,7 @@ def test_other_statements() -> None:
 
 def test_names_of_checkpoints_are_texts() -> None:
     kept = parsed("CHECKPOINT 'before upgrade'")
-    assert isinstance(kept, st.CheckpointStatement) and kept.name == "before upgrade"
+    assert isinstance(kept, st.CreateCheckpoint) and kept.name == "before upgrade"
     dropped = parsed("DROP CHECKPOINT IF EXISTS 'x'")
     assert isinstance(dropped, st.DropCheckpoint)
     assert (dropped.name, dropped.if_exists) == ("x", True)
@@ -320,7 +320,7 @@ def test_several_statements_with_comments_between() -> None:
     """
     script = parse_script(text)
     assert not script.errors
-    assert [type(item) for item in script.statements] == [st.CheckpointStatement, st.Show, st.Set]
+    assert [type(item) for item in script.statements] == [st.CreateCheckpoint, st.Show, st.Set]
     assert [at(text, item.span) for item in script.statements] == [
         "CHECKPOINT",
         "SHOW STREAMS",
@@ -395,7 +395,7 @@ def test_what_cannot_be_read_says_why_and_where(text: str, message: str, place: 
 
 def test_one_broken_statement_does_not_hide_the_others() -> None:
     script = parse_script("CHECKPOINT; CREATE SOURCE bad (k) WITH (a = 1); NONSENSE; SHOW SINKS")
-    assert [type(item) for item in script.statements] == [st.CheckpointStatement, st.Show]
+    assert [type(item) for item in script.statements] == [st.CreateCheckpoint, st.Show]
     codes = [error.code for error in script.errors if isinstance(error, TidegateError)]
     assert codes == ["TG-101", "TG-102"]
     assert script.broken == ("bad",)

@@ -122,7 +122,7 @@ def test_names_of_options_may_be_quoted() -> None:
     assert not compiled.errors
     source = compiled.catalog.get("t")
     assert isinstance(source, Source)
-    assert dict(source.options.given) == {"connector": "files", "path": "in", "format": "json"}
+    assert dict(source.options.texts) == {"connector": "files", "path": "in", "format": "json"}
     assert compiled.settings["validator"] == "warn"
 
 

@@ -1,6 +1,8 @@
-"""What is declared: sources, lookup tables, streams and sinks, and the options they may have.
+"""Declared objects, sources, streams, sinks, lookup tables and functions, and their options.
 
-`options` describes and reads options, `connector` is what a connector tells of itself without
-Spark, `objects` are the declared things, `declare` turns statements into them, `catalog` keeps
-them and their dependencies. Imports the language and nothing above it.
+Start reading at `objects`, the declared objects, and `catalog`, which stores them with their
+dependencies. `declare` builds objects from statements, `options` specifies and reads options,
+`connector` describes the capabilities of a connector without Spark, `settings` contains the
+settings of a session, and `python_functions` loads Python functions. Imports `sql` and the layers
+below it.
 """

@@ -1,4 +1,4 @@
-"""What a connector tells of itself without Spark: what it can be, its options, what it accepts."""
+"""Descriptions of connectors without Spark: their roles, options and capabilities."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ ANY_KIND = frozenset(ChangelogKind)
 Values = Mapping[str, Any]
 Columns = tuple[tuple[str, str], ...]
 
-# Options that every source understands, whatever its connector.
+# Options of every source, in addition to those of its connector.
 SOURCE_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "the connector that reads it", required=True),
+    OptionSpec("connector", OptionType.TEXT, "connector that reads the source", required=True),
     OptionSpec(
         "idle_timeout",
         OptionType.DURATION,
-        "after this long without rows the source no longer holds the watermark back",
+        "time without rows after which the source no longer holds back the watermark",
     ),
     OptionSpec(
         "max_future",
         OptionType.DURATION,
-        "rows further ahead of the clock than this go to the dead letters",
+        "rows that are further ahead of the clock become dead letters",
         default=MICROS["day"],
         may_be_off=True,
     ),
     OptionSpec(
         "dead_letters",
         OptionType.TEXT,
-        "the name of the stream that gets records which cannot be used",
+        "name of the stream that receives malformed records",
     ),
     OptionSpec(
         "changelog",
         OptionType.BOOLEAN,
-        "true if rows carry a column _op with +I, -U, +U or -D",
+        "true if rows have a column _op with +I, -U, +U or -D",
         default=False,
     ),
 )
 SINK_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "the connector that writes it", required=True),
+    OptionSpec("connector", OptionType.TEXT, "connector that writes the sink", required=True),
 )
 LOOKUP_OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec("connector", OptionType.TEXT, "the connector that is asked", required=True),
+    OptionSpec("connector", OptionType.TEXT, "connector of the lookup table", required=True),
     OptionSpec(
         "cache_rows",
         OptionType.INTEGER,
-        "rows that each worker keeps of a table that is asked (postgres)",
+        "rows that each worker caches (postgres)",
         100_000,
         minimum=0,
     ),
     OptionSpec(
         "cache_ttl",
         OptionType.DURATION,
-        "how long it uses such a row, and knows that there is none",
+        "lifetime of a cached row, or of a cached miss",
         600_000_000,
     ),
     OptionSpec(
         "async_capacity",
         OptionType.INTEGER,
-        "questions that a worker has under way at once, each for 1,000 keys",
+        "concurrent requests of a worker, each for up to 1,000 keys",
         16,
         minimum=1,
     ),
 )
 
 
-# What is wrong with options together, and what to do about it.
-Complaint = tuple[str, str | None]
+# A message about invalid options, and a hint.
+OptionProblem = tuple[str, str | None]
 
 
 def _never(_: Values) -> bool:
@@ -84,42 +84,42 @@ class SourceSpec:
 
     options: tuple[OptionSpec, ...]
     bounded: Callable[[Values], bool] = _never
-    # Whether it makes rows forever, so that "until the end" has no meaning.
+    # True if the source produces rows forever, so that `--until-end` is rejected.
     unbounded_by_options: Callable[[Values], bool] = _never
     columns: Callable[[Values], tuple[tuple[str, str], ...]] | None = None
     insertable: bool = False
-    check: Callable[[Values], Complaint | None] | None = None
-    # What it tells of a record besides its content, and the types that a column of it can have.
+    check: Callable[[Values], OptionProblem | None] | None = None
+    # Metadata fields of a record, with the types that their columns may have.
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Whether rows of a source with these options and a PRIMARY KEY say in _op what they do, though
-    # nobody declared a changelog.
+    # True if rows of a source with these options (and a PRIMARY KEY or not) have a column _op
+    # without the option `changelog`.
     implies_changelog: Callable[[Values, bool], bool] = lambda _, __: False
-    # What is wrong with columns of these names and types.
-    check_columns: Callable[[Values, Columns, bool], Complaint | None] | None = None
-    # Whether its partitions have watermarks of their own.
+    # Returns a complaint about columns with these names and types.
+    check_columns: Callable[[Values, Columns, bool], OptionProblem | None] | None = None
+    # True if each partition has its own watermark.
     partitioned: bool = False
-    # The options that say which rows it has: with other values, old offsets mean nothing.
+    # Options that identify the data: if one changes, stored offsets are invalid.
     identity: tuple[str, ...] = ()
     built: bool = True
 
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """A connector as a sink; `accepts` says which streams it can take."""
+    """A connector as a sink; `accepts` returns the changelog kinds that it can write."""
 
     options: tuple[OptionSpec, ...]
     accepts: Callable[[Values], frozenset[ChangelogKind]] = field(default=lambda _: ANY_KIND)
     changelog_hint: str | None = None
-    check: Callable[[Values], Complaint | None] | None = None
-    # The options that say where it writes, if only one sink may write there.
+    check: Callable[[Values], OptionProblem | None] | None = None
+    # Options that identify the target, if only one sink may write to it.
     exclusive: tuple[str, ...] = ()
-    # Whether a source of the same connector reads what a sink writes, by the options of both.
+    # Returns True if a source of the same connector reads what the sink writes.
     is_read_by: Callable[[Values, Values], bool] = lambda _, __: False
-    # What is wrong with writing columns of these names and types, once Spark has told them.
+    # Returns a message if columns with these names and Spark types cannot be written.
     check_columns: Callable[[Values, Columns], str | None] | None = None
-    # Whether it must know which row a row replaces or retracts.
+    # True if the sink needs a key to identify the row that is replaced or retracted.
     needs_key: bool = False
-    # Whether rows that were given to it can be as if they had never been.
+    # True if committed rows can be rolled back.
     supports_rollback: bool = False
     built: bool = True
 
@@ -130,15 +130,15 @@ class LookupSpec:
 
     options: tuple[OptionSpec, ...]
     insertable: bool = False
-    check: Callable[[Values], Complaint | None] | None = None
-    # Whether all who ask in one epoch find the same.
+    check: Callable[[Values], OptionProblem | None] | None = None
+    # True if all lookups of an epoch see the same rows.
     consistent_in_epoch: bool = True
     built: bool = True
 
 
 @dataclass(frozen=True)
 class ConnectorSpec:
-    """A connector: its name and the roles it can play."""
+    """A connector: its name and its roles."""
 
     name: str
     description: str
@@ -147,14 +147,14 @@ class ConnectorSpec:
     lookup: LookupSpec | None = None
 
     def __post_init__(self) -> None:
-        assert self.source or self.sink or self.lookup, f"{self.name} can do nothing"
+        assert self.source or self.sink or self.lookup, f"{self.name} has no role"
 
 
 Connectors = Mapping[str, ConnectorSpec]
 
 
 def secret_options(connectors: Connectors) -> frozenset[str]:
-    """The names of all options whose values are never shown."""
+    """Return the names of all options whose values are secret."""
     roles = (role for spec in connectors.values() for role in (spec.source, spec.sink, spec.lookup))
     options = (option for role in roles if role is not None for option in role.options)
     return frozenset(option.name.lower() for option in options if option.secret)

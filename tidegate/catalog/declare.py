@@ -508,8 +508,9 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
 
 # ---- INSERT against the source it writes: what can be said without evaluating the rows.
 #
-# An INSERT in a text that also declares its target belongs to a script, which is run again and again
-# on one data directory: it happens once there. Any other one is a command, and happens every time.
+# An INSERT in a text that also declares its target belongs to a script, which is run again and
+# again on one data directory: it happens once there. Any other one is a command, and happens every
+# time.
 
 
 def insert_errors(

@@ -1,4 +1,4 @@
-"""Options: each has a name, a type, a default, a description, and may be required or secret."""
+"""Options of WITH clauses: specifications, values, and the reader that validates them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASK = "***"
 
 
 class OptionType(Enum):
-    """How the text of an option is read."""
+    """The type of an option's value."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -31,7 +31,7 @@ class OptionType(Enum):
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option as a connector, stream or session declares it."""
+    """The specification of an option of a connector, stream or session."""
 
     name: str
     type: OptionType
@@ -41,18 +41,18 @@ class OptionSpec:
     secret: bool = False
     choices: tuple[str, ...] = ()
     minimum: int | None = None
-    # Whether 'off' is a value: it is read as None.
+    # True if 'off' is a valid value; it is read as None.
     may_be_off: bool = False
-    # Another option and its values with which alone this one has a meaning.
+    # Another option, and its values that make this option valid.
     only_with: tuple[str, tuple[str, ...]] | None = None
-    # Whether it stands for all options whose names begin with its own: the value is a mapping, and
-    # `check` looks at the rest of a name.
+    # True if the specification covers all options that start with its name. The value is then a
+    # mapping, and `check` validates the rest of a name.
     prefix: bool = False
-    # What is wrong with a value, if anything.
+    # Returns a message if a value is invalid.
     check: Callable[[Any], str | None] | None = None
 
     def read(self, text: str) -> Any:
-        """The value of a text; ValueError says what is wrong with it."""
+        """Parse a value; raise ValueError with a message if it is invalid."""
         if self.may_be_off and text.lower() == "off":
             return None
         if self.choices and text.lower() not in self.choices:
@@ -60,13 +60,13 @@ class OptionSpec:
         value = _READERS[self.type](text)
         if self.minimum is not None and value < self.minimum:
             raise ValueError(f"{text} is below {self.minimum}")
-        wrong = self.check(value) if self.check is not None else None
-        if wrong is not None:
-            raise ValueError(wrong)
+        problem = self.check(value) if self.check is not None else None
+        if problem is not None:
+            raise ValueError(problem)
         return value.lower() if self.choices else value
 
     def shown(self, value: Any) -> str:
-        """A value as it could be written."""
+        """Format a value as it is written in SQL."""
         if value is None:
             return "off" if self.may_be_off else ""
         if self.type is OptionType.DURATION:
@@ -112,11 +112,11 @@ _READERS: dict[OptionType, Any] = {
 
 
 class Options(Mapping[str, Any]):
-    """Option values by name, defaults included; printing it never shows a secret."""
+    """Option values by name, including defaults. The representation never contains a secret."""
 
-    def __init__(self, values: Mapping[str, Any], given: Mapping[str, str], secret: set[str]):
+    def __init__(self, values: Mapping[str, Any], texts: Mapping[str, str], secret: set[str]):
         self._values = dict(values)
-        self._given = dict(given)
+        self._texts = dict(texts)
         self._secret = frozenset(secret)
 
     def __getitem__(self, name: str) -> Any:
@@ -132,27 +132,27 @@ class Options(Mapping[str, Any]):
         return f"Options({dict(self.shown())})"
 
     @property
-    def given(self) -> Mapping[str, str]:
-        """What the user wrote, by name, as text (secrets included: for connectors only)."""
-        return self._given
+    def texts(self) -> Mapping[str, str]:
+        """The texts that the user wrote, by name, including secrets (for connectors only)."""
+        return self._texts
 
     def secrets(self) -> dict[str, str]:
-        """What must never be shown, as the user wrote it (for connectors only)."""
-        return {name: text for name, text in self._given.items() if name in self._secret}
+        """Return the secret values as the user wrote them (for connectors only)."""
+        return {name: text for name, text in self._texts.items() if name in self._secret}
 
     def replaced(self, **values: Any) -> Options:
-        """The same with other values; what the user wrote stays."""
-        return Options({**self._values, **values}, self._given, set(self._secret))
+        """Return a copy with other values; the texts stay the same."""
+        return Options({**self._values, **values}, self._texts, set(self._secret))
 
     def shown(self) -> Iterator[tuple[str, str]]:
-        """What the user wrote, with secrets masked."""
-        for name, text in self._given.items():
+        """Yield the names and texts that the user wrote, with secrets masked."""
+        for name, text in self._texts.items():
             yield name, MASK if name in self._secret else text
 
 
 @dataclass(frozen=True)
 class OptionReader:
-    """Reads a WITH clause against option specs and collects every error."""
+    """Reads a WITH clause and collects all errors."""
 
     specs: Sequence[OptionSpec]
     owner: str
@@ -163,7 +163,7 @@ class OptionReader:
     def read(self, options: Sequence[Option], at: Span) -> tuple[Options, list[CatalogError]]:
         by_name = {spec.name: spec for spec in self.specs}
         values = {spec.name: spec.default for spec in self.specs}
-        given: dict[str, str] = {}
+        texts: dict[str, str] = {}
         errors: list[CatalogError] = []
         for option in options:
             spec = self._spec(option, by_name)
@@ -173,7 +173,7 @@ class OptionReader:
             try:
                 text = self._expand(option)
                 name = option.name.lower() if spec.prefix else spec.name
-                given[name] = text
+                texts[name] = text
                 if spec.prefix:
                     rest = name.removeprefix(spec.name)
                     spec.read(rest)
@@ -184,18 +184,18 @@ class OptionReader:
                 errors.append(error)
             except ValueError as error:
                 errors.append(self._invalid(option, spec, error))
-        # A required option that was misspelt is not missing as well.
+        # Do not report a misspelled required option as missing, too.
         meant = {nearest(option.name, by_name) for option in options}
         errors += [
             self._missing(spec, at)
             for spec in self.specs
-            if spec.required and spec.name not in given and spec.name not in meant
+            if spec.required and spec.name not in texts and spec.name not in meant
         ]
         if not errors:
             errors += self._meaningless(options, by_name, values)
         secret = {spec.name for spec in self.specs if spec.secret}
-        secret |= {name for name in given if looks_secret(name)}
-        return Options(values, given, secret), errors
+        secret |= {name for name in texts if looks_secret(name)}
+        return Options(values, texts, secret), errors
 
     def _spec(self, option: Option, by_name: Mapping[str, OptionSpec]) -> OptionSpec | None:
         name = option.name.lower()
@@ -210,23 +210,23 @@ class OptionReader:
         by_name: Mapping[str, OptionSpec],
         values: Mapping[str, Any],
     ) -> Iterator[CatalogError]:
-        """Options that mean nothing with the value that another option has."""
+        """Reject options that have no effect with the current value of another option."""
         for option in options:
             spec = self._spec(option, by_name)
             only = spec.only_with if spec is not None else None
             if only is None or values[only[0]] in only[1]:
                 continue
-            other, wanted = only
+            other, allowed = only
             yield CatalogError(
                 "TG-207",
-                f"the option {option.name} is for {other} = {' or '.join(map(repr, wanted))}, "
-                f"and here {other} is {values[other]!r}",
+                f"option {option.name} requires {other} = {' or '.join(map(repr, allowed))}, "
+                f"but {other} is {values[other]!r}",
                 location=self._location(option.span),
-                hint=f"leave {option.name} out, or say {other} = '{wanted[0]}'.",
+                hint=f"remove {option.name}, or set {other} = '{allowed[0]}'.",
             )
 
     def _expand(self, option: Option) -> str:
-        """Replace ${NAME} by the environment; without Spark nothing runs, so it may be absent."""
+        """Replace ${NAME} by the environment variable; `check` accepts variables that are not set."""
         if not self.resolve_environment:
             return option.value
 
@@ -238,7 +238,7 @@ class OptionReader:
                     f"the option {option.name} needs the environment variable {match.group(1)}, "
                     "which is not set",
                     location=self._location(option.value_span),
-                    hint=f"export {match.group(1)}=… before you start.",
+                    hint=f"set it first: export {match.group(1)}=…",
                 )
             return value
 

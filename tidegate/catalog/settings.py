@@ -1,4 +1,4 @@
-"""Settings of a session: SET key = value, or `config` when it is opened."""
+"""Settings of a session: SET key = value, or the argument `config` of `tidegate.open`."""
 
 from __future__ import annotations
 
@@ -14,90 +14,90 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "what happens to findings of the validator",
+        "what happens if the validator rejects a statement",
         default="reject",
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
-        "optimiser",
+        "optimizer",
         OptionType.TEXT,
-        "whether plans are optimised before they run; the rows are the same",
+        "whether plans are optimized; the results are the same",
         default="on",
         choices=("on", "off"),
     ),
     OptionSpec(
         "vectorized",
         OptionType.TEXT,
-        "whether tasks compute simple expressions themselves, not Spark; the rows are the same",
+        "whether tasks evaluate expressions with Arrow where possible; the results are the same",
         default="on",
         choices=("on", "off"),
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens to streams that changed since their last epoch and do not say it themselves",
+        "what happens to streams whose query has changed, unless they set this option themselves",
         default="reject",
         choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
-        "the least time between two epochs of a pipeline",
+        "minimum time between two epochs of a pipeline",
         default=0,
         minimum=0,
     ),
     OptionSpec(
         "target_epoch",
         OptionType.DURATION,
-        "how long an epoch should take while there is more to read than fits into one",
+        "target duration of an epoch while there is a backlog",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "rows_per_epoch",
         OptionType.INTEGER,
-        "rows a generator or a topic hands out per epoch",
+        "maximum rows that a generator or a topic contributes to an epoch",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "files_per_epoch",
         OptionType.INTEGER,
-        "files a directory source hands out per epoch",
+        "maximum files that a directory contributes to an epoch",
         default=1_000,
         minimum=1,
     ),
     OptionSpec(
         "max_retained",
         OptionType.INTEGER,
-        "manifests kept of each pipeline, besides checkpoints with a name",
+        "manifests that are kept for each pipeline, in addition to named checkpoints",
         default=3,
         minimum=1,
     ),
     OptionSpec(
         "key_groups",
         OptionType.INTEGER,
-        "parts the state of an operator is cut into, fixed by the first epoch of a pipeline; by "
-        "default 16 on one machine and 128 on a cluster",
+        "partitions of an operator's state, fixed by the first epoch; default: 16 on one machine, 128 "
+        "on a cluster",
         minimum=1,
     ),
     OptionSpec(
         "shared_disk",
         OptionType.BOOLEAN,
-        "true if paths of this machine lead to the same files on every machine of the cluster",
+        "true if all machines of the cluster see the same files under the same paths",
         default=False,
     ),
     OptionSpec(
         "max_groups",
         OptionType.INTEGER,
-        "groups that an operator may keep in one key group before it stops",
+        "maximum groups of an operator in one key group",
         default=1_000_000,
         minimum=1,
     ),
     OptionSpec(
         "max_state_bytes",
         OptionType.INTEGER,
-        "bytes that an operator may keep in one key group before it stops",
+        "maximum bytes of an operator's state in one key group",
         default=1 << 30,
         minimum=1,
     ),
@@ -106,7 +106,7 @@ _BY_NAME = {spec.name: spec for spec in SETTINGS}
 
 
 def _unknown_hint(key: str) -> str:
-    """What to do for a setting that other systems have, or the nearest one here."""
+    """Return a hint for a setting of another system, or the most similar setting."""
     word = re.sub(r"[^a-z]", "", key.lower())
     if word.endswith("timezone"):
         return (
@@ -115,15 +115,15 @@ def _unknown_hint(key: str) -> str:
         )
     if key.lower().startswith("spark."):
         return (
-            "Spark is configured where its session is made: tidegate.open(…, spark=my_session) in "
-            "Python."
+            "configure Spark when its session is created: tidegate.open(…, conf={…}), or pass your "
+            "session: tidegate.open(…, spark=my_session)."
         )
     return did_you_mean(key, _BY_NAME, "settings")
 
 
 @dataclass
 class Settings:
-    """The values in force."""
+    """The current values of all settings."""
 
     values: dict[str, Any] = field(
         default_factory=lambda: {spec.name: spec.default for spec in SETTINGS}
@@ -144,10 +144,10 @@ class Settings:
         return self.values[name]
 
     def set(self, key: str, text: str, location: Location | None = None) -> None:
-        """Read and keep one setting."""
+        """Parse and store a value."""
         spec = _BY_NAME.get(key.lower())
         if spec is None:
-            message = f"there is no setting {key}"
+            message = f"unknown setting {key}"
             raise CatalogError("TG-212", message, location=location, hint=_unknown_hint(key))
         try:
             self.values[spec.name] = spec.read(text)

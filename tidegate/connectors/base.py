@@ -53,8 +53,8 @@ _MIN_SIZE_RATIO = 1.2
 class EpochSizer:
     """Chooses how many bytes an epoch reads so that it takes `target_seconds`.
 
-    A pipeline has one sizer. Its sources ask it while they plan a range; the loop calls `learn`
-    after every epoch that left input unread.
+    A pipeline has one sizer. Its sources call `fitting` while they plan a range, and the loop calls
+    `learn` after every epoch that left input unread.
     """
 
     def __init__(self, target_seconds: float = 1.0) -> None:
@@ -185,7 +185,7 @@ class SourceConnector(Protocol):
         """Choose the range that the next epoch reads after `since`, for up to `tasks` tasks.
 
         Called once per epoch for each distinct offset of the pipeline's streams; `since` is None
-        for streams that have not read anything. Returns None if there is no new data. Must not have
+        for streams that have not read anything. Returns None without new data. Must not have
         side effects in the external system: after a failure the driver calls it again with the same
         offset, and the range may then be a different one.
         """
@@ -325,7 +325,7 @@ class SinkWriter(Protocol):
         """Flush and fsync the staged rows and return their committables.
 
         Called once, after the last `add`; not called if the task fails. After it returns, a crash
-        must not lose the rows. Returns an empty list if there were no rows.
+        must not lose the rows. Returns an empty list for a task without rows.
         """
 
 

@@ -1,4 +1,4 @@
-"""Any query gives the same rows with and without the optimiser, in batch on DuckDB.
+"""Any query gives the same rows with and without the optimizer, in batch on DuckDB.
 
 TIDEGATE_EXAMPLES is the number of queries (500), TIDEGATE_SEED the first of their seeds.
 """
@@ -32,7 +32,7 @@ DECLARED = compile_text(SOURCES)
 def database() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
-    # One optimiser is judged here: DuckDB's own loses rows of some SEMI JOINs.
+    # One optimizer is judged here: DuckDB's own loses rows of some SEMI JOINs.
     connection.execute("PRAGMA disable_optimizer")
     return connection
 
@@ -53,7 +53,7 @@ def answer(database: duckdb.DuckDBPyConnection, plan: n.Emit) -> Counter[str]:
 
 
 def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
-    """One query on some rows; whether the optimiser changed its plan."""
+    """One query on some rows; whether the optimizer changed its plan."""
     if seed % QUERIES_A_DATABASE == 0:
         fill(database, rows(Random(seed)))
     script = Script(Random(seed)).write()
@@ -70,7 +70,7 @@ def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_same_rows_with_and_without_the_optimiser(
+def test_same_rows_with_and_without_the_optimizer(
     batch: int, database: duckdb.DuckDBPyConnection
 ) -> None:
     share = -(-EXAMPLES // BATCHES)

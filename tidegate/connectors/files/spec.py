@@ -6,7 +6,7 @@ from tidegate.catalog.connector import (
     ANY_KIND,
     APPEND_ONLY,
     Columns,
-    Complaint,
+    OptionProblem,
     ConnectorSpec,
     LookupSpec,
     SinkSpec,
@@ -58,7 +58,7 @@ _READING = (
 _GLOB = OptionSpec("glob", OptionType.TEXT, "read only files whose name matches this pattern")
 
 
-def _check_source(options: Values) -> Complaint | None:
+def _check_source(options: Values) -> OptionProblem | None:
     if options["encoding"] == "utf-16" and not options["multi_line"]:
         return "text in utf-16 cannot be split into lines bytewise", "add multi_line = true."
     return None

@@ -52,7 +52,7 @@ class TextFiles:
     # Names and Spark types of the columns of a record.
     columns: tuple[tuple[str, str], ...]
     # Columns of the reader that are passed through.
-    kept: tuple[str, ...]
+    extra_columns: tuple[str, ...]
     # Whether to add the file and line of every record, and the reason for malformed ones.
     located: bool
     # Whether a text is a message and not a line. It may then contain line breaks, which do not
@@ -69,7 +69,7 @@ class TextFiles:
         malformed = self._is_malformed()
         columns = [self._field(name) for name, _ in self.columns]
         columns.append(f"CASE WHEN {malformed} THEN coalesce({_TEXT}, '') END AS {BAD_RECORD}")
-        columns += [*self.kept, CONTROL, NOW]
+        columns += [*self.extra_columns, CONTROL, NOW]
         if not self.located:
             return records.selectExpr(*columns)
         columns += [RECORD_FILE, RECORD_LINE, f"explode(array({self._reason(malformed)})) AS blame"]
@@ -83,14 +83,16 @@ class TextFiles:
     def _records(self, raw: DataFrame) -> DataFrame:
         """Return one row per record, with its text, its parsed value and its location."""
         location = [RECORD_FILE, RECORD_LINE, FIRST]
-        frame = raw.selectExpr(f"{self._decoded()} AS {_TEXT}", *location, *self.kept, CONTROL, NOW)
+        frame = raw.selectExpr(
+            f"{self._decoded()} AS {_TEXT}", *location, *self.extra_columns, CONTROL, NOW
+        )
         if not self.options["multi_line"]:
             return self._parsed(self._lines(frame))
         return self._parsed(self._pieces(frame)) if self.is_csv else self._elements(frame)
 
     def _columns(self, frame: DataFrame) -> list[str]:
         """Return the columns of a record except its parsed value."""
-        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.kept, CONTROL, NOW]
+        names = [_TEXT, RECORD_FILE, RECORD_LINE, *self.extra_columns, CONTROL, NOW]
         return [name for name in names if name in frame.columns]
 
     def _decoded(self) -> str:
@@ -121,14 +123,14 @@ class TextFiles:
         # A file that cannot be decoded is one record.
         text = f"coalesce({_TEXT}, ' ')"
         split = f"posexplode(regexp_extract_all({text}, {text_literal(self._piece())}, 0))"
-        frame = frame.selectExpr(*self._columns(frame), f"{split} AS (place, piece)")
+        frame = frame.selectExpr(*self._columns(frame), f"{split} AS (pos, piece)")
         is_record = f"NOT ({_is_blank('piece')})"
         if self._has_header:
-            is_record = f"CASE WHEN place = 0 THEN {self._header('piece')} ELSE {is_record} END"
+            is_record = f"CASE WHEN pos = 0 THEN {self._header('piece')} ELSE {is_record} END"
         return frame.where(f"{_TEXT} IS NULL OR {is_record}").selectExpr(
             f"CASE WHEN {_TEXT} IS NOT NULL THEN piece END AS {_TEXT}",
             *(name for name in self._columns(frame) if name not in (_TEXT, RECORD_LINE)),
-            f"CAST(place + 1 AS BIGINT) AS {RECORD_LINE}",
+            f"CAST(pos + 1 AS BIGINT) AS {RECORD_LINE}",
         )
 
     def _elements(self, frame: DataFrame) -> DataFrame:
@@ -142,10 +144,10 @@ class TextFiles:
         parsed = ", ".join(f"'{name}', {value}" for name, value in parts.items())
         others = [name for name in columns if name != RECORD_LINE]
         return frame.selectExpr(
-            *others, _PARSED, f"posexplode({rows}) AS (place, element)"
+            *others, _PARSED, f"posexplode({rows}) AS (pos, element)"
         ).selectExpr(
             *others,
-            f"CAST(place + 1 AS BIGINT) AS {RECORD_LINE}",
+            f"CAST(pos + 1 AS BIGINT) AS {RECORD_LINE}",
             f"named_struct({parsed}) AS {_PARSED}",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.catalog.connector import Complaint, ConnectorSpec, SourceSpec, Values
+from tidegate.catalog.connector import OptionProblem, ConnectorSpec, SourceSpec, Values
 from tidegate.catalog.options import OptionSpec, OptionType
 from tidegate.connectors.generator.generator import columns
 
@@ -63,7 +63,7 @@ def _bounded(options: Values) -> bool:
     return options["rows"] is not None
 
 
-def _check(options: Values) -> Complaint | None:
+def _check(options: Values) -> OptionProblem | None:
     """Return what is wrong with the combination of options, or None."""
     try:
         columns(options)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
 # ---- A schema registry: which schema a number stands for. Tasks import it: it must load little.
 
@@ -116,8 +116,8 @@ class Registry:
     def _hidden(self, text: str) -> str:
         return text.replace(self.password, "***") if self.password else text
 
-    def _away(self, why: str) -> SystemAway:
-        return SystemAway(
+    def _away(self, why: str) -> SystemUnavailable:
+        return SystemUnavailable(
             f"{self.owner} cannot reach the registry {self.url}: {self._hidden(why)}",
             "start the registry, or correct the option registry_url.",
         )

@@ -1,6 +1,6 @@
-"""The client of a Kafka source or sink: its settings, and what goes wrong with it in our words.
+"""Connections to brokers, the translation of client errors, and what the driver asks brokers.
 
-Tasks import this module: it must load little.
+Tasks import this module, so it must load little.
 """
 
 from __future__ import annotations
@@ -9,31 +9,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.errors import RunError, SystemAway, TidegateError
+from tidegate.errors import RunError, SystemUnavailable, TidegateError
 
-# How long a broker may take to answer.
-ANSWER_SECONDS = 10.0
+# How long a broker may take to respond.
+RESPONSE_TIMEOUT_S = 10.0
 _SECRET_OPTION = "sasl_password"
-# What the client itself says would go to the standard error of whoever runs it.
-_QUIET = {"log_level": 0, "log.connection.close": False}
-# A broker that is back is found within a second.
-_SOON = {"reconnect.backoff.max.ms": 1_000}
+# The client would log to the standard error of the process that uses it.
+_NO_LOG = {"log_level": 0, "log.connection.close": False}
+# Reconnect within a second after a broker is back.
+_FAST_RECONNECT = {"reconnect.backoff.max.ms": 1_000}
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the brokers; goes to tasks, and never shows its settings."""
+    """How to connect to the brokers. It is pickled for tasks, and its repr hides the settings."""
 
+    # The declared source or sink; error messages begin with it.
     owner: str
     brokers: str
     settings: Mapping[str, Any] = field(repr=False)
-    # Values that no message may hold.
+    # Values that must not appear in messages.
     secrets: tuple[str, ...] = field(repr=False, default=())
 
     @classmethod
-    def of(cls, owner: str, options: Mapping[str, Any], hidden: Mapping[str, str]) -> Connection:
-        """`hidden` are the options whose values are never shown, as they were given."""
-        settings: dict[str, Any] = {**_QUIET, **_SOON, "bootstrap.servers": options["brokers"]}
+    def of(cls, owner: str, options: Mapping[str, Any], secrets: Mapping[str, str]) -> Connection:
+        """Create the connection of a source or sink; `secrets` has the values of secret options."""
+        settings: dict[str, Any] = {
+            **_NO_LOG,
+            **_FAST_RECONNECT,
+            "bootstrap.servers": options["brokers"],
+        }
         protocol = options["security_protocol"]
         settings["security.protocol"] = protocol
         if protocol.startswith("sasl"):
@@ -42,65 +47,72 @@ class Connection:
             if options[name] is not None:
                 settings[name.replace("_", ".")] = options[name]
         settings |= options["kafka."] or {}
-        secrets = tuple(value for value in hidden.values() if value)
-        return cls(owner, options["brokers"], settings, secrets)
+        values = tuple(value for value in secrets.values() if value)
+        return cls(owner, options["brokers"], settings, values)
 
-    def told(self, error: Any) -> str:
-        """What the client says of an error, without secrets."""
+    def describe(self, error: Any) -> str:
+        """Return the text of a client error, without secrets."""
         text = error.str() if hasattr(error, "str") else str(error)
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
-    def rejected(self, error: Exception) -> TidegateError:
-        """Settings that the client does not take."""
+    def setting_error(self, error: Exception) -> TidegateError:
+        """Return the error for settings that the client rejects."""
         reason = error.args[0] if error.args else error
         return RunError(
             "TG-207",
-            f"{self.owner} has a setting that the client does not take: {self.told(reason)}",
-            hint="the settings behind kafka. are those of librdkafka.",
+            f"{self.owner} has a setting that the Kafka client rejects: {self.describe(reason)}",
+            hint="options that begin with kafka. are settings of librdkafka.",
         )
 
-    def away(self, error: Any) -> SystemAway:
-        return SystemAway(
-            f"{self.owner} cannot reach the brokers {self.brokers}: {self.told(error)}",
+    def unavailable(self, error: Any) -> SystemUnavailable:
+        """Return the error for brokers that do not respond."""
+        return SystemUnavailable(
+            f"{self.owner} cannot reach the brokers {self.brokers}: {self.describe(error)}",
             "start the broker, or correct the option brokers.",
         )
 
     def login_rejected(self, error: Any) -> TidegateError:
+        """Return the error for a rejected login or missing permissions."""
         return RunError(
             "TG-512",
-            f"{self.owner} is not let in by the brokers {self.brokers}: {self.told(error)}",
+            f"the brokers {self.brokers} rejected the login of {self.owner}: "
+            f"{self.describe(error)}",
             hint="check sasl_username, sasl_password, sasl_mechanism and security_protocol.",
         )
 
 
 class ClientErrors:
-    """What a client has complained of on its own; it keeps trying, and its calls only time out."""
+    """Collects the errors that a client reports to its error callback.
+
+    The client retries by itself. Its calls only time out, so the reason must be remembered.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.login: Any = None
-        # Whether a connection was lost.
+        # Whether the client has lost a connection.
         self.disturbed = False
 
     def __call__(self, error: Any) -> None:
+        """Remember an error. The client calls this."""
         self.disturbed = True
-        if is_login(error):
+        if is_login_error(error):
             self.login = error
 
     def error(self, failure: Any) -> TidegateError:
-        """The error of a call that failed."""
+        """Return the error to raise for a call that failed."""
         if self.login is not None:
             return self.connection.login_rejected(self.login)
-        return self.connection.away(failure)
+        return self.connection.unavailable(failure)
 
 
-def is_login(error: Any) -> bool:
-    """Whether an error says that somebody may not do this."""
+def is_login_error(error: Any) -> bool:
+    """Return whether an error means a rejected login or missing permissions."""
     from confluent_kafka import KafkaError
 
-    # A broker that goes away while it is asked how to log in has rejected nobody.
+    # "Local" means that the broker disconnected during the handshake: it rejected nothing.
     return "failed: Local: " not in (error.str() or "") and error.code() in (
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -112,94 +124,96 @@ def is_login(error: Any) -> bool:
 
 
 def require_client() -> None:
-    """The client is not installed with Tidegate itself."""
+    """Check that confluent_kafka is installed; it comes with the extra `kafka`."""
     try:
         import confluent_kafka  # noqa: F401
     except ImportError:
         raise RunError(
             "TG-521",
-            "the client for Kafka is not installed",
+            "the Kafka client is not installed",
             hint="pip install 'tidegate[kafka]'.",
         ) from None
 
 
-# ---- What a driver asks the brokers: which partitions there are, and how far they are.
+# ---- Metadata of topics, which the driver asks brokers for.
 
-# A topic and the number of a partition.
-Place = tuple[str, int]
+# A topic and a partition number.
+Partition = tuple[str, int]
 EARLIEST, LATEST = "earliest", "latest"
 
 
 class Topics:
-    """Asks brokers; what they do not answer is a `SystemAway`."""
+    """Asks brokers about topics. Raises `SystemUnavailable` if they do not respond."""
 
     def __init__(self, connection: Connection) -> None:
         require_client()
         from confluent_kafka.admin import AdminClient
 
         self.connection = connection
-        self.complaints = ClientErrors(connection)
+        self.client_errors = ClientErrors(connection)
         try:
-            settings: dict[str, Any] = {**connection.settings, "error_cb": self.complaints}
+            settings: dict[str, Any] = {**connection.settings, "error_cb": self.client_errors}
             self.admin = AdminClient(settings)
         except Exception as error:
-            raise connection.rejected(error) from None
+            raise connection.setting_error(error) from None
 
     def partitions(self) -> tuple[str, dict[str, int]]:
-        """The id of the cluster, and how many partitions each topic has."""
+        """Return the cluster ID and the number of partitions of each topic."""
         from confluent_kafka import KafkaException
 
         try:
-            found = self.admin.list_topics(timeout=ANSWER_SECONDS)
+            metadata = self.admin.list_topics(timeout=RESPONSE_TIMEOUT_S)
         except KafkaException as error:
             self.admin.poll(0)
-            raise self.complaints.error(error.args[0]) from None
+            raise self.client_errors.error(error.args[0]) from None
         counts = {
             name: len(topic.partitions)
-            for name, topic in found.topics.items()
+            for name, topic in metadata.topics.items()
             if topic.error is None
         }
-        return str(found.cluster_id), counts
+        return str(metadata.cluster_id), counts
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """What tells a topic from one of its name that was created later."""
+        """Return topic IDs. A topic that was deleted and created again has another ID."""
         from confluent_kafka import TopicCollection
 
-        asked = self.admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=ANSWER_SECONDS
+        futures = self.admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=RESPONSE_TIMEOUT_S
         )
-        return {name: str(self._result(future).topic_id) for name, future in asked.items()}
+        return {name: str(self._result(future).topic_id) for name, future in futures.items()}
 
-    def offsets(self, places: Iterable[Place], at: str | int) -> dict[Place, int]:
-        """The first or the last offset, or that of a time in milliseconds; what transactions have
-        not committed yet is behind the end."""
+    def offsets(self, partitions: Iterable[Partition], at: str | int) -> dict[Partition, int]:
+        """Return the first or last offset of partitions, or the one at a time in milliseconds.
+
+        The last offset is before the records of transactions that are not committed yet.
+        """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 
         specs: Any = admin.OffsetSpec  # type: ignore[attr-defined]
         spec = getattr(specs, at)() if isinstance(at, str) else specs.for_timestamp(at)
-        wanted = {TopicPartition(*place): spec for place in places}
-        if not wanted:
+        request = {TopicPartition(*partition): spec for partition in partitions}
+        if not request:
             return {}
-        asked = self.admin.list_offsets(
-            wanted,
+        futures = self.admin.list_offsets(
+            request,
             isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=ANSWER_SECONDS,
+            request_timeout=RESPONSE_TIMEOUT_S,
         )
         return {
-            (place.topic, place.partition): int(self._result(future).offset)
-            for place, future in asked.items()
+            (partition.topic, partition.partition): int(self._result(future).offset)
+            for partition, future in futures.items()
         }
 
     def _result(self, future: Any) -> Any:
         from confluent_kafka import KafkaException
 
         try:
-            return future.result(2 * ANSWER_SECONDS)
+            return future.result(2 * RESPONSE_TIMEOUT_S)
         except KafkaException as error:
             self.admin.poll(0)
-            if is_login(error.args[0]):
+            if is_login_error(error.args[0]):
                 raise self.connection.login_rejected(error.args[0]) from None
-            raise self.complaints.error(error.args[0]) from None
+            raise self.client_errors.error(error.args[0]) from None
         except TimeoutError:
             self.admin.poll(0)
-            raise self.complaints.error("they do not answer") from None
+            raise self.client_errors.error("no response") from None

@@ -25,7 +25,7 @@ from tidegate.connectors.formats.json import decode_json
 from tidegate.connectors.formats.lines import FIRST, TEXT_BYTES
 from tidegate.connectors.kafka.avro import REASON, AvroDecoder
 from tidegate.connectors.kafka.client import ClientErrors, Connection, is_login
-from tidegate.errors import SystemAway, TidegateError
+from tidegate.errors import SystemUnavailable, TidegateError
 from tidegate.operators.kernels.ordering import ARRIVAL_FIELDS
 from tidegate.operators.vectorized import RecordFailed
 
@@ -316,7 +316,7 @@ class _Consumer:
         error = message.error()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             at = "" if part is None else f" from offset {part[0]} on"
-            raise SystemAway(
+            raise SystemUnavailable(
                 f"{self.connection.owner}: records{at} are gone", "the epoch is cut anew."
             )
         if is_login(error):

@@ -1,4 +1,4 @@
-"""Topics as a sink: tasks spool records, a commit produces them in a transaction with its epoch."""
+"""The Kafka sink: tasks spool records, and publishing produces them in one transaction per epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.connectors.base import (
 )
 from tidegate.connectors.files.sink import json_options
 from tidegate.connectors.kafka.avro import (
-    GONE,
+    DELETED,
     KEY,
     AvroEncoder,
     AvroWriterFactory,
@@ -31,11 +31,11 @@ from tidegate.connectors.kafka.avro import (
 from tidegate.connectors.kafka.client import Topics
 from tidegate.connectors.kafka.source import connection_of
 from tidegate.connectors.kafka.transactions import (
-    Fenced,
     HangingTransaction,
-    Marker,
+    ProducerFenced,
+    TopicMarker,
     Transactions,
-    spooled,
+    spooled_records,
 )
 from tidegate.connectors.memory.connector import read_table
 from tidegate.errors import RunError, SystemUnavailable, TidegateError, did_you_mean
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from tidegate.connectors.memory.rows import ArrowWriterFactory
 
 _VALUE = "_tg_value_out"
-# What this machine knows of the marker, for when the broker has forgotten it.
-_KNOWN = "committed.json"
+# The last published epoch. It is needed when the commit marker is missing or cannot be read.
+_PUBLISHED_FILE = "committed.json"
 
 
 class KafkaSink:
-    """A topic that epochs are added to."""
+    """Appends the records of each epoch to a topic. Implements `SinkConnector`."""
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
@@ -67,6 +67,7 @@ class KafkaSink:
         self.transactions = Transactions(
             self.connection, self.name, self.topic, self.options["transaction_timeout"]
         )
+        # The last epoch that the topic contains.
         self.last: EpochId | None = None
         # Whether a transaction failed since the marker was read: it may have been committed.
         self.outcome_unknown = False
@@ -78,26 +79,26 @@ class KafkaSink:
             require_avro()
 
     def _key(self) -> tuple[str, ...] | None:
-        """The columns of keys; None if records have none."""
-        given: tuple[str, ...] | None = self.options["key"]
-        own = self.rows.key
-        if self.rows.kind is not ChangelogKind.UPSERT or own is None:
-            return given
-        if given and {name.lower() for name in given} != {name.lower() for name in own}:
+        """Return the key columns; None if records have no key."""
+        option: tuple[str, ...] | None = self.options["key"]
+        stream_key = self.rows.key
+        if self.rows.kind is not ChangelogKind.UPSERT or stream_key is None:
+            return option
+        if option and {name.lower() for name in option} != {name.lower() for name in stream_key}:
             raise RunError(
                 "TG-210",
-                f"the stream {self.context.sink.source} replaces rows by {_listed(own)}, and the "
-                f"sink {self.context.sink.name} is keyed by {_listed(given)}",
+                f"the stream {self.context.sink.source} replaces rows by {_listed(stream_key)}, "
+                f"but the sink {self.context.sink.name} has the key {_listed(option)}",
                 hint="leave out the option key.",
             )
-        if self.options["key_format"] == "text" and len(own) != 1:
+        if self.options["key_format"] == "text" and len(stream_key) != 1:
             raise RunError(
                 "TG-210",
-                f"as text a key has one column, and the stream {self.context.sink.source} replaces "
-                f"rows by {_listed(own)}",
+                "a text key has one column, but the stream "
+                f"{self.context.sink.source} replaces rows by {_listed(stream_key)}",
                 hint="use key_format = 'json'.",
             )
-        return given or own
+        return option or stream_key
 
     # Opening
 
@@ -107,46 +108,46 @@ class KafkaSink:
             self.encoder = self._encoder()
         try:
             marker = self.transactions.open()
-        except Fenced:
-            raise self._written_by_another() from None
+        except ProducerFenced:
+            raise self._taken_over() from None
         except HangingTransaction:
-            marker, unknown = None, self._hanging()
+            marker, unknown = None, self._hanging_transaction()
         else:
             unknown = self._lost_marker(committed)
         self.last = marker.epoch if marker else self._published_epoch(committed, unknown)
         if self.last is not None and self.last.epoch >= 0 and not committed.contains(self.last):
-            raise self._strange(self.last, committed)
-        # Whoever comes back from being thought dead finds out that it is not the owner any more.
+            raise self._ahead(self.last, committed)
+        # Write the marker with the new owner: a process that is believed dead then stops.
         self._write((), self.last or EpochId(0, -1))
-        committables_epoch = committed.committables_epoch
-        if committables_epoch is not None and (self.last is None or self.last < committables_epoch):
-            self.publish(committables_epoch, committed.committables)
+        epoch = committed.committables_epoch
+        if epoch is not None and (self.last is None or self.last < epoch):
+            self.publish(epoch, committed.committables)
         sweep_staged(self.store, "", committed)
 
     def _require_topic(self) -> None:
-        _, known = Topics(self.connection).partitions()
-        if self.topic not in known:
-            own = [name for name in known if not name.startswith("__")]
+        _, partition_counts = Topics(self.connection).partitions()
+        if self.topic not in partition_counts:
+            topics = [name for name in partition_counts if not name.startswith("__")]
             raise RunError(
                 "TG-522",
-                f"the sink {self.context.sink.name} writes to the topic {self.topic}, which is not "
-                f"on {self.options['brokers']}",
-                hint=f"create it first; {did_you_mean(self.topic, own, 'topics there')}",
+                f"the sink {self.context.sink.name} writes to the topic {self.topic}, which does "
+                f"not exist on {self.options['brokers']}",
+                hint=f"create it first; {did_you_mean(self.topic, topics, 'topics there')}",
             )
 
     def _encoder(self) -> AvroEncoder:
-        """The schema of the columns, which a registry gives a number."""
+        """Create the encoder. The schema of the columns is registered if there is a registry."""
         import pyarrow as pa
 
         from tidegate.physical.typed import arrow_type
 
-        columns = [(name, arrow_type(kind)) for name, kind in self.context.columns]
+        columns = [(name, arrow_type(sql_type)) for name, sql_type in self.context.columns]
         if self.rows.kind is ChangelogKind.UPSERT:
-            columns = [item for item in columns if item[0] != OP]
+            columns = [column for column in columns if column[0] != OP]
         schema = json.dumps(avro_schema(self.topic, pa.schema(columns)))
         registry = Registry.of(self.connection.owner, self.options)
-        number = None if registry is None else registry.register(f"{self.topic}-value", schema)
-        return AvroEncoder(schema, number)
+        schema_id = None if registry is None else registry.register(f"{self.topic}-value", schema)
+        return AvroEncoder(schema, schema_id)
 
     def _published_epoch(self, committed: CommittedState, unknown: TidegateError) -> EpochId | None:
         """Return the last published epoch if the marker is missing or cannot be read.
@@ -158,7 +159,7 @@ class KafkaSink:
         if staged is None or staged.generation < committed.keep_before_generation:
             return None
         try:
-            published = json.loads(self.store.get(_KNOWN))
+            published = json.loads(self.store.get(_PUBLISHED_FILE))
         except NotFound:
             published = None
         if published == [staged.generation, staged.epoch]:
@@ -167,17 +168,21 @@ class KafkaSink:
         raise unknown
 
     def _lost_marker(self, committed: CommittedState) -> TidegateError:
-        """Brokers delete the marker of a sink that has not written for a week, by default."""
+        """Return the error for a deleted marker.
+
+        By default, brokers delete the marker of a sink that has not written for a week.
+        """
         epoch = committed.staged.epoch if committed.staged is not None else -1
         return RunError(
             "TG-526",
             f"the commit marker of the sink {self.context.sink.name} is gone (the offset of the "
             f"group {self.name} on {self.options['brokers']}): it is unknown whether the topic "
-            f"{self.topic} has epoch {epoch}",
-            hint=f"if it may have it: RESTORE FROM CHECKPOINT {epoch} WITH (sinks = 'keep');",
+            f"{self.topic} contains epoch {epoch}",
+            hint="if the topic may contain it: RESTORE FROM CHECKPOINT "
+            f"{epoch} WITH (sinks = 'keep');",
         )
 
-    def _hanging(self) -> TidegateError:
+    def _hanging_transaction(self) -> TidegateError:
         return SystemUnavailable(
             f"{self.connection.owner} cannot read its commit marker: the broker has left a "
             f"transaction of {self.name} on the topic {self.topic} open",
@@ -185,48 +190,51 @@ class KafkaSink:
             "kafka-transactions.sh (find-hanging, then abort), also on __consumer_offsets.",
         )
 
-    def _strange(self, marker: EpochId, committed: CommittedState) -> TidegateError:
+    def _ahead(self, marker: EpochId, committed: CommittedState) -> TidegateError:
         return sink_ahead_error(
             f"the topic {self.topic} has epoch {marker.epoch} of generation {marker.generation} of "
             f"the sink {self.context.sink.name}, which is ahead of the pipeline, or of another "
             "generation",
-            "put back the data directory that belongs to it, or choose another topic",
+            "restore the data directory that belongs to it, or choose another topic",
             committed.last,
         )
 
-    def _written_by_another(self) -> TidegateError:
+    def _taken_over(self) -> TidegateError:
         self.failure = RunError(
             "TG-527",
-            f"another process writes the sink {self.context.sink.name} to the topic {self.topic} "
-            "now; this one has stopped, and nothing is there twice",
-            hint="run one of them only.",
+            f"another process has taken over the sink {self.context.sink.name} to the topic "
+            f"{self.topic}; this process stopped, and no rows were duplicated",
+            hint="run only one of them.",
         )
         return self.failure
 
     # Epochs
 
-    def columns(self, given: SqlColumns) -> SqlColumns | None:
-        """Keys and values, or what tasks make values of; a row that goes is a key without one."""
-        op = next((sql for sql, name in given if name == OP), None)
-        upsert = self.rows.kind is ChangelogKind.UPSERT
-        written = [(sql, name) for sql, name in given if not (upsert and name == OP)]
-        goes = upsert and op is not None
-        key = (self._key_sql(given), KEY)
+    def columns(self, stream_columns: SqlColumns) -> SqlColumns | None:
+        """Return the key and the value; for Avro, the columns from which tasks encode the value.
+
+        Rows that delete a key have no value.
+        """
+        op = next((sql for sql, name in stream_columns if name == OP), None)
+        is_upsert = self.rows.kind is ChangelogKind.UPSERT
+        fields = [(sql, name) for sql, name in stream_columns if not (is_upsert and name == OP)]
+        may_delete = is_upsert and op is not None
+        key = (self._key_sql(stream_columns), KEY)
         if self.is_avro:
-            return [key, (f"{op} IN ('-U', '-D')" if goes else "false", GONE), *written]
-        value = _json(written)
-        if goes:
+            return [key, (f"{op} IN ('-U', '-D')" if may_delete else "false", DELETED), *fields]
+        value = _json(fields)
+        if may_delete:
             value = f"CASE WHEN {op} NOT IN ('-U', '-D') THEN {value} END"
         return [key, (value, _VALUE)]
 
-    def _key_sql(self, given: SqlColumns) -> str:
+    def _key_sql(self, stream_columns: SqlColumns) -> str:
         if self.key is None:
             return "CAST(NULL AS STRING)"
-        columns = {name.lower(): (sql, name) for sql, name in given}
-        chosen = [columns[name.lower()] for name in self.key if name.lower() in columns]
-        if self.options["key_format"] == "text" and len(chosen) == 1:
-            return f"CAST({chosen[0][0]} AS STRING)"
-        return _json(chosen, nulls=True)
+        columns = {name.lower(): (sql, name) for sql, name in stream_columns}
+        key_columns = [columns[name.lower()] for name in self.key if name.lower() in columns]
+        if self.options["key_format"] == "text" and len(key_columns) == 1:
+            return f"CAST({key_columns[0][0]} AS STRING)"
+        return _json(key_columns, nulls=True)
 
     def writer_factory(self, schema: pa.Schema) -> ArrowWriterFactory | AvroWriterFactory:
         from tidegate.connectors.memory.rows import ArrowWriterFactory
@@ -234,7 +242,7 @@ class KafkaSink:
         spool = ArrowWriterFactory(self.store.uri)
         if not self.is_avro:
             return spool
-        assert self.encoder is not None, "a sink is opened before tasks write"
+        assert self.encoder is not None, "recover is called first"
         return AvroWriterFactory(spool, self.encoder)
 
     def publish(self, epoch: EpochId, committables: Sequence[Committable]) -> None:
@@ -242,50 +250,54 @@ class KafkaSink:
             raise self.failure
         if not committables or (self.last is not None and self.last >= epoch):
             return
-        # Names begin with epoch and task: so rows are in the order in which they were read.
+        # Names begin with epoch and task, so records are written in the order they were read in.
         names = sorted(committables)
         if not self.transactions.is_open:
-            self._open_again()
+            self._reopen()
         if self.last is None or self.last < epoch:
             self._write(names, epoch)
-        self.store.put(_KNOWN, json.dumps([epoch.generation, epoch.epoch]).encode(), durable=False)
+        published = json.dumps([epoch.generation, epoch.epoch]).encode()
+        self.store.put(_PUBLISHED_FILE, published, durable=False)
         self.store.delete(names)
 
-    def _open_again(self) -> None:
-        """Connect again. The marker says whether the topic has the epoch."""
+    def _reopen(self) -> None:
+        """Connect again after an error, and read from the marker which epoch the topic contains."""
         try:
             marker = self.transactions.open()
-        except Fenced:
-            raise SystemUnavailable(f"{self.connection.owner}: its transaction was ended") from None
+        except ProducerFenced:
+            raise SystemUnavailable(
+                f"{self.connection.owner}: the broker ended its transaction"
+            ) from None
         except HangingTransaction as hanging:
-            marker = hanging.marker
-            # The next transaction that commits also ends the one that was left open. That is
-            # right if all of ours were committed, and would duplicate rows if one was not.
+            # The next transaction that commits also commits the one that was left open. That is
+            # correct if all transactions of this sink were committed, and would duplicate rows if
+            # one was not.
             if self.outcome_unknown:
                 self.transactions.close()
-                raise self._hanging() from None
-            self._require_owner(marker)
+                raise self._hanging_transaction() from None
+            self._require_owner(hanging.marker)
             return
         self._require_owner(marker)
         self.outcome_unknown = False
         if marker is not None:
             self.last = marker.epoch
 
-    def _require_owner(self, marker: Marker | None) -> None:
+    def _require_owner(self, marker: TopicMarker | None) -> None:
         if marker is not None and marker.owner != self.owner:
             self.transactions.close()
-            raise self._written_by_another()
+            raise self._taken_over()
 
     def _write(self, names: Sequence[str], epoch: EpochId) -> None:
         tables = (read_table(self.store, name) for name in names)
         self.outcome_unknown = True
         try:
-            self.transactions.write(spooled(tables), Marker(epoch, self.owner))
-        except Fenced:
-            # By a broker that gave up waiting, or by another process: the marker shows which.
+            self.transactions.write(spooled_records(tables), TopicMarker(epoch, self.owner))
+        except ProducerFenced:
+            # Either the transaction timed out, or another process took over. The marker tells
+            # which, when `publish` is retried.
             raise SystemUnavailable(
-                f"{self.connection.owner}: its transaction was ended by the broker",
-                "if that happens again, raise transaction_timeout.",
+                f"{self.connection.owner}: the broker ended its transaction",
+                "if this happens again, raise transaction_timeout.",
             ) from None
         self.outcome_unknown = False
         self.last = epoch

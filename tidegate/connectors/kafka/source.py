@@ -12,7 +12,7 @@ from tidegate.connectors.base import FrameBuilder, InputRange, Offset, Read, Sou
 from tidegate.connectors.kafka.avro import require_avro
 from tidegate.connectors.kafka.client import EARLIEST, LATEST, Connection, Place, Topics
 from tidegate.connectors.kafka.spec import read_start, topics_of
-from tidegate.errors import DataDirectoryError, RunError, SystemAway, did_you_mean
+from tidegate.errors import DataDirectoryError, RunError, SystemUnavailable, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ class KafkaSource:
             gone = [place for place in (before.next if before else ()) if place not in there]
             if gone:
                 self._looked = 0.0
-                raise SystemAway(
+                raise SystemUnavailable(
                     f"{self.connection.owner}: {_shown(gone[0])} is not there any more"
                 )
             ends = self.topics.offsets(there, LATEST)

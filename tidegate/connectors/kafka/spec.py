@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tidegate.catalog.connector import (
     ANY_KIND,
     Columns,
-    Complaint,
+    OptionProblem,
     ConnectorSpec,
     SinkSpec,
     SourceSpec,
@@ -79,7 +79,7 @@ AVRO_READING = (
 )
 
 
-def check_avro(options: Values, reads: bool = False) -> Complaint | None:
+def check_avro(options: Values, reads: bool = False) -> OptionProblem | None:
     """What is wrong with the options of a format, together."""
     if options["format"] != "avro":
         return None
@@ -281,7 +281,7 @@ _READING = (
 )
 
 
-def _check_connection(options: Values) -> Complaint | None:
+def _check_connection(options: Values) -> OptionProblem | None:
     if options["sasl_password"] is None or options["security_protocol"].startswith("sasl"):
         return None
     return (
@@ -294,7 +294,7 @@ def _gives_op(options: Values, has_key: bool) -> bool:
     return has_key or options["format"] == "debezium-json"
 
 
-def _check_source(options: Values, columns: Columns, has_key: bool) -> Complaint | None:
+def _check_source(options: Values, columns: Columns, has_key: bool) -> OptionProblem | None:
     kind = options["format"]
     if options["changelog"] and (has_key or kind in ("raw", "debezium-json")):
         why = "a PRIMARY KEY" if has_key else f"the format {kind}"
@@ -309,7 +309,7 @@ def _check_source(options: Values, columns: Columns, has_key: bool) -> Complaint
     return (unread, "declare another type, or use format = 'json'.") if unread else None
 
 
-def _check_sink(options: Values) -> Complaint | None:
+def _check_sink(options: Values) -> OptionProblem | None:
     if options["key_format"] == "text" and options["key"] and len(options["key"]) > 1:
         return "as text a key has one column", "use key_format = 'json'."
     return check_avro(options) or _check_connection(options)

@@ -1,8 +1,9 @@
-"""Transactions of a Kafka sink: the rows of an epoch and its marker become visible together.
+"""Transactions of a Kafka sink: the rows of an epoch and its commit marker become visible together.
 
-The marker is a committed offset of a group that nobody reads by: its number says the epoch, its
-metadata the generation and who wrote it. It is read behind `init_transactions`, which ends what an
-earlier producer has left open: before that it may be stale.
+The commit marker is a committed offset of a consumer group without consumers. Its number is the
+epoch, and its metadata has the generation and the sink that wrote it. It is only read after
+`init_transactions`, which aborts the transaction of an earlier producer: before that, it may be
+stale.
 """
 
 from __future__ import annotations
@@ -10,34 +11,44 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.connectors.base import EpochId
 from tidegate.connectors.kafka.client import (
-    ANSWER_SECONDS,
+    RESPONSE_TIMEOUT_S,
     ClientErrors,
     Connection,
-    is_login,
+    is_login_error,
     require_client,
 )
 from tidegate.errors import RunError, TidegateError
 
-# How long a coordinator may take to answer; whoever waits longer is told why.
-_COORDINATOR_SECONDS = 20.0
-# How much longer than it should a call may take before it is given up.
-_GRACE_SECONDS = 5.0
-_POLL_EVERY = 1_000
-# Producers that are in a call which does not return: to end them would not return either.
+# How long a coordinator may take to respond.
+_COORDINATOR_TIMEOUT_S = 20.0
+# How much longer than its own timeout a call may take before its producer is abandoned.
+_GRACE_S = 5.0
+_RECORDS_PER_POLL = 1_000
+# Producers with a call that does not return. Destroying them would not return either.
 _ABANDONED: list[Any] = []
+# After a broker restart, a producer may wait for a response that never comes.
+_SOCKET_TIMEOUT_MS = 15_000
+_DEFAULTS = {
+    # The same key goes to the same partition as with the Java producer.
+    "partitioner": "murmur2_random",
+    "linger.ms": 10,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 512 << 10,
+}
 
-Rows = Iterable[tuple[bytes | None, bytes | None]]
+# Pairs of key and value.
+Records = Iterable[tuple[bytes | None, bytes | None]]
 
 
-class Fenced(Exception):
-    """Another producer has begun to write in our name, or the broker has given us up."""
+class ProducerFenced(Exception):
+    """The broker rejects this producer: another one has taken over, or the transaction timed out."""
 
 
 class HangingTransaction(Exception):
@@ -47,84 +58,89 @@ class HangingTransaction(Exception):
     4.3.1 do this after a crash (KAFKA-20734). `marker` is the last one that can be read.
     """
 
-    def __init__(self, marker: Marker | None) -> None:
+    def __init__(self, marker: TopicMarker | None) -> None:
         super().__init__()
         self.marker = marker
 
 
 @dataclass(frozen=True)
-class Marker:
-    """The last epoch that a topic has, and who wrote it."""
+class TopicMarker:
+    """The commit marker of a topic: the last epoch that it contains, and the sink that wrote it."""
 
     epoch: EpochId
+    # A random ID of the `KafkaSink`.
     owner: str
-
-    def metadata(self) -> str:
-        return json.dumps({"generation": self.epoch.generation, "owner": self.owner})
 
     @property
     def offset(self) -> int:
-        # The marker of a sink that has no epoch yet is 0.
+        # A sink without an epoch, -1, has the offset 0: offsets cannot be negative.
         return self.epoch.epoch + 1
 
+    def metadata(self) -> str:
+        """Return the text that is stored with the offset."""
+        return json.dumps({"generation": self.epoch.generation, "owner": self.owner})
+
     @classmethod
-    def of(cls, offset: int, metadata: str) -> Marker:
-        told = json.loads(metadata)
-        return cls(EpochId(int(told["generation"]), offset - 1), str(told["owner"]))
+    def parse(cls, offset: int, metadata: str) -> TopicMarker:
+        """Create a marker from a committed offset."""
+        fields = json.loads(metadata)
+        return cls(EpochId(int(fields["generation"]), offset - 1), str(fields["owner"]))
 
 
 class Transactions:
-    """One producer and its marker; whatever goes wrong, it is opened anew."""
+    """A transactional producer and its commit marker. After any error it has to be opened again."""
 
     def __init__(self, connection: Connection, name: str, topic: str, timeout_us: int) -> None:
         require_client()
         self.connection = connection
+        # The transactional.id of the producer and the group of the marker.
         self.name = name
         self.topic = topic
         self.timeout_ms = timeout_us // 1000
-        self.complaints = ClientErrors(connection)
+        self.client_errors = ClientErrors(connection)
         self.producer: Any = None
         self.consumer: Any = None
-        self._failed: Any = None
+        self._delivery_error: Any = None
 
     # Opening
 
-    def open(self) -> Marker | None:
+    def open(self) -> TopicMarker | None:
         """Abort the transaction of an earlier producer, then read the commit marker.
 
         If this fails, the producer is closed: rows may only be written after the marker was read.
         Only after a `HangingTransaction` it stays open, because the caller may know the last epoch.
         """
         self.close()
-        self.complaints = ClientErrors(self.connection)
+        self.client_errors = ClientErrors(self.connection)
         from confluent_kafka import Consumer, KafkaException, Producer
 
-        # The client wants no answer to take longer than a transaction.
-        patience = {"socket.timeout.ms": min(_SOCKET_MS, self.timeout_ms)}
-        given = {**_DEFAULTS, **patience, **self.connection.settings}
-        settings = {**given, "error_cb": self.complaints}
-        own = {
+        # The client requires that a response takes no longer than a transaction.
+        timeout = {"socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, self.timeout_ms)}
+        producer_settings = {
+            **_DEFAULTS,
+            **timeout,
+            **self.connection.settings,
+            "error_cb": self.client_errors,
             "transactional.id": self.name,
             "transaction.timeout.ms": self.timeout_ms,
             "delivery.report.only.error": True,
-            "on_delivery": self._undelivered,
+            "on_delivery": self._on_delivery_error,
         }
-        reading = {"group.id": self.name, "enable.auto.commit": False}
+        consumer_settings = {
+            **self.connection.settings,
+            "error_cb": self.client_errors,
+            "group.id": self.name,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
         try:
-            self.producer = Producer({**settings, **own})
-            self.consumer = Consumer(
-                {
-                    **self.connection.settings,
-                    **reading,
-                    "isolation.level": "read_committed",
-                    "error_cb": self.complaints,
-                }
-            )
+            self.producer = Producer(producer_settings)
+            self.consumer = Consumer(consumer_settings)
         except Exception as error:
             self.close()
-            raise self.connection.rejected(error) from None
+            raise self.connection.setting_error(error) from None
         try:
-            self.producer.init_transactions(_COORDINATOR_SECONDS)
+            self.producer.init_transactions(_COORDINATOR_TIMEOUT_S)
             return self._read_marker()
         except HangingTransaction:
             raise
@@ -136,18 +152,18 @@ class Transactions:
             self.close()
             raise
 
-    def _read_marker(self) -> Marker | None:
+    def _read_marker(self) -> TopicMarker | None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        deadline = time.monotonic() + _COORDINATOR_SECONDS
+        deadline = time.monotonic() + _COORDINATOR_TIMEOUT_S
         while True:
             try:
                 (position,) = self.consumer.committed(
-                    [TopicPartition(self.topic, 0)], timeout=ANSWER_SECONDS
+                    [TopicPartition(self.topic, 0)], timeout=RESPONSE_TIMEOUT_S
                 )
-                return self._marker_of(position)
+                return self._marker(position)
             except KafkaException as error:
-                if is_login(error.args[0]):
+                if is_login_error(error.args[0]):
                     raise
                 # A coordinator that has just started does not know its groups yet.
                 if time.monotonic() > deadline:
@@ -155,13 +171,13 @@ class Transactions:
                     raise
                 time.sleep(0.1)
 
-    def _marker_of(self, position: Any) -> Marker | None:
+    def _marker(self, position: Any) -> TopicMarker | None:
         from confluent_kafka import OFFSET_INVALID
 
         if position.offset == OFFSET_INVALID:
             return None
         try:
-            return Marker.of(position.offset, position.metadata)
+            return TopicMarker.parse(position.offset, position.metadata)
         except (ValueError, KeyError, TypeError):
             raise RunError(
                 "TG-526",
@@ -171,89 +187,97 @@ class Transactions:
             ) from None
 
     def _require_no_hanging_transaction(self) -> None:
-        """Raise `HangingTransaction` if the broker answers but withholds the marker."""
-        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-        from confluent_kafka import TopicPartition as Partition
+        """Raise `HangingTransaction` if the broker responds but withholds the marker."""
+        from confluent_kafka import (
+            ConsumerGroupTopicPartitions,
+            KafkaError,
+            KafkaException,
+            TopicPartition,
+        )
         from confluent_kafka.admin import AdminClient
 
-        group = ConsumerGroupTopicPartitions(self.name, [Partition(self.topic, 0)])
+        group = ConsumerGroupTopicPartitions(self.name, [TopicPartition(self.topic, 0)])
 
         def position(stable: bool) -> Any:
             groups = admin.list_consumer_group_offsets(
-                [group], require_stable=stable, request_timeout=ANSWER_SECONDS
+                [group], require_stable=stable, request_timeout=RESPONSE_TIMEOUT_S
             )
-            return groups[self.name].result(2 * ANSWER_SECONDS).topic_partitions[0]
+            return groups[self.name].result(2 * RESPONSE_TIMEOUT_S).topic_partitions[0]
 
         try:
-            admin = AdminClient({**self.connection.settings, "error_cb": self.complaints})
+            admin = AdminClient({**self.connection.settings, "error_cb": self.client_errors})
             error = position(stable=True).error
             if error is None or error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
                 return
             last = position(stable=False)
         except (KafkaException, TimeoutError):
-            # The broker does not answer either: the caller reports that.
+            # The broker is unavailable, which the caller reports.
             return
-        raise HangingTransaction(self._marker_of(last))
+        raise HangingTransaction(self._marker(last))
 
     # Writing
 
-    def write(self, rows: Rows, marker: Marker) -> None:
-        """Rows and marker in one transaction: all of it is visible, or nothing."""
+    def write(self, records: Records, marker: TopicMarker) -> None:
+        """Write records and the marker in one transaction: all of them become visible, or none.
+
+        If this fails, the producer is closed. The transaction may still have been committed.
+        """
         from confluent_kafka import KafkaException, TopicPartition
 
-        self._failed = None
-        place = TopicPartition(self.topic, 0, marker.offset, metadata=marker.metadata())
+        self._delivery_error = None
+        position = TopicPartition(self.topic, 0, marker.offset, metadata=marker.metadata())
         try:
             self.producer.begin_transaction()
             number = -1
-            for number, (key, value) in enumerate(rows):
+            for number, (key, value) in enumerate(records):
                 self._produce(key, value, number)
             group = self.consumer.consumer_group_metadata()
-            send, commit = (
-                self.producer.send_offsets_to_transaction,
-                self.producer.commit_transaction,
-            )
-            self._within(_COORDINATOR_SECONDS, send, [place], group)
+            send_offsets = self.producer.send_offsets_to_transaction
+            commit = self.producer.commit_transaction
+            self._call(send_offsets, _COORDINATOR_TIMEOUT_S, [position], group)
             self._before_commit()
-            # Rows may take as long as their transaction; without any, a coordinator that is gone
-            # holds nobody for longer than it must.
-            seconds = self.timeout_ms / 1000 if number >= 0 else 0.0
-            self._within(max(seconds, _COORDINATOR_SECONDS), commit)
+            # Records may take as long as the transaction may. A transaction with only a marker must
+            # not wait that long for an unavailable coordinator.
+            timeout_s = self.timeout_ms / 1000 if number >= 0 else 0.0
+            self._call(commit, max(timeout_s, _COORDINATOR_TIMEOUT_S))
         except KafkaException as error:
-            self._hear()
-            found = self._failure(error.args[0])
+            self._poll_delivery_errors()
+            failure = self._failure(error.args[0])
             self._abort()
-            raise found from None
+            raise failure from None
         except BaseException:
             self._abort()
             raise
 
-    def _within(self, seconds: float, call: Any, *given: Any) -> None:
-        """A call that may never return: a producer that lost its coordinator while it had nothing
-        to do does not find it again. It is left alone then, and fenced by the next one."""
-        failed: list[BaseException] = []
+    def _call(self, function: Callable[..., Any], timeout_s: float, *arguments: Any) -> None:
+        """Call a function of the producer that takes a timeout, but may ignore it.
+
+        An idle producer that loses its coordinator does not find it again. Such a producer is
+        abandoned, and the next one fences it.
+        """
+        errors: list[BaseException] = []
 
         def run() -> None:
             try:
-                call(*given, seconds)
+                function(*arguments, timeout_s)
             except BaseException as error:
-                failed.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(seconds + _GRACE_SECONDS)
+        thread.join(timeout_s + _GRACE_S)
         if thread.is_alive():
             _ABANDONED.append(self.producer)
             self.producer = None
-            raise self.complaints.error("their coordinator is silent")
-        if failed:
-            raise failed[0]
+            raise self.client_errors.error("the coordinator does not respond")
+        if errors:
+            raise errors[0]
 
     def _before_commit(self) -> None:
-        """Nothing happens here; tests put something in its place."""
+        """Do nothing. Tests replace this."""
 
     def _produce(self, key: bytes | None, value: bytes | None, number: int) -> None:
-        if number % _POLL_EVERY == 0:
+        if number % _RECORDS_PER_POLL == 0:
             self.producer.poll(0)
             self._require_delivered()
         while True:
@@ -264,88 +288,79 @@ class Transactions:
                 self.producer.poll(0.1)
                 self._require_delivered()
 
-    def _undelivered(self, error: Any, _: Any) -> None:
-        self._failed = self._failed or error
+    def _on_delivery_error(self, error: Any, _: Any) -> None:
+        self._delivery_error = self._delivery_error or error
 
-    def _hear(self) -> None:
-        """A call may fail because of a row before it was told what became of that row."""
+    def _poll_delivery_errors(self) -> None:
+        """Receive pending delivery errors: a call may fail before the error of its record arrives."""
         from confluent_kafka import KafkaException
 
-        # The client may set an error of its own while it calls back.
+        # The client may set an error of its own while it runs the callback.
         with suppress(KafkaException, SystemError):
             self.producer.poll(0)
 
     def _require_delivered(self) -> None:
         from confluent_kafka import KafkaException
 
-        if self._failed is not None:
-            raise KafkaException(self._failed)
+        if self._delivery_error is not None:
+            raise KafkaException(self._delivery_error)
 
     def _abort(self) -> None:
-        """Let go: the next one to open ends the transaction."""
+        """Abort the transaction if possible, and close. Otherwise the next producer aborts it."""
         from confluent_kafka import KafkaException
 
         try:
             if self.producer is not None:
                 self.producer.purge()
-                self._within(ANSWER_SECONDS, self.producer.abort_transaction)
+                self._call(self.producer.abort_transaction, RESPONSE_TIMEOUT_S)
         except (KafkaException, TidegateError):
             pass
         self.close()
 
     def close(self) -> None:
+        """Release the clients."""
         if self.consumer is not None:
             self.consumer.close()
         self.producer = self.consumer = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it can write: not if a connection was lost since it was opened."""
+        """Whether `write` may be called: opened, and no connection lost since."""
         if self.producer is None:
             return False
         self.producer.poll(0)
-        return not self.complaints.disturbed
+        return not self.client_errors.disturbed
 
-    # What goes wrong
+    # Errors
 
     def _failure(self, error: Any) -> Exception:
+        """Translate the error of a call. A failed delivery is its cause, if there is one."""
         from confluent_kafka import KafkaError
 
-        told = self._failed or error
-        if told.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
+        cause = self._delivery_error or error
+        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
             return RunError(
                 "TG-504",
-                f"{self.connection.owner} has a row that the topic {self.topic} does not take: "
-                f"{self.connection.told(told)}",
-                hint="raise max.message.bytes of the topic, and kafka.message.max.bytes here; then "
-                "start again: nothing is lost.",
+                f"the topic {self.topic} rejected a record of {self.connection.owner}: "
+                f"{self.connection.describe(cause)}",
+                hint="raise max.message.bytes of the topic and the option "
+                "kafka.message.max.bytes, then restart. No data was lost.",
             )
-        if error.code() in _fenced():
-            return Fenced()
-        if is_login(error) or is_login(told):
-            return self.connection.login_rejected(told)
+        if error.code() in _fencing_errors():
+            return ProducerFenced()
+        if is_login_error(error) or is_login_error(cause):
+            return self.connection.login_rejected(cause)
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return RunError(
                 "TG-207",
-                f"{self.connection.owner}: the broker allows no transaction_timeout of "
+                f"{self.connection.owner}: the broker does not allow a transaction_timeout of "
                 f"{self.timeout_ms} ms",
                 hint="choose a shorter one, or raise transaction.max.timeout.ms of the broker.",
             )
-        return self.complaints.error(told)
+        return self.client_errors.error(cause)
 
 
-# A producer whose broker came back may wait for an answer that never comes.
-_SOCKET_MS = 15_000
-_DEFAULTS = {
-    # Records of a key are where the producers of Java put them.
-    "partitioner": "murmur2_random",
-    "linger.ms": 10,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 512 << 10,
-}
-
-
-def _fenced() -> tuple[int, ...]:
+def _fencing_errors() -> tuple[int, ...]:
     from confluent_kafka import KafkaError
 
     return (
@@ -356,9 +371,9 @@ def _fenced() -> tuple[int, ...]:
     )
 
 
-def spooled(tables: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The keys and values of tables with these two columns."""
+def spooled_records(tables: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield the keys and values of tables whose two columns are key and value."""
     for table in tables:
         for batch in table.to_batches():
-            keys, values = (batch.column(place).cast("binary").to_pylist() for place in (0, 1))
+            keys, values = (batch.column(index).cast("binary").to_pylist() for index in (0, 1))
             yield from zip(keys, values, strict=True)

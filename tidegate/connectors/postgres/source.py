@@ -110,7 +110,7 @@ class PostgresSource:
         """Return the largest value, after all transactions that were active have ended.
 
         An active transaction may have inserted a smaller value without having committed yet.
-        Returns None if there is no new value, or none that is safe yet.
+        Returns None if the largest value is not new or not safe yet.
         """
         last, oldest, newest = self._largest_value(after)
         if self._pending_bound is not None:

@@ -49,8 +49,8 @@ _MOST_ROUNDS = 20
 
 
 def plan_to_run(plan: n.Emit, settings: Settings) -> n.Emit:
-    """The plan of a stream as it runs: optimised, unless `SET optimiser = 'off'`."""
-    return optimise(plan) if settings["optimiser"] == "on" else plan
+    """The plan of a stream as it runs: optimised, unless `SET optimizer = 'off'`."""
+    return optimise(plan) if settings["optimizer"] == "on" else plan
 
 
 def optimise(plan: n.Emit) -> n.Emit:
