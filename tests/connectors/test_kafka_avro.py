@@ -235,6 +235,16 @@ def test_a_registry_that_is_away_is_waited_for_and_nothing_shows_the_password(
     assert PASSWORD not in str(away.value)
 
 
+def test_does_not_follow_redirects_of_a_registry(registry: FakeRegistry) -> None:
+    """The target of the redirect would receive the password."""
+    with running() as other:
+        registry.redirect = other.url
+        login = Registry("s", registry.url, USER, PASSWORD)
+        with pytest.raises(RunError, match="302"):
+            login.schema(1)
+        assert other.asked == []
+
+
 def test_a_registry_that_is_none_is_told(registry: FakeRegistry) -> None:
     with pytest.raises(RunError, match="does not know how to register"):
         Registry("s", f"{registry.url}/somewhere").register("t-value", BIDS)

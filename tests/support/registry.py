@@ -26,6 +26,7 @@ class FakeRegistry(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.needs_login = False
         self.code: int | None = None
+        self.redirect: str | None = None
 
     @property
     def url(self) -> str:
@@ -72,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             code, found = self.server.answer(self.path, given)
         body = json.dumps(found).encode()
-        self.send_response(code)
+        self.send_response(code if self.server.redirect is None else 302)
+        if self.server.redirect is not None:
+            self.send_header("Location", self.server.redirect + self.path)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

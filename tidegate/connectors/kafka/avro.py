@@ -74,7 +74,7 @@ class Registry:
         """What it answers; None if it says that there is no such thing."""
         from http.client import HTTPException
         from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        from urllib.request import Request
 
         headers = {"Accept": _TYPE, "Content-Type": _TYPE}
         if self.username is not None:
@@ -82,9 +82,7 @@ class Registry:
             headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         body = json.dumps(given).encode() if given is not None else None
         try:
-            with urlopen(
-                Request(self.url + path, body, headers), timeout=_ANSWER_SECONDS
-            ) as answer:
+            with _open(Request(self.url + path, body, headers)) as answer:
                 found = json.load(answer)
         except HTTPError as error:
             with error:
@@ -128,6 +126,17 @@ class Registry:
             f"{self.owner}: the registry {self.url} {what}",
             hint="check registry_url, and whether the schema fits those that the subject has.",
         )
+
+
+def _open(request: Any) -> Any:
+    """Send a request without following redirects: they would receive the login, too."""
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    return build_opener(NoRedirects).open(request, timeout=_ANSWER_SECONDS)
 
 
 # Why a record is no record of its schema; NULL if it is one.
