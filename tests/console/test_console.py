@@ -353,7 +353,7 @@ class StubSession:
         self.status = lambda: tuple(pipeline.status())
         self.timelines = lambda: [pipeline.timeline]
         self._checkpoints = Checkpoints({"main": pipeline.manifests}, lambda connector: False)
-        self.checkpoints = self._checkpoints.listed
+        self.checkpoints = self._checkpoints.list_all
 
     def checkpoint(self, name: str | None) -> str:
         return self._checkpoints.keep(name)["main"].name
