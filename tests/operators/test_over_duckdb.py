@@ -184,7 +184,7 @@ def small_if(small: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(limits_of_state(small))
         if small:
-            stack.enter_context(patch.multiple(over_states, _SHORT=-1, _MOST_ROWS=7))
+            stack.enter_context(patch.multiple(over_states, _SHORT_FRAME_ROWS=-1, _MAX_BATCH_ROWS=7))
         yield
 
 

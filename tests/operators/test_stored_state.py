@@ -24,14 +24,14 @@ from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.match.matcher import TIME, MatchOperator, MatchSpec, TakenValue, Totalled
+from tidegate.operators.match.matcher import TIME, MatchOperator, MatchSpec, RowMeasure, AggregateMeasure
 from tidegate.operators.match.search import (
     Accept,
     Compare,
     CompiledCondition,
     Fork,
-    Here,
-    Part,
+    CurrentValue,
+    Input,
     Program,
     Take,
 )
@@ -78,11 +78,11 @@ FUNCTIONS = (
 RISING = Program(
     (Accept(), Take(1, 2), Fork(1, 0), Take(0, 2)),
     3,
-    (None, CompiledCondition(Compare(">", Part(0), Part(1), True), (Here(0), Here(0, 1)))),
+    (None, CompiledCondition(Compare(">", Input(0), Input(1), True), (CurrentValue(0), CurrentValue(0, 1)))),
     (),
     9,
 )
-MEASURED = (TakenValue(0, D, frozenset([0])), Totalled(CALLS[1], (0,), frozenset([0, 1])))
+MEASURED = (RowMeasure(0, D, frozenset([0])), AggregateMeasure(CALLS[1], (0,), frozenset([0, 1])))
 MATCHING = JoinCondition((S,), (False,), -5, 5)
 KEYS = JoinCondition((S,), (False,))
 COLUMNS = ((S, D), (S, D))

@@ -30,13 +30,17 @@ from tidegate.types import ChangelogKind, format_duration
 
 if TYPE_CHECKING:
     from tidegate.operators.late_rows import LateRows
-    from tidegate.operators.match.matcher import MatchOperator, MatchSpec, TakenValue, Totalled
+    from tidegate.operators.match.matcher import (
+        AggregateMeasure,
+        MatchOperator,
+        MatchSpec,
+        RowMeasure,
+    )
     from tidegate.operators.match.search import (
         CompiledCondition,
-        Here,
+        ConditionInput,
         Program,
-        Running,
-        Seen,
+        RunningAggregate,
         Step,
     )
 
@@ -100,7 +104,7 @@ class MatchPlan:
         steps, start = compiled(self.node.pattern)
         return Program(steps, start, conditions, tuple(self.groups), self.node.within_us)
 
-    def measures(self) -> tuple[TakenValue | Totalled, ...]:
+    def measures(self) -> tuple[RowMeasure | AggregateMeasure, ...]:
         fields = self.node.fields[len(self.node.partition) :]
         pairs = zip(fields, self.node.measures, strict=True)
         return tuple(self._measure(item, part) for item, part in pairs)
@@ -118,21 +122,21 @@ class MatchPlan:
             self.groups.append(group)
         return self.groups.index(group)
 
-    def _measure(self, item: n.Field, part: n.Pick | n.MatchTotal) -> TakenValue | Totalled:
+    def _measure(self, item: n.Field, part: n.Pick | n.MatchTotal) -> RowMeasure | AggregateMeasure:
         from tidegate.operators.aggregate.functions import AggregateCall
-        from tidegate.operators.match.matcher import TakenValue, Totalled
+        from tidegate.operators.match.matcher import AggregateMeasure, RowMeasure
 
         group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
         if isinstance(part, n.Pick):
             value = self._value(to_sql(part.value))
-            return TakenValue(value, result, group, part.last, part.offset, part.back)
+            return RowMeasure(value, result, group, part.last, part.offset, part.back)
         own = plan_call(part.call, self.node.input)
         texts = own.argument_sql
         arguments = tuple(self.types.all(texts))
         call = AggregateCall(
             own.function, own.text, arguments, result, own.distinct, own.filtered, own.constants
         )
-        return Totalled(call, tuple(map(self._value, texts)), group)
+        return AggregateMeasure(call, tuple(map(self._value, texts)), group)
 
     # Conditions
 
@@ -143,8 +147,8 @@ class MatchPlan:
         test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
         return CompiledCondition(test, tuple(part for part, _ in found))
 
-    def _part(self, part: n.Pick | n.MatchTotal) -> tuple[Seen | Here | Running, str]:
-        from tidegate.operators.match.search import Here, Seen
+    def _part(self, part: n.Pick | n.MatchTotal) -> tuple[ConditionInput, str]:
+        from tidegate.operators.match.search import CurrentValue, NavigatedValue
 
         if isinstance(part, n.MatchTotal):
             return self._running(part)
@@ -156,17 +160,17 @@ class MatchPlan:
             raise Unrunnable(Rejection(message, hint, own_span(part.value)))
         missing = None if part.missing is None else self._value(to_sql(part.missing))
         if part.is_current:
-            return Here(value, part.back, missing), kind
+            return CurrentValue(value, part.back, missing), kind
         group = self._group(part.variables)
-        return Seen(value, group, part.last, part.offset, part.back, missing), kind
+        return NavigatedValue(value, group, part.last, part.offset, part.back, missing), kind
 
-    def _running(self, part: n.MatchTotal) -> tuple[Running, str]:
-        from tidegate.operators.match.search import Running
+    def _running(self, part: n.MatchTotal) -> tuple[RunningAggregate, str]:
+        from tidegate.operators.match.search import RunningAggregate
 
         call = _running_call(part, self.node.input)
         group, result = self._group(part.variables), kind_named(self.types.name(to_sql(part.call)))
         if not call.arguments and call.filter is None:
-            return Running(call.function, group), result
+            return RunningAggregate(call.function, group), result
         (sql,) = call.argument_sql
         kind = kind_named(self.types.name(sql))
         if not _adds_up(call, kind):
@@ -180,7 +184,7 @@ class MatchPlan:
             zero = 0.0
         doubles = kind in ("DOUBLE", "FLOAT")
         bits = 64 if call.function == "sum" and result == "BIGINT" else 0
-        return Running(call.function, group, self._value(sql), zero, doubles, bits), result
+        return RunningAggregate(call.function, group, self._value(sql), zero, doubles, bits), result
 
 
 def _running_call(part: n.MatchTotal, below: n.Node) -> CallPlan:
@@ -402,7 +406,7 @@ def _late(operator: MatchOperator, node: n.Match, types: Types) -> LateRows:
     """What comes too late is kept as it was."""
     from tidegate.operators.late_rows import LateRows
 
-    return LateRows(operator.name, operator.arrived, tuple(types.columns(node.input)))
+    return LateRows(operator.name, operator.arrival_schema, tuple(types.columns(node.input)))
 
 
 def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
@@ -420,7 +424,7 @@ def _spec(node: n.Match, plan: MatchPlan, types: Types) -> MatchSpec:
         node.rows_back,
     )
     # An aggregate that cannot run is rejected now, and not when there is a match.
-    assert spec.results.groups is not None, "it is made from all calls"
+    assert spec.measure_evaluator.aggregator is not None, "it is made from all calls"
     return spec
 
 

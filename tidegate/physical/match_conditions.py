@@ -23,10 +23,10 @@ from tidegate.operators.match.search import (
     Compare,
     Constant,
     Divide,
+    Input,
     IsNull,
     Not,
     Or,
-    Part,
     Scalar,
 )
 from tidegate.physical.operator_kind import Rejection, Unrunnable
@@ -99,7 +99,7 @@ def _scalar(tree: exp.Expr, kinds: Sequence[str]) -> Typed:
     tree = tree.unnest()
     if isinstance(tree, exp.Column):
         place = int(tree.name[1:])
-        return Typed(Part(place), kinds[place])
+        return Typed(Input(place), kinds[place])
     for kind, translate in _TRANSLATED.items():
         if isinstance(tree, kind):
             return translate(tree, kinds)

@@ -286,7 +286,7 @@ def _operator(node: n.Over, spec: OverSpec, request: Request) -> Any:
     return UpdatingTopN(
         whole,
         retracts=carries_op(node.input),
-        closes=changes and closes,
+        has_closing_key=changes and closes,
         at_end=not changes,
         with_op=changes,
         ttl_us=node.ttl_us,

@@ -186,7 +186,7 @@ def build(node: n.TopN, request: Request) -> Built:
         limit,
         node.function,
         rank,
-        size=size_of(node),
+        limit_column=size_of(node),
         latest=node.latest,
     )
     operator = _operator(node, ranking, late, request.limits)
@@ -220,7 +220,7 @@ def _operator(node: n.TopN, ranking: Ranking, late: LateRows | None, limits: Lim
     return UpdatingTopN(
         ranking,
         retracts=carries_op(node.input),
-        closes=closes_partitions(node),
+        has_closing_key=closes_partitions(node),
         at_end=not with_op,
         with_op=with_op,
         ttl_us=node.ttl_us,

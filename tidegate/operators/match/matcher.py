@@ -1,9 +1,10 @@
-"""MATCH_RECOGNIZE: rows of a partition in the order of time, and the matches that begin at them.
+"""The operator of MATCH_RECOGNIZE: sorts the rows of partitions and emits their matches.
 
-A row waits by its time until the watermark has passed it; from then on its place is known. Rows
-from the first one on at which a match may still begin are kept by the hash of their keys, with so
-many before them as conditions can see. They are looked at again when rows of their partition come,
-and when the watermark says that no later row can be in such a match.
+A row waits, by its time, until the watermark has passed it. From then on its position in the
+partition is known. The state of a partition, by the hash of its keys, has the rows from the first
+one at which a match may still start, and as many rows before it as conditions can see. They are
+searched again when rows of the partition arrive, and when the watermark proves that no later row
+can be in a match.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tidegate.operators.kernels.arrays import (
 from tidegate.operators.kernels.keys import group_ids
 from tidegate.operators.kernels.ordering import INT, SEQ, Ordering, check_partitions, sort_codes
 from tidegate.operators.late_rows import LateRows, split_late
-from tidegate.operators.match.search import WAITS, PatternMatch, Program, Search, place_in
+from tidegate.operators.match.search import UNDECIDED, PatternMatch, Program, Search, navigate
 from tidegate.operators.operator import (
     NO_LIMITS,
     EpochTime,
@@ -48,14 +49,14 @@ from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
-# ---- What matches give out: values of single rows, and aggregates over the rows of variables.
+# ---- Measures: values of single rows, and aggregates over the rows of variables
 
 BOOL = pa.bool_()
 
 
 @dataclass(frozen=True)
-class TakenValue:
-    """The value of one row, found as in `match_search.Seen`."""
+class RowMeasure:
+    """The value of one row, navigated to as in `search.NavigatedValue`."""
 
     value: int
     type: pa.DataType
@@ -66,8 +67,8 @@ class TakenValue:
 
 
 @dataclass(frozen=True)
-class Totalled:
-    """An aggregate of values over the rows of some variables; `call` is as the query has it."""
+class AggregateMeasure:
+    """An aggregate over the rows of some variables; `call` is the call in the query."""
 
     call: AggregateCall
     values: tuple[int, ...]
@@ -78,10 +79,10 @@ class Totalled:
         return self.call.result
 
     @cached_property
-    def limited(self) -> AggregateCall:
-        """The call over all rows of a match, of which those of the variables count."""
-        own, call = self.call, self.call
-        arguments = own.arguments[:-1] if own.filtered else own.arguments
+    def filtered_call(self) -> AggregateCall:
+        """The call over all rows of a match, with a filter for the rows of the variables."""
+        call = self.call
+        arguments = call.arguments[:-1] if call.filtered else call.arguments
         return AggregateCall(
             call.function,
             call.text,
@@ -94,84 +95,85 @@ class Totalled:
 
 
 @dataclass(frozen=True)
-class Results:
-    """The measures of a query."""
+class MeasureEvaluator:
+    """Evaluates the measures of a query for its matches."""
 
-    measures: tuple[TakenValue | Totalled, ...]
-
-    @cached_property
-    def totals(self) -> tuple[Totalled, ...]:
-        return tuple(item for item in self.measures if isinstance(item, Totalled))
+    measures: tuple[RowMeasure | AggregateMeasure, ...]
 
     @cached_property
-    def groups(self) -> Aggregator:
-        return Aggregator(GroupSpec((), tuple(item.limited for item in self.totals)))
+    def aggregates(self) -> tuple[AggregateMeasure, ...]:
+        return tuple(item for item in self.measures if isinstance(item, AggregateMeasure))
+
+    @cached_property
+    def aggregator(self) -> Aggregator:
+        return Aggregator(GroupSpec((), tuple(item.filtered_call for item in self.aggregates)))
 
     def columns(
         self, rows: pa.Table, matches: Sequence[PatternMatch], begins: Sequence[int]
     ) -> list[pa.Array | pa.ChunkedArray]:
-        """A column a measure; `begins` says where the partition of each match begins."""
-        totals = iter(self._totals(rows, matches)) if self.totals else iter(())
-        found = []
+        """Return a column per measure; `begins` is the first row of each match's partition."""
+        aggregates = iter(self._aggregate(rows, matches)) if self.aggregates else iter(())
+        columns = []
         for item in self.measures:
-            if isinstance(item, Totalled):
-                found.append(next(totals))
-            else:
-                places = self._places(item, matches, begins)
-                found.append(take_or_null(rows.column(f"v{item.value}"), places))
-        return found
+            if isinstance(item, AggregateMeasure):
+                columns.append(next(aggregates))
+                continue
+            indices = np.full(len(matches), -1, np.int64)
+            for number, match in enumerate(matches):
+                row = navigate(match.rows(item.variables), item.last, item.offset, item.back)
+                indices[number] = row if row >= begins[number] else -1
+            columns.append(take_or_null(rows.column(f"v{item.value}"), indices))
+        return columns
 
-    def _places(
-        self, item: TakenValue, matches: Sequence[PatternMatch], begins: Sequence[int]
-    ) -> Ints:
-        places = np.full(len(matches), -1, np.int64)
-        for number, match in enumerate(matches):
-            at = place_in(match.rows(item.variables), item.last, item.offset, item.back)
-            places[number] = at if at >= begins[number] else -1
-        return places
-
-    def _totals(self, rows: pa.Table, matches: Sequence[PatternMatch]) -> list[pa.ChunkedArray]:
+    def _aggregate(self, rows: pa.Table, matches: Sequence[PatternMatch]) -> list[pa.ChunkedArray]:
+        """Return the results of the aggregates by match."""
         sizes = [len(match.variables) for match in matches]
         numbers = np.repeat(np.arange(len(matches)), sizes)
-        places = np.concatenate([np.arange(match.first, match.end) for match in matches])
+        indices = np.concatenate([np.arange(match.first, match.end) for match in matches])
         variables = np.concatenate([np.asarray(match.variables) for match in matches])
-        table = self._arguments(rows.take(pa.array(places)), variables)
+        table = self._arguments(rows.take(pa.array(indices)), variables)
         table = table.append_column(PANE, pa.array(numbers, pa.int64()))
         zeros = np.zeros(len(numbers), np.int64)
-        answers = self.groups.evaluate(
-            self.groups.pre_aggregate(table.append_column(HASH, pa.array(zeros)))
+        results = self.aggregator.evaluate(
+            self.aggregator.pre_aggregate(table.append_column(HASH, pa.array(zeros)))
         )
-        order = pa.array(np.argsort(answers.column(PANE).to_numpy()))
-        return [answers.column(f"r{index}").take(order) for index, _ in enumerate(self.totals)]
+        order = pa.array(np.argsort(results.column(PANE).to_numpy()))
+        return [results.column(f"r{index}").take(order) for index, _ in enumerate(self.aggregates)]
 
     def _arguments(self, rows: pa.Table, variables: Ints) -> pa.Table:
+        """Return the arguments of the aggregates, with their filters."""
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-        for index, item in enumerate(self.totals):
-            own = [rows.column(f"v{value}") for value in item.values]
-            counts: pa.Array | pa.ChunkedArray = pa.array(np.isin(variables, list(item.variables)))
+        for index, item in enumerate(self.aggregates):
+            arguments = [rows.column(f"v{value}") for value in item.values]
+            keep: pa.Array | pa.ChunkedArray = pa.array(np.isin(variables, list(item.variables)))
             if item.call.filtered:
-                *own, asked = own
-                counts = pc.and_(asked, counts)
-            for place, column in enumerate([*own, counts]):
-                columns[f"a{index}_{place}"] = column
+                *arguments, condition = arguments
+                keep = pc.and_(condition, keep)
+            for number, column in enumerate([*arguments, keep]):
+                columns[f"a{index}_{number}"] = column
         return pa.table(columns)
 
 
-TIME, OPEN = "_time", "_open"
+# ---- The operator
+
+TIME, IS_OPEN = "_time", "_open"
 FORMAT = "match 1"
 NEXT_ROW, PAST_LAST_ROW, TO_FIRST, TO_LAST = "next", "past", "first", "last"
 
 
 @dataclass(frozen=True)
 class MatchSpec:
-    """Columns are `k0`, … (keys), `o0`, … (what rows are ordered by, behind the time) and `v0`, …
-    (what conditions and measures read). `skip_to` are the variables of TO FIRST and TO LAST."""
+    """A MATCH_RECOGNIZE clause.
+
+    Columns are `k0`, … (PARTITION BY), `o0`, … (ORDER BY after the time) and `v0`, … (the values
+    that conditions and measures read). `skip_to` are the variables of TO FIRST and TO LAST.
+    """
 
     keys: tuple[pa.DataType, ...]
     orders: tuple[Ordering, ...]
     values: tuple[pa.DataType, ...]
     program: Program
-    measures: tuple[TakenValue | Totalled, ...]
+    measures: tuple[RowMeasure | AggregateMeasure, ...]
     skip: str = PAST_LAST_ROW
     skip_to: frozenset[int] = frozenset()
     rows_back: int = 0
@@ -184,39 +186,37 @@ class MatchSpec:
         return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
 
     @property
-    def content(self) -> list[pa.Field]:
-        """What rows have wherever they are, besides their hash."""
+    def fields(self) -> list[pa.Field]:
+        """The columns that both arriving and stored rows have, after their hash."""
         orders = [pa.field(f"o{index}", item.type) for index, item in enumerate(self.orders)]
         values = [pa.field(f"v{index}", kind) for index, kind in enumerate(self.values)]
         return [*self.key_fields, pa.field(TIME, INT), *orders, *values]
 
     @cached_property
-    def results(self) -> Results:
-        return Results(self.measures)
+    def measure_evaluator(self) -> MeasureEvaluator:
+        return MeasureEvaluator(self.measures)
 
-    def next_row(self, match: PatternMatch) -> int:
-        """The first row at which the next match may begin."""
+    def next_start(self, match: PatternMatch) -> int:
+        """Return the first row at which the next match may start."""
         if self.skip == NEXT_ROW:
             return match.first + 1
         if self.skip == PAST_LAST_ROW:
             return match.end
         rows = match.rows(self.skip_to)
         row = rows[0] if self.skip == TO_FIRST else rows[-1]
-        assert row > match.first, "a match is not found twice"
+        assert row > match.first, "a match cannot start at the same row twice"
         return row
 
 
 @dataclass(frozen=True)
 class MatchOperator:
-    """The pane of a row is the moment at which the watermark has passed its time."""
+    """Emits matches; the pane of an arriving row is the watermark that passes its time."""
 
     spec: MatchSpec
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "match"
-
-    # Shapes
 
     @property
     def output(self) -> pa.Schema:
@@ -228,27 +228,30 @@ class MatchOperator:
         return self.late_rows.schema if self.late_rows is not None else None
 
     @property
-    def _content(self) -> list[pa.Field]:
-        return [pa.field(PANE, INT), pa.field(HASH, INT), *self.spec.content]
+    def _fields(self) -> list[pa.Field]:
+        return [pa.field(PANE, INT), pa.field(HASH, INT), *self.spec.fields]
 
     @property
-    def arrived(self) -> pa.Schema:
-        return arrival.arrival_schema(self._content)
+    def arrival_schema(self) -> pa.Schema:
+        return arrival.arrival_schema(self._fields)
 
     @cached_property
-    def waiting(self) -> pa.Schema:
-        """A row that waits for the watermark, with its place among all that came."""
-        return arrival.stored_schema(self._content)
+    def waiting_schema(self) -> pa.Schema:
+        """A row that waits for the watermark, with its number in the order of arrival."""
+        return arrival.stored_schema(self._fields)
 
     @cached_property
-    def kept(self) -> pa.Schema:
-        """A row that the watermark has passed; whether a match may begin there, and until when."""
-        return pa.schema([*self.waiting, pa.field(OPEN, pa.bool_())])
+    def stored_schema(self) -> pa.Schema:
+        """A row that the watermark has passed, and whether a match may start there.
+
+        Its pane is the watermark from which the rows of the partition must be searched again.
+        """
+        return pa.schema([*self.waiting_schema, pa.field(IS_OPEN, pa.bool_())])
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.input_schema if late is not None else self.arrived,),)
+        return ((late.input_schema if late is not None else self.arrival_schema,),)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -258,9 +261,7 @@ class MatchOperator:
 
     def state_format(self) -> tuple[str, ...]:
         formats = (FORMAT, runs.FORMAT, segments.FORMAT)
-        return (*formats, schema_text(self.waiting), schema_text(self.kept))
-
-    # Where the rows are
+        return (*formats, schema_text(self.waiting_schema), schema_text(self.stored_schema))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
@@ -271,95 +272,103 @@ class MatchOperator:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        return arrival.select_columns(rows, self.arrived, self.spec.key_fields)
-
-    # Where the state is
+        return arrival.select_columns(rows, self.arrival_schema, self.spec.key_fields)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         output = StepOutput()
-        log = SortedRunStore(
-            state, (self.kept,), lambda tables: tables, due=lambda t: int_column(t, PANE)
+        store = SortedRunStore(
+            state,
+            (self.stored_schema,),
+            lambda tables: tables,
+            due=lambda rows: int_column(rows, PANE),
         )
-        waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
-        rows = arrival.number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
-        rows = rows.select(self.waiting.names)
-        self._touch(state, log, rows, epoch_time)
+        waiting = TimeBucketStore(state, (self.waiting_schema,), None, "waiting")
+        rows = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        rows = arrival.number_arrivals(state, rows).select(self.waiting_schema.names)
+        self._expire_and_touch(state, store, rows, epoch_time)
         if epoch_time.watermark_us is not None:
-            due, rows = self._split(waiting, rows, epoch_time.watermark_us)
-            output.main += self._results(log, due, epoch_time)
+            passed, rows = self._split_by_watermark(waiting, rows, epoch_time.watermark_us)
+            output.main += self._emit_matches(store, passed, epoch_time)
         if rows.num_rows:
             waiting.append((rows,))
-        self.limits.enforce_with_waiting(self.name, log, waiting, state.gauges)
+        self.limits.enforce_with_waiting(self.name, store, waiting, state.gauges)
         return output
 
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
-        """Rows that are not late; late ones are counted, and kept if asked."""
+        """Return the rows that are on time; late rows are counted and emitted to a late stream."""
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
         output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
-    def _split(
-        self, waiting: TimeBucketStore, rows: pa.Table, after: int
+    def _split_by_watermark(
+        self, waiting: TimeBucketStore, rows: pa.Table, watermark_us: int
     ) -> tuple[pa.Table, pa.Table]:
-        """Rows that the watermark has passed, and new ones that wait on."""
-        known = [part[0] for part in waiting.load(None, after + 1)]
-        waiting.drop_before(after + 1)
-        passed = pa.array(int_column(rows, PANE) <= after)
-        due = pa.concat_tables([self.waiting.empty_table(), *known, rows.filter(passed)])
-        return due, rows.filter(pa.array(int_column(rows, PANE) > after))
+        """Return the rows that the watermark has passed, and the new rows that wait."""
+        stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
+        waiting.drop_before(watermark_us + 1)
+        is_passed = int_column(rows, PANE) <= watermark_us
+        new = rows.filter(pa.array(is_passed))
+        passed = pa.concat_tables([self.waiting_schema.empty_table(), *stored, new])
+        return passed, rows.filter(pa.array(~is_passed))
 
-    def _results(self, log: SortedRunStore, due: pa.Table, epoch_time: EpochTime) -> list[pa.Table]:
-        assert epoch_time.watermark_us is not None, "the watermark has passed something"
+    def _emit_matches(
+        self, store: SortedRunStore, passed: pa.Table, epoch_time: EpochTime
+    ) -> list[pa.Table]:
+        """Search the partitions of new rows and those that are due; update their stored rows."""
+        assert epoch_time.watermark_us is not None, "the watermark has passed rows"
         if epoch_time.ended:
-            known = log.load_all()[0]
+            stored = store.load_all()[0]
             hashes = np.zeros(0, np.int64)
         else:
-            hashes = np.union1d(int_column(due, HASH), log.due_hashes(epoch_time.watermark_us))
-            known = log.load(hashes)[0]
-        is_open = pa.array(np.ones(due.num_rows, np.bool_))
-        rows = pa.concat_tables([known, due.append_column(OPEN, is_open)])
+            due_hashes = store.due_hashes(epoch_time.watermark_us)
+            hashes = np.union1d(int_column(passed, HASH), due_hashes)
+            stored = store.load(hashes)[0]
+        is_open = pa.array(np.ones(passed.num_rows, np.bool_))
+        rows = pa.concat_tables([stored, passed.append_column(IS_OPEN, is_open)])
         if not rows.num_rows:
             return []
-        matched, left = _Partitions(self, rows, epoch_time).matched()
+        matches, remaining = _PartitionSearch(self, rows, epoch_time).run()
         if epoch_time.ended:
-            # Whatever comes now is late.
-            log.clear()
+            # All later rows are late.
+            store.clear()
         else:
-            log.replace(hashes, (left,))
-        return [matched] if matched.num_rows else []
+            store.replace(hashes, (remaining,))
+        return [matches] if matches.num_rows else []
 
-    # Forgetting
-
-    def _touch(
-        self, state: KeyGroupState, log: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
+    def _expire_and_touch(
+        self, state: KeyGroupState, store: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
     ) -> None:
-        """Forget partitions whose time is over, and note those that have new rows."""
-        live = self.time_to_live
-        if live is None:
+        """Drop partitions whose time to live is over, and extend it for those with new rows."""
+        ttl = self.time_to_live
+        if ttl is None:
             return
         touched = SortedRunStore(
-            state, (live.schema,), lambda t: (live.keep_latest(t[0]),), due=live.due, name="touched"
+            state,
+            (ttl.schema,),
+            lambda tables: (ttl.keep_latest(tables[0]),),
+            due=ttl.due,
+            name="touched",
         )
-        expired = live.expired(touched, epoch_time.now_us)
+        expired = ttl.expired(touched, epoch_time.now_us)
         if expired.num_rows:
             hashes = int_column(expired, HASH)
-            (touches,), (known,) = touched.load(hashes), log.load(hashes)
-            alive = touches.filter(pa.array(live.due(touches) > epoch_time.now_us))
+            (touches,), (stored,) = touched.load(hashes), store.load(hashes)
+            alive = touches.filter(pa.array(ttl.due(touches) > epoch_time.now_us))
             touched.replace(hashes, (alive,))
-            log.replace(hashes, (live.rows_of_keys(alive, known),))
+            store.replace(hashes, (ttl.rows_of_keys(alive, stored),))
         if rows.num_rows:
-            touched.append((live.touch([rows], epoch_time.now_us),))
+            touched.append((ttl.touch([rows], epoch_time.now_us),))
         touched.save()
 
 
-class _Partitions:
-    """The rows of some partitions in order: what matches there, and what must be kept."""
+class _PartitionSearch:
+    """Searches the sorted rows of partitions."""
 
     def __init__(self, operator: MatchOperator, rows: pa.Table, epoch_time: EpochTime) -> None:
         self.operator = operator
@@ -372,63 +381,71 @@ class _Partitions:
         self.ids: Ints = ids[order]
         self.times = int_column(self.rows, TIME)
         values = spec.program.values
-        columns = {v: _plain(self.rows.column(f"v{v}")) for v in values}
+        columns = {value: _plain_values(self.rows.column(f"v{value}")) for value in values}
         self.search = Search(spec.program, columns, self.times.tolist())
         self.matches: list[PatternMatch] = []
+        # The first row of the partition of each match.
         self.begins: list[int] = []
 
-    def matched(self) -> tuple[pa.Table, pa.Table]:
-        """A row a match, and the rows that stay."""
+    def run(self) -> tuple[pa.Table, pa.Table]:
+        """Return the matches, and the rows to store."""
         total = len(self.ids)
-        stays, is_open = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
-        due = np.full(total, END_US, np.int64)
-        flags = to_flags(self.rows.column(OPEN))
+        is_stored, is_open = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
+        due_us = np.full(total, END_US, np.int64)
+        was_open = to_flags(self.rows.column(IS_OPEN))
         begins = np.flatnonzero(np.diff(self.ids, prepend=-1))
         for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), total], strict=True):
-            first = begin + int(np.count_nonzero(~flags[begin:stop]))
-            row = self._search(first, begin, stop)
-            stays[max(begin, row - self.spec.rows_back) : stop] = True
+            first = begin + int(np.count_nonzero(~was_open[begin:stop]))
+            row = self._find_matches(first, begin, stop)
+            is_stored[max(begin, row - self.spec.rows_back) : stop] = True
             is_open[row:stop] = True
             if row < stop and self.spec.program.within_us is not None:
-                due[begin:stop] = self.times[row] + self.spec.program.within_us
-        names = self.operator.kept.names
-        made = {PANE: pa.array(due), OPEN: pa.array(is_open)}
-        columns = [made[name] if name in made else self.rows.column(name) for name in names]
-        kept = pa.table(columns, schema=self.operator.kept).filter(pa.array(stays))
-        return self._output(), kept
+                due_us[begin:stop] = self.times[row] + self.spec.program.within_us
+        schema = self.operator.stored_schema
+        hidden = {PANE: pa.array(due_us), IS_OPEN: pa.array(is_open)}
+        columns = [
+            hidden[name] if name in hidden else self.rows.column(name) for name in schema.names
+        ]
+        stored = pa.table(columns, schema=schema).filter(pa.array(is_stored))
+        return self._result(), stored
 
-    def _search(self, row: int, begin: int, stop: int) -> int:
-        """Note the matches of a partition; returns the first row at which one may still begin."""
+    def _find_matches(self, row: int, begin: int, stop: int) -> int:
+        """Collect the matches of a partition; returns the row at which the next one may start."""
         while row < stop:
-            found = self.search.at(row, begin, stop, self._is_complete(row))
-            if found == WAITS:
+            result = self.search.match_at(row, begin, stop, self._is_complete(row))
+            if result == UNDECIDED:
                 return row
-            if isinstance(found, PatternMatch):
-                self.matches.append(found)
+            if isinstance(result, PatternMatch):
+                self.matches.append(result)
                 self.begins.append(begin)
-                row = self.spec.next_row(found)
+                row = self.spec.next_start(result)
             else:
                 row += 1
         return row
 
     def _is_complete(self, row: int) -> bool:
-        """Whether no row that comes later can be in a match that begins here."""
-        within, after = self.spec.program.within_us, self.epoch_time.watermark_us
-        assert after is not None, "the watermark has passed something"
-        return self.epoch_time.ended or (within is not None and after >= self.times[row] + within)
+        """Return whether no row that arrives later can be in a match that starts here."""
+        within_us = self.spec.program.within_us
+        watermark_us = self.epoch_time.watermark_us
+        assert watermark_us is not None, "the watermark has passed rows"
+        if self.epoch_time.ended:
+            return True
+        return within_us is not None and watermark_us >= self.times[row] + within_us
 
-    def _output(self) -> pa.Table:
+    def _result(self) -> pa.Table:
+        """Return one row per match."""
         schema = self.operator.output
         if not self.matches:
             return schema.empty_table()
         firsts = pa.array([match.first for match in self.matches])
         keys = [self.rows.column(item.name).take(firsts) for item in self.spec.key_fields]
-        measures = self.spec.results.columns(self.rows, self.matches, self.begins)
+        evaluator = self.spec.measure_evaluator
+        measures = evaluator.columns(self.rows, self.matches, self.begins)
         return pa.table([*keys, *measures], schema=schema)
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """Values as conditions compare them: times, dates and intervals are whole numbers."""
+def _plain_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return values as conditions compare them: times, dates and intervals are integers."""
     array = as_array(column)
     kind = array.type
     if pa.types.is_date32(kind):

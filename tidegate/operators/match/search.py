@@ -1,9 +1,9 @@
-"""Finds matches of a row pattern: the rows of a partition one by one, with steps back.
+"""Backtracking search for the match of a row pattern that starts at a row.
 
-A pattern is a program. A step takes a row for a variable, or forks: the way that the pattern likes
-better is tried first, the other one when that has failed. So the first match that is found at a row
-is the one that SQL means. A way that needs a row which may still come makes the answer wait, unless
-a way that comes before it has led to a match.
+A pattern is a program. A step takes a row for a variable, or forks: the alternative that the
+pattern prefers is tried first, and the other one if that fails. So the first match found is the
+preferred one that SQL asks for. If an alternative needs a row that may still arrive, the search is
+undecided, unless a preferred alternative has already led to a match.
 """
 
 from __future__ import annotations
@@ -17,61 +17,65 @@ from typing import Any, Protocol
 
 from tidegate.errors import RunError
 
-# ---- Conditions over several rows, value by value, as Spark computes them in ANSI mode.
+# ---- Conditions over several rows, evaluated value by value like Spark's ANSI mode
 #
-# What needs one row only is a column that Spark has computed; this is the rest of a condition: it
+# Expressions over a single row are columns that Spark has computed. The rest of a condition
 # compares such columns of different rows, and adds, subtracts, multiplies and divides them. Times,
-# dates and intervals are whole numbers here. NaN equals NaN and is above all numbers, as in Spark.
+# dates and intervals are integers. NaN equals NaN and is larger than all numbers, as in Spark.
 
-Parts = Sequence[Any]
-# As many digits as any product of two decimals has: nothing is rounded.
+Inputs = Sequence[Any]
+# More digits than any product of two decimals has, so nothing is rounded.
 _EXACT = Context(prec=80)
 
 
 class Scalar(Protocol):
-    """An expression over the values of parts; None is NULL."""
+    """An expression over the inputs of a condition; None is NULL."""
 
-    def of(self, parts: Parts) -> Any: ...
+    def evaluate(self, inputs: Inputs) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Part:
-    place: int
+class Input:
+    """One of the inputs."""
 
-    def of(self, parts: Parts) -> Any:
-        return parts[self.place]
+    index: int
+
+    def evaluate(self, inputs: Inputs) -> Any:
+        return inputs[self.index]
 
 
 @dataclass(frozen=True)
 class Constant:
+    """A literal."""
+
     value: Any
 
-    def of(self, parts: Parts) -> Any:
+    def evaluate(self, inputs: Inputs) -> Any:
         return self.value
 
 
 @dataclass(frozen=True)
 class AsDouble:
-    """A whole number or a decimal as a double."""
+    """An integer or a decimal as a double."""
 
     input: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        value = self.input.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        value = self.input.evaluate(inputs)
         return None if value is None else float(value)
 
 
-def ordered(value: Any) -> Any:
-    """What doubles are compared by: NaN is above all others."""
+def double_order(value: Any) -> Any:
+    """Return the key by which doubles are compared: NaN is larger than all numbers."""
     return (1, 0.0) if value != value else (0, value)
 
 
 def exact_sum(total: Any, value: Any) -> Any:
-    """A sum that is not rounded, but for doubles."""
+    """Return a sum that is not rounded, except for doubles."""
     return _EXACT.add(total, value) if isinstance(value, Decimal) else total + value
 
 
-_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
     "<": operator.lt,
@@ -83,18 +87,20 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Compare:
+    """A comparison of two values; `doubles` orders NaN."""
+
     sign: str
     left: Scalar
     right: Scalar
     doubles: bool = False
 
-    def of(self, parts: Parts) -> Any:
-        left, right = self.left.of(parts), self.right.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        left, right = self.left.evaluate(inputs), self.right.evaluate(inputs)
         if left is None or right is None:
             return None
         if self.doubles:
-            left, right = ordered(left), ordered(right)
-        return _COMPARED[self.sign](left, right)
+            left, right = double_order(left), double_order(right)
+        return _COMPARISONS[self.sign](left, right)
 
 
 @dataclass(frozen=True)
@@ -102,11 +108,11 @@ class And:
     left: Scalar
     right: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        left = self.left.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        left = self.left.evaluate(inputs)
         if left is False:
             return False
-        right = self.right.of(parts)
+        right = self.right.evaluate(inputs)
         return right if left is True or right is False else None
 
 
@@ -115,11 +121,11 @@ class Or:
     left: Scalar
     right: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        left = self.left.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        left = self.left.evaluate(inputs)
         if left is True:
             return True
-        right = self.right.of(parts)
+        right = self.right.evaluate(inputs)
         return right if left is False or right is True else None
 
 
@@ -127,8 +133,8 @@ class Or:
 class Not:
     input: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        value = self.input.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        value = self.input.evaluate(inputs)
         return None if value is None else not value
 
 
@@ -136,17 +142,17 @@ class Not:
 class IsNull:
     input: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        return self.input.of(parts) is None
+    def evaluate(self, inputs: Inputs) -> Any:
+        return self.input.evaluate(inputs) is None
 
 
 @dataclass(frozen=True)
 class Coalesce:
     inputs: tuple[Scalar, ...]
 
-    def of(self, parts: Parts) -> Any:
+    def evaluate(self, inputs: Inputs) -> Any:
         for item in self.inputs:
-            value = item.of(parts)
+            value = item.evaluate(inputs)
             if value is not None:
                 return value
         return None
@@ -154,7 +160,7 @@ class Coalesce:
 
 @dataclass(frozen=True)
 class Calculate:
-    """+, − or × of two whole numbers with so many bits, two decimals, or two doubles (0 bits)."""
+    """+, − or × of two integers of some bits, two decimals, or two doubles (0 bits)."""
 
     sign: str
     left: Scalar
@@ -162,24 +168,24 @@ class Calculate:
     bits: int = 0
     decimals: bool = False
 
-    def of(self, parts: Parts) -> Any:
-        left, right = self.left.of(parts), self.right.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        left, right = self.left.evaluate(inputs), self.right.evaluate(inputs)
         if left is None or right is None:
             return None
         if self.decimals:
-            return _DECIMALS[self.sign](left, right)
-        value = _NUMBERS[self.sign](left, right)
+            return _DECIMAL_OPERATIONS[self.sign](left, right)
+        value = _OPERATIONS[self.sign](left, right)
         if self.bits and not -(1 << self.bits - 1) <= value < 1 << self.bits - 1:
-            raise _failed(f"{left} {self.sign} {right} overflows {self.bits} bits")
+            raise _condition_error(f"{left} {self.sign} {right} overflows {self.bits} bits")
         return value
 
 
-_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
 }
-_DECIMALS: dict[str, Callable[[Any, Any], Any]] = {
+_DECIMAL_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": _EXACT.add,
     "-": _EXACT.subtract,
     "*": _EXACT.multiply,
@@ -188,52 +194,54 @@ _DECIMALS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Divide:
-    """One double by another."""
+    """The quotient of two doubles."""
 
     left: Scalar
     right: Scalar
 
-    def of(self, parts: Parts) -> Any:
-        left, right = self.left.of(parts), self.right.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        left, right = self.left.evaluate(inputs), self.right.evaluate(inputs)
         if left is None or right is None:
             return None
         if right == 0:
-            raise _failed(f"{left} / {right} is a division by zero")
+            raise _condition_error(f"{left} / {right} is a division by zero")
         return left / right
 
 
 @dataclass(frozen=True)
 class Absolute:
-    """The absolute value of a number, of whole numbers with so many bits."""
+    """The absolute value of a number; `bits` are those of an integer."""
 
     input: Scalar
     bits: int = 0
 
-    def of(self, parts: Parts) -> Any:
-        value = self.input.of(parts)
+    def evaluate(self, inputs: Inputs) -> Any:
+        value = self.input.evaluate(inputs)
         if value is None:
             return None
         if self.bits and value == -(1 << self.bits - 1):
-            raise _failed(f"abs({value}) overflows {self.bits} bits")
+            raise _condition_error(f"abs({value}) overflows {self.bits} bits")
         # Unlike abs(), copy_abs does not round decimals.
         return value.copy_abs() if hasattr(value, "copy_abs") else abs(value)
 
 
-def _failed(what: str) -> RunError:
+def _condition_error(reason: str) -> RunError:
     return RunError(
         "TG-503",
-        f"a condition of MATCH_RECOGNIZE fails: {what}",
+        f"a condition of MATCH_RECOGNIZE failed: {reason}",
         hint="guard it: DEFINE B AS A.x <> 0 AND B.x / A.x > 2; or cast: CAST(x AS DOUBLE).",
     )
 
 
-# No sensible search at one row takes so many steps.
-MOST_STEPS = 20_000_000
+# ---- Programs
+
+# A search that starts at one row fails after this many steps.
+MAX_STEPS = 20_000_000
 
 
 @dataclass(frozen=True)
 class Take:
-    """A row for a variable, then another step."""
+    """Take a row for a variable, then go on with another step."""
 
     variable: int
     then: int
@@ -241,7 +249,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Fork:
-    """A step to go on with, and another one to try if that fails."""
+    """Go on with a step, and with another one if that fails."""
 
     first: int
     second: int
@@ -249,16 +257,19 @@ class Fork:
 
 @dataclass(frozen=True)
 class Accept:
-    """A match is complete."""
+    """The match is complete."""
 
 
 Step = Take | Fork | Accept
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A value of another row: of the rows of a group of variables the one `offset` away from the
-    last or the first, and from there `back` rows back; `missing` is read if there is no row."""
+class NavigatedValue:
+    """A value of another row: FIRST or LAST with an offset, then PREV by `back` rows.
+
+    `group` are the variables whose rows count. `missing` is the value of the current row to read if
+    there is no such row.
+    """
 
     value: int
     group: int
@@ -269,8 +280,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Here:
-    """A value of the row that is looked at, or of one `back` rows before it."""
+class CurrentValue:
+    """A value of the current row, or of the row `back` rows before it."""
 
     value: int
     back: int = 0
@@ -278,10 +289,10 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningAggregate:
     """An aggregate over the rows of a group so far: count, sum, avg, min or max of a value.
 
-    `zero` is what a sum begins with; its type is that of the sum.
+    `zero` is the initial value of a sum and has its type.
     """
 
     function: str
@@ -292,17 +303,20 @@ class Running:
     bits: int = 0
 
 
+ConditionInput = NavigatedValue | CurrentValue | RunningAggregate
+
+
 @dataclass(frozen=True)
 class CompiledCondition:
-    """What must be true of a row to be taken for a variable."""
+    """The condition of a variable: an expression over its inputs."""
 
     test: Scalar
-    parts: tuple[Seen | Here | Running, ...]
+    inputs: tuple[ConditionInput, ...]
 
 
 @dataclass(frozen=True)
 class Program:
-    """`groups` are sets of variables whose rows are looked at together."""
+    """A pattern. `conditions` are by variable; `groups` are sets of variables (SUBSET)."""
 
     steps: tuple[Step, ...]
     start: int
@@ -310,29 +324,34 @@ class Program:
     groups: tuple[frozenset[int], ...]
     within_us: int | None = None
 
+    @property
+    def _inputs(self) -> list[ConditionInput]:
+        return [item for c in self.conditions if c is not None for item in c.inputs]
+
     @cached_property
     def values(self) -> tuple[int, ...]:
         """The values that conditions read."""
-        parts = [p for c in self.conditions if c is not None for p in c.parts]
-        found = {part.value for part in parts if part.value is not None}
-        found |= {p.missing for p in parts if not isinstance(p, Running) and p.missing is not None}
-        return tuple(sorted(found))
+        values = {item.value for item in self._inputs if item.value is not None}
+        for item in self._inputs:
+            if not isinstance(item, RunningAggregate) and item.missing is not None:
+                values.add(item.missing)
+        return tuple(sorted(values))
 
     @cached_property
-    def running(self) -> tuple[Running, ...]:
-        parts = [p for c in self.conditions if c is not None for p in c.parts]
-        return tuple(dict.fromkeys(part for part in parts if isinstance(part, Running)))
+    def running(self) -> tuple[RunningAggregate, ...]:
+        """The aggregates that conditions read."""
+        aggregates = [item for item in self._inputs if isinstance(item, RunningAggregate)]
+        return tuple(dict.fromkeys(aggregates))
 
     @cached_property
     def is_local(self) -> bool:
-        """Whether no condition depends on what earlier rows were taken for."""
-        parts = (p for c in self.conditions if c is not None for p in c.parts)
-        return all(isinstance(part, Here) for part in parts)
+        """Whether no condition depends on the variables of earlier rows."""
+        return all(isinstance(item, CurrentValue) for item in self._inputs)
 
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """A match: its first row, and the variable that each of its rows is taken for."""
+    """A match: its first row, and the variable of each of its rows."""
 
     first: int
     variables: tuple[int, ...]
@@ -342,14 +361,18 @@ class PatternMatch:
         return self.first + len(self.variables)
 
     def rows(self, group: frozenset[int]) -> list[int]:
+        """Return the rows of some variables."""
         return [self.first + i for i, v in enumerate(self.variables) if v in group]
 
 
-WAITS = "waits"
+# ---- The search
+
+# The result depends on rows that have not arrived.
+UNDECIDED = "undecided"
 
 
 class Search:
-    """Rows in order, by partition; `columns` are the values that conditions read, by number."""
+    """Searches sorted rows; `columns` has the values that conditions read, by number."""
 
     def __init__(
         self, program: Program, columns: dict[int, list[Any]], times: Sequence[int]
@@ -358,11 +381,11 @@ class Search:
         self.columns = columns
         self.times = times
         self.begin = 0
-        # The rows taken so far: their variables, their places by group, and running aggregates.
+        # The rows taken so far: their variables, the rows by group, and the running aggregates.
         self.taken: list[int] = []
-        self.members: list[list[int]] = [[] for _ in program.groups]
+        self.group_rows: list[list[int]] = [[] for _ in program.groups]
         self.states: list[list[Any]] = [[] for _ in program.running]
-        self.tests = [self._test(condition) for condition in program.conditions]
+        self.tests = [self._compile_test(condition) for condition in program.conditions]
         self.groups_of = [
             [g for g, group in enumerate(program.groups) if v in group]
             for v, _ in enumerate(program.conditions)
@@ -372,34 +395,38 @@ class Search:
             for v, _ in enumerate(program.conditions)
         ]
 
-    def at(self, first: int, begin: int, stop: int, complete: bool) -> PatternMatch | str | None:
-        """The match that begins at a row; a partition has the rows from `begin` to `stop`.
+    def match_at(
+        self, first: int, begin: int, stop: int, complete: bool
+    ) -> PatternMatch | str | None:
+        """Return the match that starts at row `first`, None, or UNDECIDED.
 
-        `complete`: no row that comes later can be in it. WAITS: that is not known yet.
+        The partition has the rows from `begin` to before `stop`. `complete`: no row that arrives
+        later can be in the match.
         """
         self.begin = begin
-        self._back_to(0)
-        found = self._run(first, stop, complete)
-        return PatternMatch(first, tuple(self.taken)) if found is True else found
+        self._backtrack(0)
+        result = self._run(first, stop, complete)
+        return PatternMatch(first, tuple(self.taken)) if result is True else result
 
     def _run(self, first: int, stop: int, complete: bool) -> Any:
-        steps, times, within = self.program.steps, self.times, self.program.within_us
-        limit = None if within is None else times[first] + within
+        steps, times, within_us = self.program.steps, self.times, self.program.within_us
+        limit_us = None if within_us is None else times[first] + within_us
+        # If conditions are local, a step that failed at a row fails there on all paths.
         failed: set[tuple[int, int]] | None = set() if self.program.is_local else None
-        ways, left = [(self.program.start, first)], MOST_STEPS
-        while ways:
-            step, row = ways.pop()
-            self._back_to(row - first)
+        alternatives, steps_left = [(self.program.start, first)], MAX_STEPS
+        while alternatives:
+            step, row = alternatives.pop()
+            self._backtrack(row - first)
             while True:
-                left -= 1
-                if left < 0:
-                    raise _too_long()
-                now = steps[step]
-                if isinstance(now, Fork):
-                    ways.append((now.second, row))
-                    step = now.first
+                steps_left -= 1
+                if steps_left < 0:
+                    raise _too_many_steps()
+                current = steps[step]
+                if isinstance(current, Fork):
+                    alternatives.append((current.second, row))
+                    step = current.first
                     continue
-                if isinstance(now, Accept):
+                if isinstance(current, Accept):
                     return True
                 if failed is not None:
                     if (step, row) in failed:
@@ -407,85 +434,89 @@ class Search:
                     failed.add((step, row))
                 if row == stop:
                     if not complete:
-                        return WAITS
+                        return UNDECIDED
                     break
-                if limit is not None and times[row] >= limit:
+                if limit_us is not None and times[row] >= limit_us:
                     break
-                if not self._takes(now.variable, row):
+                if not self._take(current.variable, row):
                     break
-                step, row = now.then, row + 1
+                step, row = current.then, row + 1
         return None
 
-    # Rows that are taken
+    # Taken rows
 
-    def _takes(self, variable: int, row: int) -> bool:
-        """Take a row for a variable if its condition holds; it sees the row as taken."""
+    def _take(self, variable: int, row: int) -> bool:
+        """Take a row for a variable and return whether the condition holds.
+
+        The condition sees the row as taken.
+        """
         self.taken.append(variable)
         for group in self.groups_of[variable]:
-            self.members[group].append(row)
+            self.group_rows[group].append(row)
         for number in self.running_of[variable]:
             self._advance(number, row)
         test = self.tests[variable]
         return test is None or test(row)
 
-    def _back_to(self, count: int) -> None:
-        """Give rows back until so many are left."""
+    def _backtrack(self, count: int) -> None:
+        """Give back rows until `count` rows are taken."""
         while len(self.taken) > count:
             variable = self.taken.pop()
             for group in self.groups_of[variable]:
-                self.members[group].pop()
+                self.group_rows[group].pop()
             for number in self.running_of[variable]:
                 self.states[number].pop()
 
-    def _test(self, condition: CompiledCondition | None) -> Callable[[int], bool] | None:
+    # Conditions
+
+    def _compile_test(self, condition: CompiledCondition | None) -> Callable[[int], bool] | None:
         if condition is None:
             return None
-        reads = [self._reader(part) for part in condition.parts]
+        readers = [self._compile_reader(item) for item in condition.inputs]
         test = condition.test
-        return lambda row: test.of([read(row) for read in reads]) is True
+        return lambda row: test.evaluate([read(row) for read in readers]) is True
 
-    # Values
-
-    def _reader(self, part: Seen | Here | Running) -> Callable[[int], Any]:
-        if isinstance(part, Running):
-            number = self.program.running.index(part)
-            return lambda row: self._total(number)
-        values = self.columns[part.value]
-        if isinstance(part, Here):
-            here = part
-            if not here.back:
+    def _compile_reader(self, item: ConditionInput) -> Callable[[int], Any]:
+        if isinstance(item, RunningAggregate):
+            number = self.program.running.index(item)
+            return lambda row: self._aggregate(number)
+        values = self.columns[item.value]
+        if isinstance(item, CurrentValue):
+            current = item
+            if not current.back:
                 return lambda row: values[row]
-            return lambda row: self._value(here, row - here.back, row)
-        there = part
-        return lambda row: self._value(there, self._place(there), row)
+            return lambda row: self._value(current, row - current.back, row)
+        other = item
+        return lambda row: self._value(
+            other,
+            navigate(self.group_rows[other.group], other.last, other.offset, other.back),
+            row,
+        )
 
-    def _place(self, part: Seen) -> int:
-        return place_in(self.members[part.group], part.last, part.offset, part.back)
+    def _value(self, item: NavigatedValue | CurrentValue, target: int, row: int) -> Any:
+        if target >= self.begin:
+            return self.columns[item.value][target]
+        return None if item.missing is None else self.columns[item.missing][row]
 
-    def _value(self, part: Seen | Here, place: int, row: int) -> Any:
-        if place >= self.begin:
-            return self.columns[part.value][place]
-        return None if part.missing is None else self.columns[part.missing][row]
-
-    # Running aggregates: a state for each row of the group that is taken
+    # Running aggregates have a state for each taken row of their group.
 
     def _advance(self, number: int, row: int) -> None:
-        item, states = self.program.running[number], self.states[number]
+        aggregate, states = self.program.running[number], self.states[number]
         count, total = states[-1] if states else (0, None)
-        value = 1 if item.value is None else self.columns[item.value][row]
+        value = 1 if aggregate.value is None else self.columns[aggregate.value][row]
         if value is not None:
             count += 1
-            total = _added(item, total, value)
+            total = _add_value(aggregate, total, value)
         states.append((count, total))
 
-    def _total(self, number: int) -> Any:
-        item, states = self.program.running[number], self.states[number]
+    def _aggregate(self, number: int) -> Any:
+        aggregate, states = self.program.running[number], self.states[number]
         count, total = states[-1] if states else (0, None)
-        if item.function == "count":
+        if aggregate.function == "count":
             return count
-        if item.function == "avg":
+        if aggregate.function == "avg":
             return None if total is None else float(total) / count
-        if item.bits and total is not None and not -(2**63) <= total < 2**63:
+        if aggregate.bits and total is not None and not -(2**63) <= total < 2**63:
             raise RunError(
                 "TG-507",
                 "a sum in a condition of MATCH_RECOGNIZE overflows BIGINT",
@@ -494,27 +525,28 @@ class Search:
         return total
 
 
-def place_in(rows: Sequence[int], last: bool, offset: int, back: int) -> int:
-    """The row that a navigation leads to; −1 if there is none."""
+def navigate(rows: Sequence[int], last: bool, offset: int, back: int) -> int:
+    """Return the row that a navigation leads to; a negative number if there is none."""
     if offset >= len(rows):
         return -1
     return (rows[-1 - offset] if last else rows[offset]) - back
 
 
-def _added(item: Running, total: Any, value: Any) -> Any:
-    if item.function in ("sum", "avg"):
-        return exact_sum(item.zero if total is None else total, value)
-    if item.function == "count" or total is None:
+def _add_value(aggregate: RunningAggregate, total: Any, value: Any) -> Any:
+    if aggregate.function in ("sum", "avg"):
+        return exact_sum(aggregate.zero if total is None else total, value)
+    if aggregate.function == "count" or total is None:
         return value
-    one, other = (ordered(total), ordered(value)) if item.doubles else (total, value)
-    less = other < one if item.function == "min" else other > one
-    return value if less else total
+    old, new = (double_order(total), double_order(value)) if aggregate.doubles else (total, value)
+    replaces = new < old if aggregate.function == "min" else new > old
+    return value if replaces else total
 
 
-def _too_long() -> RunError:
+def _too_many_steps() -> RunError:
     return RunError(
         "TG-503",
-        f"MATCH_RECOGNIZE has tried {MOST_STEPS:,} ways to match the rows that follow one row",
-        hint="let the conditions of neighbouring variables exclude each other, or make WITHIN "
+        f"MATCH_RECOGNIZE needs more than {MAX_STEPS:,} steps to match the rows that follow one "
+        "row",
+        hint="make the conditions of adjacent variables exclude each other, or make WITHIN "
         "shorter.",
     )

@@ -1,4 +1,4 @@
-"""Rows in the order of a window, and where the frame of each of them begins and ends."""
+"""The rows of partitions in the order of a window, and where their frames start and end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Offset = int | float | None
 
 @dataclass(frozen=True)
 class Frame:
-    """The rows from `start` to `end`, both relative to the current row; None is without bound.
+    """The frame of a row, from `start` to `end` relative to it; None is unbounded.
 
-    By rows an offset counts rows; else it is added to the value of the one column of the order,
-    and 0 stands for all rows that are equal in the order.
+    With `by_rows` (ROWS) offsets count rows. Otherwise (RANGE) they are added to the value of the
+    only ORDER BY column, and 0 means the peers of the row.
     """
 
     by_rows: bool
@@ -32,138 +32,146 @@ class Frame:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """Rows by partition and then in order: `order` are their numbers, and all else is by place.
+class SortedRows:
+    """Rows sorted by partition and ORDER BY: `order` has their indices before they were sorted.
 
-    A partition goes from `begins` to before `ends`, the peers of a row from `first_peers` to before
-    `after_peers`.
+    All other arrays are by position in that order. The partition of a row has the positions from
+    `starts` to before `ends`, its peers those from `peer_starts` to before `peer_ends`.
     """
 
     order: Ints
     partitions: Ints
-    begins: Ints
+    starts: Ints
     ends: Ints
-    first_peers: Ints
-    after_peers: Ints
+    peer_starts: Ints
+    peer_ends: Ints
 
     @property
     def rows(self) -> int:
         return len(self.order)
 
     @property
-    def places(self) -> Ints:
+    def positions(self) -> Ints:
         return np.arange(self.rows)
 
     @property
-    def dense(self) -> Ints:
-        """Which group of peers of its partition a row is in, from 0 on."""
-        leads = (self.first_peers == self.places).astype(np.int64)
-        count: Ints = np.cumsum(leads)
-        return count - count[self.begins] if self.rows else count
+    def peer_groups(self) -> Ints:
+        """The number of each row's peer group in its partition, from 0."""
+        is_first = (self.peer_starts == self.positions).astype(np.int64)
+        count: Ints = np.cumsum(is_first)
+        return count - count[self.starts] if self.rows else count
 
 
-def placed(partitions: Ints, by: Sequence[Ints], arrival: Ints) -> Placed:
-    """Rows by partition, by the codes of an order, and by arrival."""
+def sort_rows(partitions: Ints, by: Sequence[Ints], arrival: Ints) -> SortedRows:
+    """Sort rows by partition, the codes of an ORDER BY, and arrival."""
     order = np.lexsort((arrival, *reversed(by), partitions))
-    own = partitions[order]
-    new = _differs(own)
-    leads = new.copy()
-    for column in by:
-        leads |= _differs(column[order])
-    begins, ends = _stretches(new)
-    first, after = _stretches(leads)
-    return Placed(order, own, begins, ends, first, after)
+    sorted_partitions = partitions[order]
+    is_start = _differs_from_previous(sorted_partitions)
+    is_peer_start = is_start.copy()
+    for codes in by:
+        is_peer_start |= _differs_from_previous(codes[order])
+    starts, ends = _runs(is_start)
+    peer_starts, peer_ends = _runs(is_peer_start)
+    return SortedRows(order, sorted_partitions, starts, ends, peer_starts, peer_ends)
 
 
-def _differs(values: Ints) -> Mask:
+def _differs_from_previous(values: Ints) -> Mask:
     differs = np.ones(len(values), np.bool_)
     differs[1:] = values[1:] != values[:-1]
     return differs
 
 
-def _stretches(begins: Mask) -> tuple[Ints, Ints]:
-    """Where the stretch of each row begins, and where it is over."""
-    starts = np.flatnonzero(begins)
-    lengths = np.diff(starts, append=len(begins))
+def _runs(is_start: Mask) -> tuple[Ints, Ints]:
+    """Return the start and the end of the run that each row belongs to."""
+    starts = np.flatnonzero(is_start)
+    lengths = np.diff(starts, append=len(is_start))
     return np.repeat(starts, lengths), np.repeat(starts + lengths, lengths)
 
 
 @dataclass(frozen=True, eq=False)
 class FrameValues:
-    """The column of an order as numbers that grow along it, by place; NULL has none."""
+    """An ORDER BY column as ascending numbers, by position; `valid` is false for NULL."""
 
     numbers: Numbers
-    there: Mask
+    valid: Mask
 
 
-def has_distance(kind: pa.DataType) -> bool:
-    """Whether an offset can be added to values of a type."""
-    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date32(kind)
-    return bool(plain or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+def supports_range_offset(kind: pa.DataType) -> bool:
+    """Return whether RANGE can add an offset to values of a type."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date32(kind)
+    return bool(is_number or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
-def values_of(column: Column, ordering: Ordering) -> FrameValues:
+def frame_values(column: Column, ordering: Ordering) -> FrameValues:
+    """Return an ORDER BY column as numbers."""
     array = as_array(column)
-    there = valid_mask(array)
+    valid = valid_mask(array)
     if pa.types.is_floating(array.type):
         numbers = pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False)
     else:
-        whole = array.cast(pa.int32()) if pa.types.is_date32(array.type) else array
-        numbers = pc.fill_null(pc.cast(whole, pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return FrameValues(-numbers if ordering.descending else numbers, there)
+        integers = array.cast(pa.int32()) if pa.types.is_date32(array.type) else array
+        numbers = pc.fill_null(pc.cast(integers, pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return FrameValues(-numbers if ordering.descending else numbers, valid)
 
 
-def bounds(frame: Frame, placed: Placed, values: FrameValues | None) -> tuple[Ints, Ints]:
-    """Where the frame of each row begins, and where it is over."""
+def frame_bounds(frame: Frame, rows: SortedRows, values: FrameValues | None) -> tuple[Ints, Ints]:
+    """Return the positions at which the frame of each row starts, and before which it ends."""
     if frame.by_rows:
-        starts = _by_rows(frame.start, placed, placed.begins, 0)
-        ends = _by_rows(frame.end, placed, placed.ends, 1)
+        starts = _bound_by_rows(frame.start, rows, rows.starts, 0)
+        ends = _bound_by_rows(frame.end, rows, rows.ends, 1)
     else:
-        starts = _by_value(frame.start, placed, values, placed.begins, placed.first_peers, "left")
-        ends = _by_value(frame.end, placed, values, placed.ends, placed.after_peers, "right")
+        starts = _bound_by_value(frame.start, rows, values, rows.starts, rows.peer_starts, "left")
+        ends = _bound_by_value(frame.end, rows, values, rows.ends, rows.peer_ends, "right")
     return starts, np.maximum(starts, ends)
 
 
-def _by_rows(offset: Offset, placed: Placed, whole: Ints, after: int) -> Ints:
+def _bound_by_rows(offset: Offset, rows: SortedRows, unbounded: Ints, after: int) -> Ints:
     if offset is None:
-        return whole
-    places: Ints = placed.places + int(offset) + after
-    return np.clip(places, placed.begins, placed.ends)
+        return unbounded
+    positions: Ints = rows.positions + int(offset) + after
+    return np.clip(positions, rows.starts, rows.ends)
 
 
-def _by_value(
-    offset: Offset, placed: Placed, values: FrameValues | None, whole: Ints, peers: Ints, side: str
+def _bound_by_value(
+    offset: Offset,
+    rows: SortedRows,
+    values: FrameValues | None,
+    unbounded: Ints,
+    peers: Ints,
+    side: str,
 ) -> Ints:
     if offset is None:
-        return whole
+        return unbounded
     if offset == 0:
         return peers
-    assert values is not None, "a distance is one between values"
-    found = peers.copy()
-    # Rows without a value are peers of each other, and of nobody else.
-    rows = np.flatnonzero(values.there)
-    numbers, owners = values.numbers[rows], placed.partitions[rows]
-    found[rows] = rows[0] if len(rows) else 0
-    before = _before(owners, numbers, numbers + offset, side)
-    first = np.searchsorted(owners, owners)
-    starts = rows[first] if len(rows) else rows
-    found[rows] = starts + before - first
-    return found
+    assert values is not None, "an offset needs values"
+    positions = peers.copy()
+    # The frame of a NULL is the other NULLs.
+    valid = np.flatnonzero(values.valid)
+    numbers, partitions = values.numbers[valid], rows.partitions[valid]
+    counts = _count_before(partitions, numbers, numbers + offset, side)
+    first = np.searchsorted(partitions, partitions)
+    starts = valid[first] if len(valid) else valid
+    positions[valid] = starts + counts - first
+    return positions
 
 
-def _before(owners: Ints, numbers: Numbers, targets: Numbers, side: str) -> Ints:
-    """How many (owner, number) are before each (owner, target); `right`: or equal to it."""
-    count = len(owners)
-    own, wanted = np.zeros(count, np.int64), np.full(count, -1 if side == "left" else 1)
+def _count_before(partitions: Ints, numbers: Numbers, targets: Numbers, side: str) -> Ints:
+    """Return how many (partition, number) are before each (partition, target).
+
+    `right` also counts those that are equal.
+    """
+    count = len(partitions)
+    # Of equal numbers and targets, `left` sorts the targets first, `right` last.
+    turns = np.zeros(count, np.int64), np.full(count, -1 if side == "left" else 1)
     order = np.lexsort(
         (
-            np.concatenate([own, wanted]),
+            np.concatenate(turns),
             np.concatenate([numbers, targets]),
-            np.concatenate([owners, owners]),
+            np.concatenate([partitions, partitions]),
         )
     )
-    passed = np.cumsum(order < count)
-    found = np.empty(2 * count, np.int64)
-    found[order] = passed
-    result: Ints = found[count:]
+    counts = np.empty(2 * count, np.int64)
+    counts[order] = np.cumsum(order < count)
+    result: Ints = counts[count:]
     return result

@@ -1,4 +1,4 @@
-"""Functions with OVER: what each says about a row, given the rows of its partition in order."""
+"""Window functions and the states of their frames, given the rows of a partition in order."""
 
 from __future__ import annotations
 
@@ -24,104 +24,128 @@ from tidegate.operators.kernels.arrays import (
 )
 from tidegate.operators.kernels.ordering import Ordering, check_partitions, sort_codes
 from tidegate.operators.operator import Tables
-from tidegate.operators.over.frames import Frame, Placed, bounds, has_distance, placed, values_of
+from tidegate.operators.over.frames import (
+    Frame,
+    SortedRows,
+    frame_bounds,
+    frame_values,
+    sort_rows,
+    supports_range_offset,
+)
 
-# ---- The states of aggregates over frames: each frame is put together from blocks of its rows.
+# ---- The states of aggregates over frames
 #
-# Blocks of two, four, eight … rows are made once, and a frame of any length is a few of them. What
-# rounds on the way is added up row by row, as Spark does it: then no frame depends on how rows were
-# cut into epochs.
+# The states of blocks of two, four, eight … rows are computed once (a segment tree), and a frame of
+# any length combines a few of them. Aggregates that depend on the order of additions are folded row
+# by row instead, as Spark does: their results must not depend on how rows are divided into epochs.
 
-# So many rows of frames are looked at together.
-_MOST_ROWS = 1 << 20
-# No frame has so many heights of blocks.
-_MOST_HEIGHTS = 64
-# Frames that are this short on average are not put together from blocks.
-_SHORT = 8
+# Frames are processed in batches of this many rows in total.
+_MAX_BATCH_ROWS = 1 << 20
+# More than the height of any segment tree.
+_MAX_HEIGHT = 64
+# Frames that are not longer than this on average are combined row by row.
+_SHORT_FRAME_ROWS = 8
 
 
-def rounds(call: AggregateCall) -> bool:
-    """Whether the order in which values are added up shows in the last bits."""
-    item = make_accumulator(call) if call.arguments else None
-    if not isinstance(item, PlainAccumulator):
+def is_order_sensitive(call: AggregateCall) -> bool:
+    """Return whether the order in which values are added changes the last bits of the result."""
+    accumulator = make_accumulator(call) if call.arguments else None
+    if not isinstance(accumulator, PlainAccumulator):
         return False
-    merged = zip(item.fields, item.merges, strict=False)
-    return item.rounds or any(pa.types.is_floating(kind) and m == "sum" for kind, m in merged)
+    merges = zip(accumulator.fields, accumulator.merges, strict=False)
+    return accumulator.rounds or any(
+        pa.types.is_floating(kind) and merge == "sum" for kind, merge in merges
+    )
 
 
 @dataclass(frozen=True)
 class FrameGroup:
-    """Aggregates that share a frame and an order; `functions` are their numbers."""
+    """Aggregates with the same frame and order; `functions` are their indices."""
 
     sort: int
     frame: Frame
-    rounds: bool
+    order_sensitive: bool
     functions: tuple[int, ...]
     calls: tuple[AggregateCall, ...]
 
     @cached_property
-    def groups(self) -> Aggregator:
+    def aggregator(self) -> Aggregator:
         return Aggregator(GroupSpec((), self.calls))
 
     @property
-    def runs_on(self) -> bool:
-        """Whether frames begin with the first row of all."""
+    def is_cumulative(self) -> bool:
+        """Whether frames start at the first row of the partition."""
         return self.frame.start is None
 
     def pre_aggregate(self, rows: pa.Table) -> Tables:
-        """The states of single rows, numbered by their place."""
+        """Return the states of single rows; their pane is the position of the row."""
         count = rows.num_rows
         columns = {PANE: pa.array(np.arange(count)), HASH: pa.array(np.zeros(count, np.int64))}
-        for own, (function, call) in enumerate(zip(self.functions, self.calls, strict=True)):
-            for place, _ in enumerate(call.arguments):
-                columns[f"a{own}_{place}"] = rows.column(f"a{function}_{place}")
-        return tuple(_by_pane(table) for table in self.groups.pre_aggregate(pa.table(columns)))
+        for index, (function, call) in enumerate(zip(self.functions, self.calls, strict=True)):
+            for argument, _ in enumerate(call.arguments):
+                columns[f"a{index}_{argument}"] = rows.column(f"a{function}_{argument}")
+        return tuple(_by_pane(table) for table in self.aggregator.pre_aggregate(pa.table(columns)))
 
     def states(
-        self, rows: pa.Table, starts: Ints, ends: Ints, carried: Tables | None, owners: Ints
+        self,
+        rows: pa.Table,
+        starts: Ints,
+        ends: Ints,
+        initial: Tables | None,
+        partitions: Ints,
     ) -> Tables:
-        """The state of each frame, by its number; before it comes what its owner has carried."""
-        lifted = self.pre_aggregate(rows)
-        if self.rounds and self.runs_on:
-            main = _one_after_the_other(self.groups, lifted[0], starts, ends, carried, owners)
+        """Return the state of each frame; its pane is the index of the frame.
+
+        `initial` has the states of the partitions before the first of these rows, by partition.
+        """
+        row_states = self.pre_aggregate(rows)
+        if self.order_sensitive and self.is_cumulative:
+            main = _cumulative_states(
+                self.aggregator, row_states[0], starts, ends, initial, partitions
+            )
             return (main,)
         frames = np.arange(len(starts))
-        parts = [] if carried is None else [tuple(_taken(t, owners, frames)[0] for t in carried)]
-        for first, limit in _slices(ends - starts):
-            some = slice(first, limit)
-            parts.append(self._slice(lifted, starts[some], ends[some], frames[some]))
-        return self._whole(concat(parts) if parts else self.groups.empty(), len(starts))
+        parts = []
+        if initial is not None:
+            parts.append(tuple(_take_states(table, partitions, frames)[0] for table in initial))
+        for first, limit in _batches(ends - starts):
+            batch = slice(first, limit)
+            parts.append(
+                self._combine_frames(row_states, starts[batch], ends[batch], frames[batch])
+            )
+        tables = concat(parts) if parts else self.aggregator.empty()
+        main, *bags = self.aggregator.combine(tables)
+        missing = np.setdiff1d(np.arange(len(starts)), int_column(main, PANE))
+        main = pa.concat_tables([main, self._empty_states(missing)])
+        return (_by_pane(main), *map(_by_pane, bags))
 
-    def _slice(self, lifted: Tables, starts: Ints, ends: Ints, frames: Ints) -> Tables:
-        short = (ends - starts).sum() <= _SHORT * (len(starts) + lifted[0].num_rows)
-        if short or self.rounds:
-            counts = ends - starts
-            turns = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-            nodes = np.repeat(starts, counts) + turns
-            found = [_taken(table, nodes, np.repeat(frames, counts))[0] for table in lifted]
-            return self.groups.combine(tuple(found))
-        return self.groups.combine(_from_blocks(self.groups, lifted, starts, ends, frames))
+    def _combine_frames(self, row_states: Tables, starts: Ints, ends: Ints, frames: Ints) -> Tables:
+        counts = ends - starts
+        is_short = counts.sum() <= _SHORT_FRAME_ROWS * (len(starts) + row_states[0].num_rows)
+        if is_short or self.order_sensitive:
+            offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            positions = np.repeat(starts, counts) + offsets
+            states = [
+                _take_states(table, positions, np.repeat(frames, counts))[0] for table in row_states
+            ]
+            return self.aggregator.combine(tuple(states))
+        blocks = _blocks_of_frames(self.aggregator, row_states, starts, ends, frames)
+        return self.aggregator.combine(blocks)
 
-    def _whole(self, tables: Tables, count: int) -> Tables:
-        """Every frame once, also those without rows."""
-        main, *bags = self.groups.combine(tables)
-        missing = np.setdiff1d(np.arange(count), int_column(main, PANE))
-        return (_by_pane(pa.concat_tables([main, self.no_rows(missing)])), *map(_by_pane, bags))
-
-    def no_rows(self, frames: Ints) -> pa.Table:
-        """The states of frames without rows."""
-        schema, count = self.groups.schemas[0], len(frames)
-        known = {PANE: frames, HASH: np.zeros(count, np.int64), ROWS: np.zeros(count, np.int64)}
+    def _empty_states(self, frames: Ints) -> pa.Table:
+        """Return the states of frames without rows."""
+        schema, count = self.aggregator.schemas[0], len(frames)
+        values = {PANE: frames, HASH: np.zeros(count, np.int64), ROWS: np.zeros(count, np.int64)}
         columns = [
-            pa.array(known[item.name]) if item.name in known else pa.nulls(count, item.type)
+            pa.array(values[item.name]) if item.name in values else pa.nulls(count, item.type)
             for item in schema
         ]
         return pa.table(columns, schema=schema)
 
-    def results(self, tables: Tables) -> list[pa.Array]:
-        """A column for each call, by the number of the frame."""
-        found = self.groups.evaluate(tables)
-        return [as_array(found.column(f"r{own}")) for own, _ in enumerate(self.calls)]
+    def results(self, states: Tables) -> list[pa.Array]:
+        """Return a column for each call, by the index of the frame."""
+        results = self.aggregator.evaluate(states)
+        return [as_array(results.column(f"r{index}")) for index, _ in enumerate(self.calls)]
 
 
 def _by_pane(table: pa.Table) -> pa.Table:
@@ -132,188 +156,191 @@ def _by_pane(table: pa.Table) -> pa.Table:
 
 
 def with_pane(table: pa.Table, panes: Ints) -> pa.Table:
+    """Return a table with other panes."""
     return table.set_column(table.schema.get_field_index(PANE), PANE, pa.array(panes))
 
 
-def _taken(table: pa.Table, nodes: Ints, frames: Ints) -> tuple[pa.Table, Ints]:
-    """The rows of some nodes as rows of frames, and which of the nodes each is of."""
+def _take_states(table: pa.Table, nodes: Ints, frames: Ints) -> tuple[pa.Table, Ints]:
+    """Return the states of nodes as states of frames, and the index of the node of each state.
+
+    A node is a pane of the table. Bags have any number of states per node.
+    """
     panes = int_column(table, PANE)
     first = np.searchsorted(panes, nodes)
     counts = np.searchsorted(panes, nodes, "right") - first
     shifts = first - (np.cumsum(counts) - counts)
-    places = np.repeat(shifts, counts) + np.arange(int(counts.sum()))
-    found = with_pane(table.take(pa.array(places)), np.repeat(frames, counts))
-    return found, np.repeat(np.arange(len(nodes)), counts)
+    indices = np.repeat(shifts, counts) + np.arange(int(counts.sum()))
+    states = with_pane(table.take(pa.array(indices)), np.repeat(frames, counts))
+    return states, np.repeat(np.arange(len(nodes)), counts)
 
 
-def _slices(lengths: Ints) -> Iterator[tuple[int, int]]:
-    """Frames that are looked at together."""
+def _batches(lengths: Ints) -> Iterator[tuple[int, int]]:
+    """Divide frames of these lengths into batches."""
     total = np.cumsum(lengths)
     first = 0
     while first < len(lengths):
         before = total[first - 1] if first else 0
-        limit = int(np.searchsorted(total, before + _MOST_ROWS, "right"))
+        limit = int(np.searchsorted(total, before + _MAX_BATCH_ROWS, "right"))
         limit = max(limit, first + 1)
         yield first, limit
         first = limit
 
 
-def _from_blocks(
-    groups: Aggregator, lifted: Tables, starts: Ints, ends: Ints, frames: Ints
+def _blocks_of_frames(
+    aggregator: Aggregator, row_states: Tables, starts: Ints, ends: Ints, frames: Ints
 ) -> Tables:
-    """The blocks that make up each frame, from its first row to its last."""
-    found: list[tuple[Tables, list[Ints]]] = []
-    level, height = lifted, 0
+    """Return the states of the blocks of each frame, from its first row to its last."""
+    parts: list[tuple[Tables, list[Ints]]] = []
+    level, height = row_states, 0
     starts, ends = starts.copy(), ends.copy()
     while (starts < ends).any():
         left = (starts < ends) & (starts % 2 == 1)
-        found.append(_blocks(level, starts[left], frames[left], height))
+        parts.append(_take_blocks(level, starts[left], frames[left], height))
         starts = starts + left
         right = (starts < ends) & (ends % 2 == 1)
-        # What is taken at the end comes after all that is taken later on.
-        found.append(_blocks(level, ends[right] - 1, frames[right], 2 * _MOST_HEIGHTS - height))
+        # A block at the end of a frame comes after all blocks of higher levels.
+        parts.append(_take_blocks(level, ends[right] - 1, frames[right], 2 * _MAX_HEIGHT - height))
         ends = ends - right
         starts, ends, height = starts // 2, ends // 2, height + 1
         halved = tuple(with_pane(table, int_column(table, PANE) // 2) for table in level)
-        level = tuple(_by_pane(table) for table in groups.combine(halved))
-    if not found:
-        return groups.empty()
-    tables = concat([tables for tables, _ in found])
-    ordered = []
-    for place, table in enumerate(tables):
-        turns = np.concatenate([turns[place] for _, turns in found])
+        level = tuple(_by_pane(table) for table in aggregator.combine(halved))
+    if not parts:
+        return aggregator.empty()
+    tables = concat([tables for tables, _ in parts])
+    sorted_tables = []
+    for index, table in enumerate(tables):
+        turns = np.concatenate([turns[index] for _, turns in parts])
         order = np.lexsort((turns, int_column(table, PANE)))
-        ordered.append(table.take(pa.array(order)))
-    return tuple(ordered)
+        sorted_tables.append(table.take(pa.array(order)))
+    return tuple(sorted_tables)
 
 
-def _blocks(level: Tables, nodes: Ints, frames: Ints, turn: int) -> tuple[Tables, list[Ints]]:
-    tables = tuple(_taken(table, nodes, frames)[0] for table in level)
+def _take_blocks(level: Tables, nodes: Ints, frames: Ints, turn: int) -> tuple[Tables, list[Ints]]:
+    tables = tuple(_take_states(table, nodes, frames)[0] for table in level)
     return tables, [np.full(table.num_rows, turn, np.int64) for table in tables]
 
 
-# What rounds
-
-
-def _one_after_the_other(
-    groups: Aggregator,
-    main: pa.Table,
+def _cumulative_states(
+    aggregator: Aggregator,
+    row_states: pa.Table,
     starts: Ints,
     ends: Ints,
-    carried: Tables | None,
-    owners: Ints,
+    initial: Tables | None,
+    partitions: Ints,
 ) -> pa.Table:
-    """The states of frames that share their beginning, each from the one before it.
+    """Fold the states of cumulative frames row by row.
 
-    All frames of an owner start at the same place.
+    All frames of a partition start at the same position.
     """
-    own, first = np.unique(owners, return_index=True)
-    begins = starts[first]
-    stops = np.zeros(len(own), np.int64)
-    np.maximum.at(stops, np.searchsorted(own, owners), ends)
-    before = _carried_rows(main, carried, own)
+    distinct, first = np.unique(partitions, return_index=True)
+    first_rows = starts[first]
+    stops = np.zeros(len(distinct), np.int64)
+    np.maximum.at(stops, np.searchsorted(distinct, partitions), ends)
+    before = _initial_states(row_states, initial, distinct)
     columns = []
-    for item in main.schema:
+    for item in row_states.schema:
         if item.name in (PANE, HASH):
-            columns.append(pa.nulls(main.num_rows, item.type).fill_null(0))
+            columns.append(pa.nulls(row_states.num_rows, item.type).fill_null(0))
         elif item.name == ROWS:
-            columns.append(_sums(main.column(ROWS), before.column(ROWS), begins, stops))
-    for plain, names in groups.plain:
-        states = [main.column(name) for name in names]
-        initial = [before.column(name) for name in names]
-        if plain.merges:
-            pairs = zip(states, initial, strict=True)
-            columns += [_sums(state, known, begins, stops) for state, known in pairs]
+            columns.append(
+                _cumulative_sums(row_states.column(ROWS), before.column(ROWS), first_rows, stops)
+            )
+    for accumulator, names in aggregator.plain:
+        states = [row_states.column(name) for name in names]
+        initials = [before.column(name) for name in names]
+        if accumulator.merges:
+            columns += [
+                _cumulative_sums(state, value, first_rows, stops)
+                for state, value in zip(states, initials, strict=True)
+            ]
         else:
-            columns += _in_turns(plain, states, initial, begins, stops)
-    after = pa.table(columns, schema=main.schema)
-    # What a frame without rows has is what was carried, which stands behind all rows.
+            columns += _fold_partitions(accumulator, states, initials, first_rows, stops)
+    after = pa.table(columns, schema=row_states.schema)
+    # The state of an empty frame is the initial state of its partition.
     both = pa.concat_tables([after, before])
-    empty = ends <= starts
-    rows = np.where(empty, main.num_rows + np.searchsorted(own, owners), ends - 1)
-    return with_pane(both.take(pa.array(rows)), np.arange(len(starts)))
+    is_empty = ends <= starts
+    initial_index = row_states.num_rows + np.searchsorted(distinct, partitions)
+    indices = np.where(is_empty, initial_index, ends - 1)
+    return with_pane(both.take(pa.array(indices)), np.arange(len(starts)))
 
 
-def _carried_rows(main: pa.Table, carried: Tables | None, own: Ints) -> pa.Table:
-    if carried is not None:
-        return carried[0].take(pa.array(own))
+def _initial_states(row_states: pa.Table, initial: Tables | None, partitions: Ints) -> pa.Table:
+    """Return the states of partitions before their first row."""
+    if initial is not None:
+        return initial[0].take(pa.array(partitions))
     columns = []
-    for item in main.schema:
-        nothing = pa.nulls(len(own), item.type)
-        columns.append(nothing.fill_null(0) if item.name in (PANE, HASH, ROWS) else nothing)
-    return pa.table(columns, schema=main.schema)
+    for item in row_states.schema:
+        nulls = pa.nulls(len(partitions), item.type)
+        columns.append(nulls.fill_null(0) if item.name in (PANE, HASH, ROWS) else nulls)
+    return pa.table(columns, schema=row_states.schema)
 
 
-def _sums(column: pa.ChunkedArray, before: pa.ChunkedArray, begins: Ints, stops: Ints) -> pa.Array:
-    """The running sum of each stretch."""
+def _cumulative_sums(
+    column: pa.ChunkedArray, initial: pa.ChunkedArray, starts: Ints, stops: Ints
+) -> pa.Array:
+    """Return the running sum of each partition; NULL until its first value."""
     values = as_array(column.fill_null(0)).to_numpy(zero_copy_only=False)
-    initial = as_array(before.fill_null(0)).to_numpy(zero_copy_only=False)
-    there, known = valid_mask(column), valid_mask(before)
-    sums, seen = np.zeros_like(values), np.zeros(len(values), np.bool_)
-    stretches = zip(begins.tolist(), stops.tolist(), initial, known, strict=True)
+    initials = as_array(initial.fill_null(0)).to_numpy(zero_copy_only=False)
+    valid, initial_valid = valid_mask(column), valid_mask(initial)
+    sums, has_value = np.zeros_like(values), np.zeros(len(values), np.bool_)
+    partitions = zip(starts.tolist(), stops.tolist(), initials, initial_valid, strict=True)
     with np.errstate(invalid="ignore", over="ignore"):
-        for begin, stop, first, has in stretches:
-            some = slice(begin, stop)
-            sums[some] = np.cumsum(np.concatenate(([first], values[some])))[1:]
-            seen[some] = np.logical_or.accumulate(there[some]) | has
-    return pa.array(sums, column.type, mask=~seen)
+        for start, stop, value, is_valid in partitions:
+            rows = slice(start, stop)
+            sums[rows] = np.cumsum(np.concatenate(([value], values[rows])))[1:]
+            has_value[rows] = np.logical_or.accumulate(valid[rows]) | is_valid
+    return pa.array(sums, column.type, mask=~has_value)
 
 
-def _in_turns(
-    plain: PlainAccumulator,
+def _fold_partitions(
+    accumulator: PlainAccumulator,
     states: Sequence[pa.ChunkedArray],
-    before: Sequence[pa.ChunkedArray],
-    begins: Ints,
+    initial: Sequence[pa.ChunkedArray],
+    starts: Ints,
     stops: Ints,
 ) -> list[pa.Array]:
-    """The first rows of all stretches, then the second ones, and so on."""
-    rows, parts = [], []
-    current = [as_array(state) for state in before]
-    left = np.arange(len(begins))
-    for turn in range(int((stops - begins).max(initial=0))):
-        still = begins[left] + turn < stops[left]
-        left = left[still]
-        current = [state.filter(pa.array(still)) for state in current]
-        at = begins[left] + turn
+    """Fold the first rows of all partitions, then their second rows, and so on."""
+    folded_rows, folded_states = [], []
+    current = [as_array(state) for state in initial]
+    partitions = np.arange(len(starts))
+    for turn in range(int((stops - starts).max(initial=0))):
+        has_row = starts[partitions] + turn < stops[partitions]
+        partitions = partitions[has_row]
+        current = [state.filter(pa.array(has_row)) for state in current]
+        rows = starts[partitions] + turn
         pairs = [
-            pa.concat_arrays([now, as_array(state).take(pa.array(at))])
-            for now, state in zip(current, states, strict=True)
+            pa.concat_arrays([value, as_array(state).take(pa.array(rows))])
+            for value, state in zip(current, states, strict=True)
         ]
-        ids = np.concatenate([np.arange(len(left))] * 2)
-        current = [as_array(state) for state in plain.combine(pairs, ids, len(left))]
-        rows.append(at)
-        parts.append(current)
-    return _scattered(states, rows, parts)
-
-
-def _scattered(
-    like: Sequence[pa.ChunkedArray], rows: list[Ints], parts: list[list[pa.Array]]
-) -> list[pa.Array]:
-    count = len(like[0])
-    found = np.full(count, -1, np.int64)
-    places = np.concatenate([np.zeros(0, np.int64), *rows])
-    found[places] = np.arange(len(places))
-    indices = pa.array(found, mask=found < 0)
+        ids = np.concatenate([np.arange(len(partitions))] * 2)
+        current = [as_array(state) for state in accumulator.combine(pairs, ids, len(partitions))]
+        folded_rows.append(rows)
+        folded_states.append(current)
+    indices = np.full(len(states[0]), -1, np.int64)
+    all_rows = np.concatenate([np.zeros(0, np.int64), *folded_rows])
+    indices[all_rows] = np.arange(len(all_rows))
+    by_row = pa.array(indices, mask=indices < 0)
     return [
-        pa.concat_arrays([pa.array([], column.type), *(part[own] for part in parts)]).take(indices)
-        for own, column in enumerate(like)
+        pa.concat_arrays(
+            [pa.array([], column.type), *(parts[index] for parts in folded_states)]
+        ).take(by_row)
+        for index, column in enumerate(states)
     ]
 
 
-__all__ = ["FrameGroup", "rounds", "with_pane"]
-
+# ---- Functions
 
 RANKS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
-# These depend on how many rows a partition has.
+# Ranks that depend on the number of rows of the partition.
 RANKS_OF_ALL = frozenset({"PERCENT_RANK", "CUME_DIST", "NTILE"})
 
 
 @dataclass(frozen=True)
 class OverFunction:
-    """One function: a rank, the value of the row `shift` rows on, or an aggregate of a frame.
+    """A window function: a rank, the value `shift` rows ahead, or an aggregate over a frame.
 
-    Its arguments are the columns `a{i}_0`, …, where i is its number; `default` says that the last
-    of them is what a row gets for which there is no value. `sort` is the number of its order.
+    Its arguments are the columns `a{i}_0`, …, where i is its index. With `default` the last of them
+    is the value of rows without a result. `sort` is the index of its ORDER BY.
     """
 
     name: str
@@ -332,18 +359,18 @@ class OverFunction:
 
     @property
     def arguments(self) -> tuple[pa.DataType, ...]:
-        """The types of its columns."""
-        own = (self.argument,) if self.argument is not None else ()
-        own = self.call.arguments if self.call is not None else own
-        return (*own, self.result) if self.default else own
+        """The types of the argument columns."""
+        types = (self.argument,) if self.argument is not None else ()
+        types = self.call.arguments if self.call is not None else types
+        return (*types, self.result) if self.default else types
 
 
 @dataclass(frozen=True)
 class OverSpec:
-    """The functions of one node: they share their partitions.
+    """The window functions of a node, which have the same PARTITION BY.
 
-    Columns are `k0`, … (keys), `o0`, … (what is ordered by), `a0_0`, … (arguments) and `c0`, … (the
-    row as it goes on). `sorts` are the orders, each a list of columns to order by.
+    Columns are `k0`, … (PARTITION BY), `o0`, … (ORDER BY), `a0_0`, … (arguments) and `c0`, … (the
+    input row). `sorts` are the different ORDER BYs, each with the indices of its columns.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -358,13 +385,14 @@ class OverSpec:
             self._check_range(function)
 
     def _check_range(self, function: OverFunction) -> None:
+        """Reject RANGE with an offset over a type to which it cannot be added."""
         frame = function.frame
         if frame is None or frame.by_rows or not (frame.start or frame.end):
             return
         kind = self.orders[self.sorts[function.sort][0]].type
-        if not has_distance(kind):
+        if not supports_range_offset(kind):
             hint = "cast the column of ORDER BY, for example to DOUBLE, or use ROWS."
-            raise unsupported_error(f"RANGE with a distance is not supported over {kind}", hint)
+            raise unsupported_error(f"RANGE with an offset is not supported over {kind}", hint)
 
     @property
     def key_fields(self) -> list[pa.Field]:
@@ -377,9 +405,9 @@ class OverSpec:
     @property
     def argument_fields(self) -> list[pa.Field]:
         return [
-            pa.field(f"a{index}_{place}", kind)
+            pa.field(f"a{index}_{argument}", kind)
             for index, function in enumerate(self.functions)
-            for place, kind in enumerate(function.arguments)
+            for argument, kind in enumerate(function.arguments)
         ]
 
     @property
@@ -387,130 +415,148 @@ class OverSpec:
         return [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
 
     @property
-    def row(self) -> pa.Schema:
-        """What a row of the result is."""
+    def result_schema(self) -> pa.Schema:
+        """The schema of a result: the input row and the results of the functions."""
         kinds = [*self.columns, *(function.result for function in self.functions)]
         return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
 
     @cached_property
     def frame_groups(self) -> tuple[FrameGroup, ...]:
-        """The aggregates by frame and order; those that round apart from the others."""
-        found: dict[tuple[int, Frame, bool], list[int]] = {}
+        """The aggregates by ORDER BY, frame and whether they are order-sensitive."""
+        members: dict[tuple[int, Frame, bool], list[tuple[int, AggregateCall]]] = {}
         for index, function in enumerate(self.functions):
             if function.call is not None:
                 assert function.frame is not None, "an aggregate has a frame"
-                key = (function.sort, function.frame, rounds(function.call))
-                found.setdefault(key, []).append(index)
-        groups = []
-        for (sort, frame, inexact), members in found.items():
-            calls = [self.functions[index].call for index in members]
-            known = tuple(call for call in calls if call is not None)
-            groups.append(FrameGroup(sort, frame, inexact, tuple(members), known))
-        return tuple(groups)
+                key = (function.sort, function.frame, is_order_sensitive(function.call))
+                members.setdefault(key, []).append((index, function.call))
+        return tuple(
+            FrameGroup(
+                sort,
+                frame,
+                order_sensitive,
+                tuple(index for index, _ in calls),
+                tuple(call for _, call in calls),
+            )
+            for (sort, frame, order_sensitive), calls in members.items()
+        )
 
     # Rows in order
 
-    def place(self, rows: pa.Table, partitions: Ints, sort: int, arrival: Ints) -> Placed:
+    def sort_rows(self, rows: pa.Table, partitions: Ints, sort: int, arrival: Ints) -> SortedRows:
+        """Sort rows by partition, one of the ORDER BYs, and arrival."""
         by = [sort_codes(rows.column(f"o{o}"), self.orders[o]) for o in self.sorts[sort]]
-        return placed(partitions, by, arrival)
+        return sort_rows(partitions, by, arrival)
 
-    def frame(self, frame: Frame, rows: pa.Table, at: Placed, sort: int) -> tuple[Ints, Ints]:
-        """Where the frames of rows begin and end, which are in order."""
+    def frame_bounds(
+        self, frame: Frame, rows: pa.Table, positions: SortedRows, sort: int
+    ) -> tuple[Ints, Ints]:
+        """Return where the frames of sorted rows start and end."""
         values = None
         if not frame.by_rows and (frame.start or frame.end):
-            first = self.sorts[sort][0]
-            values = values_of(rows.column(f"o{first}"), self.orders[first])
-        return bounds(frame, at, values)
+            order = self.sorts[sort][0]
+            values = frame_values(rows.column(f"o{order}"), self.orders[order])
+        return frame_bounds(frame, positions, values)
 
-    # What functions say
+    # Results
 
-    def in_whole_partitions(self, rows: pa.Table, partitions: Ints, arrival: Ints) -> pa.Table:
-        """The rows with a column for each function; all rows of their partitions are there."""
+    def evaluate_partitions(self, rows: pa.Table, partitions: Ints, arrival: Ints) -> pa.Table:
+        """Append the results of all functions to the rows of complete partitions."""
         results: list[pa.Array | None] = [None] * len(self.functions)
         for sort, _ in enumerate(self.sorts):
-            at = self.place(rows, partitions, sort, arrival)
-            ordered = rows.take(pa.array(at.order))
-            back = np.empty(at.rows, np.int64)
-            back[at.order] = at.places
-            for index, found in self.evaluate(ordered, at, sort).items():
-                results[index] = found.take(pa.array(back))
-        for index, result in enumerate(results, len(self.columns)):
-            rows = rows.append_column(f"c{index}", result)
+            positions = self.sort_rows(rows, partitions, sort, arrival)
+            sorted_rows = rows.take(pa.array(positions.order))
+            original = np.empty(positions.rows, np.int64)
+            original[positions.order] = positions.positions
+            for index, result in self._evaluate_sort(sorted_rows, positions, sort).items():
+                results[index] = result.take(pa.array(original))
+        for index, column in enumerate(results, len(self.columns)):
+            rows = rows.append_column(f"c{index}", column)
         return rows
 
-    def evaluate(self, rows: pa.Table, at: Placed, sort: int) -> dict[int, pa.Array]:
-        """The results of the functions of an order, by place."""
-        found: dict[int, pa.Array] = {}
+    def _evaluate_sort(
+        self, rows: pa.Table, positions: SortedRows, sort: int
+    ) -> dict[int, pa.Array]:
+        """Return the results of the functions with one ORDER BY, by the index of the function."""
+        results: dict[int, pa.Array] = {}
         for index, function in enumerate(self.functions):
             if function.sort == sort and function.call is None:
-                result = (
-                    ranked(function, at) if function.is_rank else shifted(index, function, rows, at)
+                results[index] = (
+                    evaluate_rank(function, positions)
+                    if function.is_rank
+                    else evaluate_shift(index, function, rows, positions)
                 )
-                found[index] = result
         for group in self.frame_groups:
             if group.sort == sort:
-                starts, ends = self.frame(group.frame, rows, at, sort)
-                states = group.states(rows, starts, ends, None, at.begins)
-                found |= self.results(group, states, rows)
-        return found
+                starts, ends = self.frame_bounds(group.frame, rows, positions, sort)
+                states = group.states(rows, starts, ends, None, positions.starts)
+                results |= self.aggregate_results(group, states, rows)
+        return results
 
-    def results(self, group: FrameGroup, states: Tables, rows: pa.Table) -> dict[int, pa.Array]:
-        """The results of aggregates, one for each of these rows."""
-        found = {}
+    def aggregate_results(
+        self, group: FrameGroup, states: Tables, rows: pa.Table
+    ) -> dict[int, pa.Array]:
+        """Return the results of aggregates for these rows, by the index of the function."""
+        results = {}
         for index, result in zip(group.functions, group.results(states), strict=True):
             function = self.functions[index]
             if function.default:
-                # Only a value that is not NULL is found, so that NULL says that there is none.
-                other = rows.column(f"a{index}_{len(function.arguments) - 1}")
-                result = as_array(pc.coalesce(result, as_array(other)))
-            found[index] = result
-        return found
+                # These functions return non-NULL values only, so NULL means no value.
+                default = rows.column(f"a{index}_{len(function.arguments) - 1}")
+                result = as_array(pc.coalesce(result, as_array(default)))
+            results[index] = result
+        return results
 
 
-def ranked(
+def evaluate_rank(
     function: OverFunction,
-    at: Placed,
-    before: Ints | None = None,
-    groups_before: Ints | None = None,
+    positions: SortedRows,
+    rows_before: Ints | None = None,
+    peer_groups_before: Ints | None = None,
 ) -> pa.Array:
-    """The rank of each row; `before` it there were so many rows and groups of peers."""
-    nothing = np.zeros(at.rows, np.int64)
-    before = nothing if before is None else before
-    name, rows = function.name, at.places - at.begins
-    if name == "ROW_NUMBER":
-        found: np.ndarray = rows + 1 + before
-    elif name == "RANK":
-        found = at.first_peers - at.begins + 1 + before
-    elif name == "DENSE_RANK":
-        found = at.dense + 1 + (nothing if groups_before is None else groups_before)
+    """Return the rank of each row.
+
+    `rows_before` and `peer_groups_before` count what is not in `positions` anymore, by row.
+    """
+    zeros = np.zeros(positions.rows, np.int64)
+    rows_before = zeros if rows_before is None else rows_before
+    index = positions.positions - positions.starts
+    if function.name == "ROW_NUMBER":
+        ranks: np.ndarray = index + 1 + rows_before
+    elif function.name == "RANK":
+        ranks = positions.peer_starts - positions.starts + 1 + rows_before
+    elif function.name == "DENSE_RANK":
+        ranks = positions.peer_groups + 1
+        ranks = ranks + (zeros if peer_groups_before is None else peer_groups_before)
     else:
-        found = _of_all(function, at)
-    return pa.array(found).cast(function.result)
+        ranks = _rank_of_all(function, positions)
+    return pa.array(ranks).cast(function.result)
 
 
-def _of_all(function: OverFunction, at: Placed) -> np.ndarray:
-    size, rows = at.ends - at.begins, at.places - at.begins
+def _rank_of_all(function: OverFunction, positions: SortedRows) -> np.ndarray:
+    size, index = positions.ends - positions.starts, positions.positions - positions.starts
     if function.name == "PERCENT_RANK":
-        return np.asarray((at.first_peers - at.begins) / np.maximum(size - 1, 1))
+        return np.asarray((positions.peer_starts - positions.starts) / np.maximum(size - 1, 1))
     if function.name == "CUME_DIST":
-        return np.asarray((at.after_peers - at.begins) / size)
-    # The first buckets have one row more where rows are left over.
-    small, large = size // function.buckets, size % function.buckets
-    edge = large * (small + 1)
-    behind = large + (rows - edge) // np.maximum(small, 1)
-    return np.asarray(np.where(rows < edge, rows // (small + 1), behind) + 1)
+        return np.asarray((positions.peer_ends - positions.starts) / size)
+    # NTILE: the first buckets have one row more if the rows cannot be divided evenly.
+    small_size, large_buckets = size // function.buckets, size % function.buckets
+    large_rows = large_buckets * (small_size + 1)
+    small_bucket = large_buckets + (index - large_rows) // np.maximum(small_size, 1)
+    return np.asarray(np.where(index < large_rows, index // (small_size + 1), small_bucket) + 1)
 
 
-def shifted(index: int, function: OverFunction, rows: pa.Table, at: Placed) -> pa.Array:
-    """lag and lead: the value of another row of the partition."""
-    assert function.shift is not None, "it looks at another row"
-    places = at.places + function.shift
-    there = (places >= at.begins) & (places < at.ends)
-    found = take_or_null(rows.column(f"a{index}_0"), np.where(there, places, -1))
-    found = found if found.type == function.result else found.cast(function.result)
-    if function.default and not there.all():
-        other = as_array(rows.column(f"a{index}_1"))
-        count = len(found)
-        pick = np.where(there, np.arange(count), np.arange(count) + count)
-        found = pa.concat_arrays([found, other]).take(pa.array(pick))
-    return found
+def evaluate_shift(
+    index: int, function: OverFunction, rows: pa.Table, positions: SortedRows
+) -> pa.Array:
+    """Evaluate lag or lead: return the value of another row of the partition."""
+    assert function.shift is not None, "lag and lead have a shift"
+    targets = positions.positions + function.shift
+    exists = (targets >= positions.starts) & (targets < positions.ends)
+    values = take_or_null(rows.column(f"a{index}_0"), np.where(exists, targets, -1))
+    values = values if values.type == function.result else values.cast(function.result)
+    if function.default and not exists.all():
+        defaults = as_array(rows.column(f"a{index}_1"))
+        count = len(values)
+        indices = np.where(exists, np.arange(count), np.arange(count) + count)
+        values = pa.concat_arrays([values, defaults]).take(pa.array(indices))
+    return values

@@ -1,6 +1,6 @@
-"""OVER of whole partitions: when their window closes, at the end of the input, or as they change.
+"""OVER for complete partitions: when a window closes, at the end of the input, or as a changelog.
 
-The operators are those of top-N; what differs is what comes out of a partition.
+The operators are those of top-N; they evaluate window functions instead of ranks.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidegate.operators.kernels.keys import group_ids
 from tidegate.operators.kernels.ordering import INT, SEQ
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.over.functions import OverSpec
-from tidegate.operators.top_n.window import select
+from tidegate.operators.top_n.window import select_arrivals
 
 
 @dataclass(frozen=True)
 class WholePartitions:
-    """All rows of each partition with their functions, in place of the first ones with a rank."""
+    """Evaluates window functions over all rows of a partition, where top-N keeps the first ones."""
 
     spec: OverSpec
 
     @property
-    def by(self) -> list[str]:
+    def partition_columns(self) -> list[str]:
         return [PANE, *(item.name for item in self.key_fields)]
 
     @property
@@ -35,43 +35,43 @@ class WholePartitions:
         return self.spec.key_fields
 
     @property
-    def row(self) -> pa.Schema:
-        return self.spec.row
+    def result_schema(self) -> pa.Schema:
+        return self.spec.result_schema
 
     @property
-    def content(self) -> list[pa.Field]:
-        """What rows have wherever they are."""
+    def fields(self) -> list[pa.Field]:
         spec = self.spec
         hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
-        inner = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
-        return [*hidden, *spec.key_fields, *inner]
+        columns = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
+        return [*hidden, *spec.key_fields, *columns]
 
     @property
-    def arrived(self) -> pa.Schema:
-        return arrival.arrival_schema(self.content)
+    def arrival_schema(self) -> pa.Schema:
+        return arrival.arrival_schema(self.fields)
 
     @property
-    def kept(self) -> pa.Schema:
-        return arrival.stored_schema(self.content)
+    def stored_schema(self) -> pa.Schema:
+        return arrival.stored_schema(self.fields)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        return select(rows, schema, self.key_fields)
+        return select_arrivals(rows, schema, self.key_fields)
 
-    def contenders(self, rows: pa.Table) -> pa.Table:
-        """Every row counts."""
+    def prune_arrivals(self, rows: pa.Table) -> pa.Table:
+        """Return all rows."""
         return rows
 
-    def leading(self, rows: pa.Table) -> pa.Table:
+    def prune_stored(self, rows: pa.Table) -> pa.Table:
+        """Return all rows."""
         return rows
 
-    def result(self, rows: pa.Table) -> pa.Table:
-        """The stored rows with what the functions say about them, in the order they came."""
-        ids, _ = group_ids(rows, self.by)
+    def evaluate(self, rows: pa.Table) -> pa.Table:
+        """Append the results of the functions; rows are in the order of their arrival."""
+        ids, _ = group_ids(rows, self.partition_columns)
         seq = int_column(rows, SEQ)
-        found = self.spec.in_whole_partitions(rows, ids, seq)
-        return found.take(pa.array(np.lexsort((seq, int_column(found, PANE)))))
+        result = self.spec.evaluate_partitions(rows, ids, seq)
+        return result.take(pa.array(np.lexsort((seq, int_column(result, PANE)))))
 
-    def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
-        """A row whose functions say something else is updated."""
-        names = [SEQ, *self.row.names]
-        return diff_results(was.select(names), now.select(names), [SEQ])
+    def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
+        """Return the changes between two results; a row with other results is updated."""
+        names = [SEQ, *self.result_schema.names]
+        return diff_results(before.select(names), after.select(names), [SEQ])

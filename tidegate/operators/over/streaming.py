@@ -1,9 +1,10 @@
-"""OVER along event time: a row comes out when the watermark has passed it and all its frame.
+"""OVER along event time: a row is emitted when the watermark has passed its whole frame.
 
-What the rows of a partition have in common lives in sorted runs, by the hash of its keys: how many
-rows are gone, the states of frames that begin with the first row of all, and the last rows, as many
-as later rows can see. A row waits by its time until the watermark has passed it. From then on its
-place in the partition is known, as no row can come in before it.
+A row waits, by its time, until the watermark has passed it. From then on its position in the
+partition is known, because no row can arrive before it.
+
+The state of partitions is in sorted runs, by the hash of their keys: how many rows have been
+dropped, the states of cumulative frames, and the last rows, as many as later rows can see.
 """
 
 from __future__ import annotations
@@ -37,19 +38,25 @@ from tidegate.operators.operator import (
     StepOutput,
     Tables,
 )
-from tidegate.operators.over.frames import Placed
-from tidegate.operators.over.functions import FrameGroup, OverSpec, ranked, shifted
+from tidegate.operators.over.frames import SortedRows
+from tidegate.operators.over.functions import (
+    FrameGroup,
+    OverSpec,
+    evaluate_rank,
+    evaluate_shift,
+    with_pane,
+)
 from tidegate.operators.over.history import (
-    BEFORE,
-    DONE,
+    EMITTED,
     ENDS,
-    GROUPS,
     ID,
+    PEER_GROUPS_BEFORE,
+    ROWS_BEFORE,
     TIME,
     FrameReach,
-    History,
-    begin_of,
-    state_of,
+    PartitionHistory,
+    state_column,
+    state_rows_column,
 )
 from tidegate.operators.store import sorted_runs as runs
 from tidegate.operators.store import time_buckets as segments
@@ -58,400 +65,422 @@ from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.operators.watermark import END_US
 from tidegate.state.codec import schema_text
 
-# ---- One epoch of some partitions: their new rows come out, and what later rows can see stays.
+# ---- One epoch of some partitions: emit rows, and keep what later rows can see
 
-# What a row is: out already, about to come out, or only there to be seen.
-_OUT, _DUE, _AHEAD = 0, 1, 2
+# A row that has been emitted, one that is due, and one that others see before it is due.
+_OLD, _DUE, _AHEAD = 0, 1, 2
 
 
-def advance(
-    history: History,
-    known: Tables,
+def advance_partitions(
+    history: PartitionHistory,
+    stored: Tables,
     due: pa.Table,
     ahead: pa.Table,
-    limit: int,
+    limit_us: int,
     state: KeyGroupState,
     ended: bool,
 ) -> tuple[pa.Table, Tables]:
-    """The rows that come out, and what is known of the partitions afterwards.
+    """Return the rows to emit, and the stored tables of the partitions afterwards.
 
-    `ahead` are rows that the watermark has passed and whose own frames it has not; rows that come
-    later were passed after `limit`.
+    The watermark has passed the frames of `due` rows, as far as frames extend in time. It has
+    passed the rows `ahead`, but not their frames. All later rows are passed after `limit_us`.
     """
-    by = [HASH, *(item.name for item in history.spec.key_fields)]
-    partitions, owners = _owners(history, known[0], due, by, state)
-    seen_by = find_rows(partitions, ahead, by)
-    seen = seen_by >= 0
-    old = _places_by_id(partitions, known[1])
-    stages = [
-        np.where(to_flags(known[1].column(DONE)), _OUT, _DUE),
+    key_columns = [HASH, *(item.name for item in history.spec.key_fields)]
+    partitions, due_partitions = _add_partitions(history, stored[0], due, key_columns, state)
+    ahead_partitions = find_rows(partitions, ahead, key_columns)
+    is_visible = ahead_partitions >= 0
+    stored_partitions = _find_by_id(partitions, stored[1])
+    status = [
+        np.where(to_flags(stored[1].column(EMITTED)), _OLD, _DUE),
         np.full(due.num_rows, _DUE),
-        np.full(int(seen.sum()), _AHEAD),
+        np.full(int(is_visible.sum()), _AHEAD),
     ]
     rows = pa.concat_tables(
         [
-            known[1].select(_names(history)),
+            stored[1].select(_row_names(history)),
             _as_rows(history, due),
-            _as_rows(history, ahead.filter(pa.array(seen))),
+            _as_rows(history, ahead.filter(pa.array(is_visible))),
         ]
     )
-    all_owners = np.concatenate([old, owners, seen_by[seen]])
-    at = history.spec.place(rows, all_owners, 0, int_column(rows, SEQ))
-    order = pa.array(at.order)
-    stage = np.concatenate(stages)[at.order]
-    step = _Step(history, partitions, known[2:], rows.take(order), at, stage, limit, ended)
-    return step.results(), step.kept()
+    row_partitions = np.concatenate(
+        [stored_partitions, due_partitions, ahead_partitions[is_visible]]
+    )
+    positions = history.spec.sort_rows(rows, row_partitions, 0, int_column(rows, SEQ))
+    epoch = _PartitionEpoch(
+        history,
+        partitions,
+        stored[2:],
+        rows.take(pa.array(positions.order)),
+        positions,
+        np.concatenate(status)[positions.order],
+        limit_us,
+        ended,
+    )
+    return epoch.emitted_rows(), epoch.stored_tables()
 
 
-def _owners(
-    history: History, partitions: pa.Table, due: pa.Table, by: list[str], state: KeyGroupState
+def _add_partitions(
+    history: PartitionHistory,
+    partitions: pa.Table,
+    rows: pa.Table,
+    key_columns: list[str],
+    state: KeyGroupState,
 ) -> tuple[pa.Table, Ints]:
-    """All partitions, also those that are new, and the place of the partition of each row."""
-    places = find_rows(partitions, due, by)
-    new = np.flatnonzero(places < 0)
-    if not len(new):
-        return partitions, places
-    some = due.take(pa.array(new))
-    ids, count = group_ids(some, by)
+    """Return old and new partitions, and the index of the partition of each row."""
+    indices = find_rows(partitions, rows, key_columns)
+    missing = np.flatnonzero(indices < 0)
+    if not len(missing):
+        return partitions, indices
+    new_rows = rows.take(pa.array(missing))
+    ids, count = group_ids(new_rows, key_columns)
     firsts = np.zeros(count, np.int64)
     firsts[ids[::-1]] = np.arange(len(ids))[::-1]
     next_id = int(state.meta.get("partitions", 0))
     state.meta["partitions"] = next_id + count
-    places[new] = partitions.num_rows + ids
-    made = history.new_partitions(some.take(pa.array(firsts)), next_id)
-    return pa.concat_tables([partitions, made]), places
+    indices[missing] = partitions.num_rows + ids
+    new = history.new_partitions(new_rows.take(pa.array(firsts)), next_id)
+    return pa.concat_tables([partitions, new]), indices
 
 
-def _places_by_id(partitions: pa.Table, rows: pa.Table) -> Ints:
+def _find_by_id(partitions: pa.Table, rows: pa.Table) -> Ints:
+    """Return the index of the partition of each stored row."""
     ids = int_column(partitions, ID)
     order = np.argsort(ids)
-    found: Ints = order[np.searchsorted(ids[order], int_column(rows, ID))]
-    return found
+    indices: Ints = order[np.searchsorted(ids[order], int_column(rows, ID))]
+    return indices
 
 
-def _names(history: History) -> list[str]:
-    return [TIME, SEQ, *(item.name for item in history.content)]
+def _row_names(history: PartitionHistory) -> list[str]:
+    return [TIME, SEQ, *(item.name for item in history.row_fields)]
 
 
-def _as_rows(history: History, waited: pa.Table) -> pa.Table:
-    """Rows that have waited; their pane is the moment the watermark passed them."""
-    names = [PANE if name == TIME else name for name in _names(history)]
-    schema = pa.schema([history.row.field(name) for name in _names(history)])
-    return waited.select(names).rename_columns(_names(history)).cast(schema)
+def _as_rows(history: PartitionHistory, waiting: pa.Table) -> pa.Table:
+    """Return waiting rows as rows of a partition; their pane is the watermark that passes them."""
+    names = [PANE if name == TIME else name for name in _row_names(history)]
+    schema = pa.schema([history.row_schema.field(name) for name in _row_names(history)])
+    return waiting.select(names).rename_columns(_row_names(history)).cast(schema)
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """Rows in order, what each is (`stage`), and the partitions they belong to, by place."""
+class _PartitionEpoch:
+    """One epoch of partitions: their sorted rows, with the status and the partition of each."""
 
-    history: History
+    history: PartitionHistory
     partitions: pa.Table
     bags: Tables
     rows: pa.Table
-    at: Placed
-    stage: Ints
-    limit: int
+    positions: SortedRows
+    status: Ints
+    limit_us: int
     ended: bool
 
-    # Where rows are
+    # Positions
 
     @cached_property
-    def owners(self) -> Ints:
-        return self.at.partitions
+    def partition_of(self) -> Ints:
+        """The index of the partition of each row."""
+        return self.positions.partitions
 
     @cached_property
-    def begins(self) -> Ints:
-        """Where each partition begins; one without rows is empty."""
-        every = np.arange(self.partitions.num_rows)
-        return np.searchsorted(self.owners, every)
+    def starts(self) -> Ints:
+        """Where each partition starts; one without rows is empty."""
+        return np.searchsorted(self.partition_of, np.arange(self.partitions.num_rows))
 
     @cached_property
     def stops(self) -> Ints:
-        """Where the rows of a partition end whose own frames the watermark has passed."""
-        every = np.arange(self.partitions.num_rows)
-        ends = np.searchsorted(self.owners, every, "right")
-        ahead = np.bincount(self.owners[self.stage == _AHEAD], minlength=len(every))
-        found: Ints = ends - ahead
-        return found
+        """Where the rows ahead of each partition start, which is the end of the others."""
+        indices = np.arange(self.partitions.num_rows)
+        ends = np.searchsorted(self.partition_of, indices, "right")
+        ahead = self.partition_of[self.status == _AHEAD]
+        stops: Ints = ends - np.bincount(ahead, minlength=len(indices))
+        return stops
 
     @cached_property
-    def comes_out(self) -> Mask:
-        follow = self.at.places + self.history.reach.rows_ahead < self.at.ends
-        found: Mask = (self.stage == _DUE) & (follow | self.ended)
-        return found
+    def is_emitted(self) -> Mask:
+        """Which rows are emitted in this epoch."""
+        reach = self.history.reach
+        has_following = self.positions.positions + reach.rows_ahead < self.positions.ends
+        is_emitted: Mask = (self.status == _DUE) & (has_following | self.ended)
+        return is_emitted
 
     @cached_property
-    def waits(self) -> Ints:
-        """Rows that wait for rows behind them."""
-        return np.flatnonzero((self.stage == _DUE) & ~self.comes_out)
+    def waiting(self) -> Ints:
+        """The due rows that wait for the rows that follow them."""
+        return np.flatnonzero((self.status == _DUE) & ~self.is_emitted)
 
     @cached_property
     def frames(self) -> dict[FrameGroup, tuple[Ints, Ints]]:
+        """Where the frame of each row starts and ends; cumulative frames start after the state."""
         spec = self.history.spec
-        found = {}
+        frames = {}
         for group in spec.frame_groups:
-            starts, ends = spec.frame(group.frame, self.rows, self.at, 0)
-            if group.runs_on:
-                starts = self._first_rows(self.history.running.index(group))[self.owners]
-            found[group] = starts, np.maximum(starts, ends)
-        return found
+            starts, ends = spec.frame_bounds(group.frame, self.rows, self.positions, 0)
+            if group.is_cumulative:
+                number = self.history.cumulative_groups.index(group)
+                starts = self._state_starts(number)[self.partition_of]
+            frames[group] = starts, np.maximum(starts, ends)
+        return frames
 
-    def _first_rows(self, number: int) -> Ints:
-        """The first row of each partition that is not in the state it carries on."""
-        folded = int_column(self.partitions, begin_of(number)) - int_column(self.partitions, BEFORE)
-        first: Ints = self.begins + np.maximum(folded, 0)
-        return first
+    def _state_starts(self, number: int) -> Ints:
+        """Return the first row of each partition that is not in its stored state."""
+        rows_in_state = int_column(self.partitions, state_rows_column(number))
+        stored = rows_in_state - int_column(self.partitions, ROWS_BEFORE)
+        starts: Ints = self.starts + np.maximum(stored, 0)
+        return starts
 
     @cached_property
-    def folds(self) -> list[Ints]:
-        """Up to where rows go into the states of frames that run on, by partition."""
-        found = []
-        for number, group in enumerate(self.history.running):
-            stop = self._in_every_frame(group)
-            waits, ends = self.waits, self.frames[group][1]
-            np.minimum.at(stop, self.owners[waits], ends[waits])
-            found.append(np.clip(stop, self._first_rows(number), self.stops))
-        return found
+    def state_stops(self) -> list[Ints]:
+        """Up to where rows move into the stored states, by cumulative frame and partition."""
+        result = []
+        for number, group in enumerate(self.history.cumulative_groups):
+            stops = self._stops_of_later_frames(group)
+            waiting, ends = self.waiting, self.frames[group][1]
+            np.minimum.at(stops, self.partition_of[waiting], ends[waiting])
+            result.append(np.clip(stops, self._state_starts(number), self.stops))
+        return result
 
-    def _in_every_frame(self, group: FrameGroup) -> Ints:
-        """Up to where rows are in the frames of all rows that are still to come."""
+    def _stops_of_later_frames(self, group: FrameGroup) -> Ints:
+        """Return up to where rows are in the frames of all rows that are not due yet."""
         end = group.frame.end
-        assert end is not None, "it does not wait for the end of the partition"
+        assert end is not None, "no frame ends with the partition"
         if group.frame.by_rows:
             stops: Ints = self.stops + min(0, int(end) + 1)
             return stops
         if end >= 0:
             return self.stops.copy()
-        passed = self._count(int_column(self.rows, TIME) <= self.limit + 1 + int(end))
-        return np.asarray(self.begins + passed, np.int64)
+        passed = self._count(int_column(self.rows, TIME) <= self.limit_us + 1 + int(end))
+        return np.asarray(self.starts + passed, np.int64)
 
     def _count(self, rows: Mask) -> Ints:
-        """How many of these rows each partition has, of those that are not only seen."""
-        some = self.owners[rows & (self.stage != _AHEAD)]
-        counts: Ints = np.bincount(some, minlength=self.partitions.num_rows)
+        """Count these rows by partition, without rows ahead."""
+        partitions = self.partition_of[rows & (self.status != _AHEAD)]
+        counts: Ints = np.bincount(partitions, minlength=self.partitions.num_rows)
         return counts
 
-    # What comes out
+    # Output
 
     @cached_property
     def _states(self) -> dict[FrameGroup, Tables]:
-        """The states of the frames of rows that come out, and then what is carried on."""
-        wanted = np.flatnonzero(self.comes_out)
-        found = {}
+        """The states of the frames of emitted rows, then the states to store by partition."""
+        emitted = np.flatnonzero(self.is_emitted)
+        states = {}
         for group, (starts, ends) in self.frames.items():
-            starts, ends, owners = starts[wanted], ends[wanted], self.owners[wanted]
-            carried = None
-            if group.runs_on:
-                number = self.history.running.index(group)
-                bags = self.history.bags_of(number, self.bags)
-                carried = self.history.carried(number, self.partitions, bags)
-                starts = np.concatenate([starts, self._first_rows(number)])
-                ends = np.concatenate([ends, self.folds[number]])
-                owners = np.concatenate([owners, np.arange(self.partitions.num_rows)])
-            found[group] = group.states(self.rows, starts, ends, carried, owners)
-        return found
+            starts, ends = starts[emitted], ends[emitted]
+            partitions = self.partition_of[emitted]
+            initial = None
+            if group.is_cumulative:
+                number = self.history.cumulative_groups.index(group)
+                initial = self.history.cumulative_states(number, self.partitions, self.bags)
+                starts = np.concatenate([starts, self._state_starts(number)])
+                ends = np.concatenate([ends, self.state_stops[number]])
+                partitions = np.concatenate([partitions, np.arange(self.partitions.num_rows)])
+            states[group] = group.states(self.rows, starts, ends, initial, partitions)
+        return states
 
-    def results(self) -> pa.Table:
-        """The rows that come out, by time."""
-        history, wanted = self.history, np.flatnonzero(self.comes_out)
-        spec, take = history.spec, pa.array(wanted)
-        rows = self.rows.take(take)
-        found: dict[int, pa.Array] = {}
+    def emitted_rows(self) -> pa.Table:
+        """Return the rows to emit with the results of the functions, by time."""
+        emitted = np.flatnonzero(self.is_emitted)
+        spec, indices = self.history.spec, pa.array(emitted)
+        rows = self.rows.take(indices)
+        results: dict[int, pa.Array] = {}
         for index, function in enumerate(spec.functions):
             if function.is_rank:
-                before = int_column(self.partitions, BEFORE)[self.owners]
-                groups = int_column(self.partitions, GROUPS)[self.owners]
-                found[index] = ranked(function, self.at, before, groups).take(take)
+                rows_before = int_column(self.partitions, ROWS_BEFORE)[self.partition_of]
+                groups_before = int_column(self.partitions, PEER_GROUPS_BEFORE)[self.partition_of]
+                ranks = evaluate_rank(function, self.positions, rows_before, groups_before)
+                results[index] = ranks.take(indices)
             elif function.shift is not None:
-                found[index] = shifted(index, function, self.rows, self.at).take(take)
+                values = evaluate_shift(index, function, self.rows, self.positions)
+                results[index] = values.take(indices)
         for group, states in self._states.items():
-            found |= spec.results(group, _cut(states, 0, len(wanted)), rows)
+            frame_states = _select_frames(states, 0, len(emitted))
+            results |= spec.aggregate_results(group, frame_states, rows)
         columns = [rows.column(item.name) for item in spec.column_fields]
-        columns += [found[index] for index, _ in enumerate(spec.functions)]
-        result = pa.table(columns, schema=spec.row)
-        return result.take(pa.array(np.lexsort((int_column(rows, SEQ), int_column(rows, TIME)))))
+        columns += [results[index] for index, _ in enumerate(spec.functions)]
+        result = pa.table(columns, schema=spec.result_schema)
+        order = np.lexsort((int_column(rows, SEQ), int_column(rows, TIME)))
+        return result.take(pa.array(order))
 
-    # What stays
+    # State
 
-    def kept(self) -> Tables:
-        """What is known of the partitions after this."""
-        first = self._first_kept
-        places = self.at.places
-        stays = (places >= first[self.owners]) & (self.stage != _AHEAD)
-        partitions = self._moved_on(first)
-        rows = self._kept_rows(np.flatnonzero(stays), partitions)
+    def stored_tables(self) -> Tables:
+        """Return the stored tables of the partitions after this epoch."""
+        first = self._first_stored
+        is_stored = self.positions.positions >= first[self.partition_of]
+        stored = np.flatnonzero(is_stored & (self.status != _AHEAD))
+        partitions = self._count_dropped(first)
+        rows = self._stored_rows(stored, partitions)
         if self.history.by_time:
-            partitions = self._until_last_row(partitions, np.flatnonzero(stays))
+            partitions = self._expire_with_rows(partitions, stored)
         bags: list[pa.Table] = []
-        wanted = int(self.comes_out.sum())
-        for number, group in enumerate(self.history.running):
-            states = _cut(self._states[group], wanted, self.partitions.num_rows)
+        emitted = int(self.is_emitted.sum())
+        for number, group in enumerate(self.history.cumulative_groups):
+            states = _select_frames(self._states[group], emitted, self.partitions.num_rows)
             partitions = self._with_states(number, partitions, states[0])
             bags += self.history.stored_bags(number, states, partitions)
         return (partitions, rows, *bags)
 
     @cached_property
-    def _first_kept(self) -> Ints:
+    def _first_stored(self) -> Ints:
         """The first row of each partition that a later row can see."""
         reach = self.history.reach
         first = self.stops - reach.rows_back
         if reach.time_back:
-            gone = self._count(int_column(self.rows, TIME) + reach.time_back <= self.limit)
-            first = np.minimum(first, self.begins + gone)
-        for fold in self.folds:
-            first = np.minimum(first, fold)
-        waits = self.waits
-        seen = [waits, waits - reach.rows_back]
-        seen += [self.at.first_peers[waits]] if reach.ranks else []
-        seen += [starts[waits] for group, (starts, _) in self.frames.items() if not group.runs_on]
-        for places in seen:
-            np.minimum.at(first, self.owners[waits], places)
-        return np.clip(first, self.begins, self.stops)
+            invisible = self._count(int_column(self.rows, TIME) + reach.time_back <= self.limit_us)
+            first = np.minimum(first, self.starts + invisible)
+        for state_stops in self.state_stops:
+            first = np.minimum(first, state_stops)
+        waiting = self.waiting
+        visible = [waiting, waiting - reach.rows_back]
+        visible += [self.positions.peer_starts[waiting]] if reach.ranks else []
+        visible += [
+            starts[waiting] for group, (starts, _) in self.frames.items() if not group.is_cumulative
+        ]
+        for positions in visible:
+            np.minimum.at(first, self.partition_of[waiting], positions)
+        return np.clip(first, self.starts, self.stops)
 
-    def _moved_on(self, first: Ints) -> pa.Table:
-        """The partitions, of which the rows before the first kept one are gone."""
-        gone = first - self.begins
-        groups = np.zeros(len(gone), np.int64)
-        some = self.stops > self.begins
-        dense = self.at.dense
-        inside = some & (first < self.stops)
-        groups[inside] = dense[first[inside]]
-        over = some & (first >= self.stops)
-        groups[over] = dense[self.stops[over] - 1] + 1
-        partitions = _plus(self.partitions, BEFORE, gone)
-        return _plus(partitions, GROUPS, groups)
+    def _count_dropped(self, first: Ints) -> pa.Table:
+        """Return the partitions with the counts of the rows before their first stored row."""
+        peer_groups = np.zeros(len(first), np.int64)
+        has_rows = self.stops > self.starts
+        number = self.positions.peer_groups
+        some_stored = has_rows & (first < self.stops)
+        peer_groups[some_stored] = number[first[some_stored]]
+        none_stored = has_rows & (first >= self.stops)
+        peer_groups[none_stored] = number[self.stops[none_stored] - 1] + 1
+        partitions = _add_to_column(self.partitions, ROWS_BEFORE, first - self.starts)
+        return _add_to_column(partitions, PEER_GROUPS_BEFORE, peer_groups)
 
-    def _kept_rows(self, places: Ints, partitions: pa.Table) -> pa.Table:
-        take = pa.array(places)
-        rows = self.rows.take(take)
-        owners = pa.array(self.owners[places])
-        done = ~np.isin(places, self.waits)
-        made = {name: partitions.column(name).take(owners) for name in (PANE, HASH, ID)}
-        made[DONE] = pa.array(done)
-        if self.history.by_time and not self.history.closes:
-            made[PANE] = pa.array(self._until(int_column(rows, TIME)))
+    def _stored_rows(self, positions: Ints, partitions: pa.Table) -> pa.Table:
+        rows = self.rows.take(pa.array(positions))
+        indices = pa.array(self.partition_of[positions])
+        is_emitted = ~np.isin(positions, self.waiting)
+        hidden = {name: partitions.column(name).take(indices) for name in (PANE, HASH, ID)}
+        hidden[EMITTED] = pa.array(is_emitted)
+        if self.history.by_time and not self.history.has_closing_key:
+            hidden[PANE] = pa.array(self._expiry_us(int_column(rows, TIME)))
         columns = []
-        for item in self.history.row:
-            column = made[item.name] if item.name in made else rows.column(item.name)
+        for item in self.history.row_schema:
+            column = hidden[item.name] if item.name in hidden else rows.column(item.name)
             if item.name[0] == "c":
-                # What is out already is only looked at by functions.
-                column = take_or_null(column, np.where(done, -1, np.arange(len(places))))
+                # Functions do not read the columns that are only emitted.
+                kept = np.where(is_emitted, -1, np.arange(len(positions)))
+                column = take_or_null(column, kept)
             columns.append(as_array(column))
-        return pa.table(columns, schema=self.history.row)
+        return pa.table(columns, schema=self.history.row_schema)
 
-    def _until(self, times: Ints) -> Ints:
-        """From when on nobody can see a row."""
+    def _expiry_us(self, times: Ints) -> Ints:
+        """Return the watermarks from which no row can see rows of these times."""
         reach = self.history.reach
         return times + reach.time_back + reach.time_ahead
 
-    def _until_last_row(self, partitions: pa.Table, places: Ints) -> pa.Table:
-        """Only partitions that have rows are worth keeping, and only as long as they have."""
-        until = np.full(partitions.num_rows, -END_US, np.int64)
-        times = self._until(int_column(self.rows, TIME)[places])
-        np.maximum.at(until, self.owners[places], times)
-        if not self.history.closes:
-            place = partitions.schema.get_field_index(PANE)
-            partitions = partitions.set_column(place, PANE, pa.array(until))
-        return partitions.filter(pa.array(until > -END_US))
+    def _expire_with_rows(self, partitions: pa.Table, stored: Ints) -> pa.Table:
+        """Drop partitions without stored rows; the others expire with their last row."""
+        expiry = np.full(partitions.num_rows, -END_US, np.int64)
+        times = self._expiry_us(int_column(self.rows, TIME)[stored])
+        np.maximum.at(expiry, self.partition_of[stored], times)
+        if not self.history.has_closing_key:
+            partitions = with_pane(partitions, expiry)
+        return partitions.filter(pa.array(expiry > -END_US))
 
-    def _with_states(self, number: int, partitions: pa.Table, main: pa.Table) -> pa.Table:
-        folded = self.folds[number] - self.begins + int_column(self.partitions, BEFORE)
-        made = {begin_of(number): pa.array(folded)}
-        for name in main.column_names:
+    def _with_states(self, number: int, partitions: pa.Table, states: pa.Table) -> pa.Table:
+        """Return partitions with the states of a cumulative frame."""
+        rows = self.state_stops[number] - self.starts + int_column(self.partitions, ROWS_BEFORE)
+        columns = {state_rows_column(number): pa.array(rows)}
+        for name in states.column_names:
             if name not in (PANE, HASH):
-                made[state_of(number, name)] = main.column(name)
-        for name, column in made.items():
-            place = partitions.schema.get_field_index(name)
-            partitions = partitions.set_column(place, partitions.schema.field(place), column)
+                columns[state_column(number, name)] = states.column(name)
+        for name, column in columns.items():
+            index = partitions.schema.get_field_index(name)
+            partitions = partitions.set_column(index, partitions.schema.field(index), column)
         return partitions
 
 
-def _plus(table: pa.Table, name: str, more: Ints) -> pa.Table:
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, name, pa.array(int_column(table, name) + more))
+def _add_to_column(table: pa.Table, name: str, values: Ints) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, name, pa.array(int_column(table, name) + values))
 
 
-def _cut(states: Tables, first: int, count: int) -> Tables:
-    """The states of some frames, numbered from 0."""
-    found = []
+def _select_frames(states: Tables, first: int, count: int) -> Tables:
+    """Return the states of some frames, with panes that start at 0."""
+    selected = []
     for table in states:
         panes = int_column(table, PANE)
-        some = table.filter(pa.array((panes >= first) & (panes < first + count)))
-        place = some.schema.get_field_index(PANE)
-        found.append(some.set_column(place, PANE, pa.array(int_column(some, PANE) - first)))
-    return tuple(found)
+        rows = table.filter(pa.array((panes >= first) & (panes < first + count)))
+        selected.append(with_pane(rows, int_column(rows, PANE) - first))
+    return tuple(selected)
+
+
+# ---- The operator
 
 
 @dataclass(frozen=True)
 class OverOperator:
-    """The pane of a row is the moment at which the watermark has passed its time.
+    """Evaluates window functions along event time, which is the first ORDER BY column.
 
-    The first column of the one order is that time. `closes`: a column says from when on no row of
-    its partition can come.
+    The pane of a row is the watermark that passes its time. With `has_closing_key` the column ENDS
+    is the watermark from which no row of the partition can arrive.
     """
 
     spec: OverSpec
-    closes: bool = False
+    has_closing_key: bool = False
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
     name: str = "over"
 
     def __post_init__(self) -> None:
-        assert len(self.spec.sorts) == 1, "other orders are other operators"
-
-    # Shapes
+        assert len(self.spec.sorts) == 1, "each ORDER BY is an operator"
 
     @property
     def output(self) -> pa.Schema:
-        return self.spec.row
+        return self.spec.result_schema
 
     @property
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
     @property
-    def _content(self) -> list[pa.Field]:
+    def _fields(self) -> list[pa.Field]:
         spec = self.spec
         hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
-        hidden += [pa.field(ENDS, INT)] if self.closes else []
-        inner = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
-        return [*hidden, *spec.key_fields, *inner]
+        hidden += [pa.field(ENDS, INT)] if self.has_closing_key else []
+        columns = [*spec.order_fields, *spec.argument_fields, *spec.column_fields]
+        return [*hidden, *spec.key_fields, *columns]
 
     @property
-    def arrived(self) -> pa.Schema:
-        return arrival.arrival_schema(self._content)
+    def arrival_schema(self) -> pa.Schema:
+        return arrival.arrival_schema(self._fields)
 
     @property
-    def waiting(self) -> pa.Schema:
-        """A row that waits for the watermark, with its place among all that came."""
-        return arrival.stored_schema(self._content)
+    def waiting_schema(self) -> pa.Schema:
+        """A row that waits for the watermark, with its number in the order of arrival."""
+        return arrival.stored_schema(self._fields)
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.input_schema if late is not None else self.arrived,),)
+        return ((late.input_schema if late is not None else self.arrival_schema,),)
 
     @cached_property
     def reach(self) -> FrameReach:
         return FrameReach.of(self.spec)
 
     @cached_property
-    def history(self) -> History:
-        return History(self.spec, self.reach, self.closes)
+    def history(self) -> PartitionHistory:
+        return PartitionHistory(self.spec, self.reach, self.has_closing_key)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
-        """Partitions that close go with the watermark."""
-        if self.ttl_us is None or self.closes:
+        """The time to live of partitions that the watermark does not drop."""
+        if self.ttl_us is None or self.has_closing_key:
             return None
         return TimeToLive(self.ttl_us, tuple(self.spec.key_fields))
 
     def state_format(self) -> tuple[str, ...]:
-        formats = (runs.FORMAT, segments.FORMAT, schema_text(self.waiting))
+        formats = (runs.FORMAT, segments.FORMAT, schema_text(self.waiting_schema))
         return (*formats, *(schema_text(schema) for schema in self.history.schemas))
-
-    # Where the rows are
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
         if self.late_rows is not None:
@@ -462,115 +491,122 @@ class OverOperator:
         return concat(parts)
 
     def _select(self, rows: pa.Table) -> pa.Table:
-        return arrival.select_columns(rows, self.arrived, self.spec.key_fields)
-
-    # Where the state is
+        return arrival.select_columns(rows, self.arrival_schema, self.spec.key_fields)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        output, log = StepOutput(), self._log(state)
-        waiting = TimeBucketStore(state, (self.waiting,), None, "waiting")
-        self._forget(log, epoch_time)
-        rows = arrival.number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
-        rows = rows.select(self.waiting.names)
-        self._touch(log, rows, epoch_time)
-        if epoch_time.watermark_us is None:
-            rest = rows
-        else:
-            due, ahead, rest = self._split(waiting, rows, epoch_time.watermark_us)
-            output.main += self._results(log, due, ahead, epoch_time)
-        if rest.num_rows:
-            waiting.append((rest,))
-        self.limits.enforce_with_waiting(self.name, log, waiting, state.gauges)
+        output, store = StepOutput(), self._open_store(state)
+        waiting = TimeBucketStore(state, (self.waiting_schema,), None, "waiting")
+        self._drop_expired(store, epoch_time)
+        rows = self._drop_late_rows(state, inputs[0], epoch_time, output)
+        rows = arrival.number_arrivals(state, rows).select(self.waiting_schema.names)
+        self._touch_partitions(store, rows, epoch_time)
+        if epoch_time.watermark_us is not None:
+            due, ahead, rows = self._split_by_watermark(waiting, rows, epoch_time.watermark_us)
+            output.main += self._emit(store, due, ahead, epoch_time)
+        if rows.num_rows:
+            waiting.append((rows,))
+        self.limits.enforce_with_waiting(self.name, store, waiting, state.gauges)
         return output
 
-    def _log(self, state: KeyGroupState) -> SortedRunStore:
-        """What is known of partitions; with a time to live, first when they were touched."""
-        live, schemas = self.time_to_live, self.history.schemas
-        if live is not None:
+    def _open_store(self, state: KeyGroupState) -> SortedRunStore:
+        """Open the store of partitions; with a time to live, its first table has the touches."""
+        ttl, schemas = self.time_to_live, self.history.schemas
+        if ttl is not None:
             return SortedRunStore(
                 state,
-                (live.schema, *schemas),
-                lambda t: (live.keep_latest(t[0]), *t[1:]),
-                due=live.due,
+                (ttl.schema, *schemas),
+                lambda tables: (ttl.keep_latest(tables[0]), *tables[1:]),
+                due=ttl.due,
             )
-        due = (lambda table: int_column(table, PANE)) if self.history.falls else None
+        expires = self.history.expires_by_watermark
+        due = (lambda table: int_column(table, PANE)) if expires else None
         return SortedRunStore(state, schemas, lambda tables: tables, due=due)
 
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
-        """Rows that are not late; late ones are counted, and kept if asked."""
+        """Return the rows that are on time; late rows are counted and emitted to a late stream."""
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
         if self.late_rows is None:
             return rows
         output.late += self.late_rows.with_window(late, None, epoch_time.previous_watermark_us)
         return self._select(rows)
 
-    def _split(
-        self, waiting: TimeBucketStore, rows: pa.Table, after: int
+    def _split_by_watermark(
+        self, waiting: TimeBucketStore, rows: pa.Table, watermark_us: int
     ) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Rows whose frames the watermark has passed, those they may see, and new ones to keep."""
-        limit = self._limit(after)
-        known = [part[0] for part in waiting.load(None, after + 1)]
-        waiting.drop_before(limit + 1)
+        """Return due rows, passed rows that due rows may see, and the new rows that wait.
+
+        Passed rows that are not due stay in the store of waiting rows.
+        """
+        limit_us = self._limit_us(watermark_us)
+        stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
+        waiting.drop_before(limit_us + 1)
         panes = int_column(rows, PANE)
-        passed = pa.concat_tables(
-            [self.waiting.empty_table(), *known, rows.filter(pa.array(panes <= after))]
-        )
-        due = int_column(passed, PANE) <= limit
-        rest = rows.filter(pa.array(panes > limit))
-        return passed.filter(pa.array(due)), passed.filter(pa.array(~due)), rest
+        new = rows.filter(pa.array(panes <= watermark_us))
+        passed = pa.concat_tables([self.waiting_schema.empty_table(), *stored, new])
+        is_due = int_column(passed, PANE) <= limit_us
+        rest = rows.filter(pa.array(panes > limit_us))
+        return passed.filter(pa.array(is_due)), passed.filter(pa.array(~is_due)), rest
 
-    def _limit(self, after: int) -> int:
-        """Rows that were passed up to then have all rows of their frames by value."""
-        return after if after == END_US else after - self.reach.time_ahead
+    def _limit_us(self, watermark_us: int) -> int:
+        """Return up to which pane the watermark has passed frames that extend in time."""
+        return watermark_us if watermark_us == END_US else watermark_us - self.reach.time_ahead
 
-    def _results(
-        self, log: SortedRunStore, due: pa.Table, ahead: pa.Table, epoch_time: EpochTime
+    def _emit(
+        self, store: SortedRunStore, due: pa.Table, ahead: pa.Table, epoch_time: EpochTime
     ) -> list[pa.Table]:
-        assert epoch_time.watermark_us is not None, "the watermark has passed something"
+        """Emit due rows whose frame is complete, and update the stored partitions."""
+        assert epoch_time.watermark_us is not None, "without a watermark no row is due"
         ended = epoch_time.ended
-        found: list[pa.Table] = []
-        waits = epoch_time.just_ended and self.reach.rows_ahead > 0
-        if due.num_rows or waits:
-            touches, known = self._load(log, int_column(due, HASH), whole=waits)
-            limit = self._limit(epoch_time.watermark_us)
-            rows, kept = advance(self.history, known, due, ahead, limit, log.state, ended)
-            found = [rows] if rows.num_rows else []
+        emitted: list[pa.Table] = []
+        emits_waiting = epoch_time.just_ended and self.reach.rows_ahead > 0
+        if due.num_rows or emits_waiting:
+            touches, stored = self._load(store, int_column(due, HASH), load_all=emits_waiting)
+            limit_us = self._limit_us(epoch_time.watermark_us)
+            rows, tables = advance_partitions(
+                self.history, stored, due, ahead, limit_us, store.state, ended
+            )
+            emitted = [rows] if rows.num_rows else []
             if not ended:
                 hashes = np.unique(
-                    np.concatenate([int_column(known[0], HASH), int_column(due, HASH)])
+                    np.concatenate([int_column(stored[0], HASH), int_column(due, HASH)])
                 )
-                log.replace(hashes, (*touches, *kept))
+                store.replace(hashes, (*touches, *tables))
         if ended:
-            # Whatever comes now is late.
-            log.clear()
-        elif self.history.falls and self.time_to_live is None:
-            log.drop_due(epoch_time.watermark_us)
-        return found
+            # All later rows are late.
+            store.clear()
+        elif self.history.expires_by_watermark and self.time_to_live is None:
+            store.drop_due(epoch_time.watermark_us)
+        return emitted
 
-    def _load(self, log: SortedRunStore, hashes: np.ndarray, whole: bool) -> tuple[Tables, Tables]:
-        """Touches if there are any, and what is known of partitions."""
-        tables = log.load_all() if whole else log.load(hashes)
+    def _load(
+        self, store: SortedRunStore, hashes: np.ndarray, load_all: bool
+    ) -> tuple[Tables, Tables]:
+        """Load the touches, if there is a time to live, and the tables of partitions."""
+        tables = store.load_all() if load_all else store.load(hashes)
         return ((), tables) if self.time_to_live is None else (tables[:1], tables[1:])
 
-    # Forgetting
+    def _touch_partitions(
+        self, store: SortedRunStore, rows: pa.Table, epoch_time: EpochTime
+    ) -> None:
+        """Extend the life of partitions with new rows."""
+        ttl = self.time_to_live
+        if ttl is not None and rows.num_rows:
+            empty_tables = (schema.empty_table() for schema in self.history.schemas)
+            store.append((ttl.touch([rows], epoch_time.now_us), *empty_tables))
 
-    def _touch(self, log: SortedRunStore, rows: pa.Table, epoch_time: EpochTime) -> None:
-        live = self.time_to_live
-        if live is not None and rows.num_rows:
-            nothing = (schema.empty_table() for schema in self.history.schemas)
-            log.append((live.touch([rows], epoch_time.now_us), *nothing))
-
-    def _forget(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
-        live = self.time_to_live
-        if live is None:
+    def _drop_expired(self, store: SortedRunStore, epoch_time: EpochTime) -> None:
+        """Drop partitions whose time to live is over."""
+        ttl = self.time_to_live
+        if ttl is None:
             return
-        hashes = int_column(live.expired(log, epoch_time.now_us), HASH)
+        hashes = int_column(ttl.expired(store, epoch_time.now_us), HASH)
         if not len(hashes):
             return
-        (touches,), known = self._load(log, hashes, whole=False)
-        alive = touches.filter(pa.array(live.due(touches) > epoch_time.now_us))
-        log.replace(hashes, (alive, *self.history.of(known, live.has_key(alive, known[0]))))
+        (touches,), stored = self._load(store, hashes, load_all=False)
+        alive = touches.filter(pa.array(ttl.due(touches) > epoch_time.now_us))
+        is_alive = ttl.has_key(alive, stored[0])
+        store.replace(hashes, (alive, *self.history.filter_partitions(stored, is_alive)))

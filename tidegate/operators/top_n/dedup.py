@@ -1,9 +1,9 @@
-"""The first row of each key, once: QUALIFY row_number() OVER (PARTITION BY …) = 1.
+"""Deduplication: the first row of each key, for QUALIFY row_number() OVER (PARTITION BY …) = 1.
 
-By arrival, the first row that comes is out at once. By event time it waits until the watermark has
-passed it, so that no earlier one can come. Whatever comes of the key afterwards is a duplicate, and
-is dropped without a trace. A key that is out is remembered until the watermark says that no more
-rows of it can come, or for a time to live after it came out, or after its last row since.
+By arrival, the first row is emitted at once. By event time it waits until the watermark has passed
+it, so that no earlier row can arrive. Later rows of the key are duplicates and are dropped. An
+emitted key is stored until the watermark says that no more rows of it can arrive, or until its time
+to live is over, which restarts with every duplicate.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from tidegate.state.codec import schema_text
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """`waits`: the pane of a row is the moment at which the watermark has passed its event time.
+    """Emits the first row of each key.
 
-    `closes`: the pane tells from when on no row of the key can come; it is a part of the key.
+    `by_event_time`: the pane of a row is the watermark that passes its event time.
+    `has_closing_key`: the pane is part of the key, and the watermark from which no row of the key
+    can arrive.
     """
 
     ranking: Ranking
-    waits: bool = False
-    closes: bool = False
+    by_event_time: bool = False
+    has_closing_key: bool = False
     ttl_us: int | None = None
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
@@ -54,152 +56,151 @@ class Deduplicate:
 
     def __post_init__(self) -> None:
         assert self.ranking.limit == 1 and self.ranking.function == ROW_NUMBER, "the first row"
-        assert self.waits or not self.ranking.order, "what comes at once comes by arrival"
-
-    # Shapes
+        assert self.by_event_time or not self.ranking.order, "other orders need the watermark"
 
     @property
     def output(self) -> pa.Schema:
-        return self.ranking.row
+        return self.ranking.result_schema
 
     @property
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
     @property
-    def _lifted(self) -> pa.Schema:
-        """Rows that come in; SEEN counts those that were left behind where rows are read."""
-        return self.ranking.arrived.append(pa.field(SEEN, INT))
+    def _arrival_schema(self) -> pa.Schema:
+        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        return self.ranking.arrival_schema.append(pa.field(SEEN, INT))
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.input_schema if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._arrival_schema,),)
 
     @property
-    def by_key(self) -> Ranking:
-        """Ranks the rows of a key, whatever their times."""
+    def key_ranking(self) -> Ranking:
+        """The ranking of the rows of a key with any pane."""
         return replace(self.ranking, by_pane=False)
 
     @property
     def time_to_live(self) -> TimeToLive | None:
-        if self.ttl_us is None or self.closes:
+        """The time to live of keys that the watermark does not drop."""
+        if self.ttl_us is None or self.has_closing_key:
             return None
         return TimeToLive(self.ttl_us, tuple(self.ranking.key_fields))
 
     @property
-    def _key(self) -> pa.Schema:
-        """A key that is out: when it closes, or when it was last touched."""
-        live = self.time_to_live
-        if live is not None:
-            return live.schema
+    def _key_schema(self) -> pa.Schema:
+        """An emitted key, with the watermark that closes it or the time of its last row."""
+        ttl = self.time_to_live
+        if ttl is not None:
+            return ttl.schema
         return pa.schema([pa.field(PANE, INT), pa.field(HASH, INT), *self.ranking.key_fields])
 
     def state_format(self) -> tuple[str, ...]:
         return (
             runs.FORMAT,
             segments.FORMAT,
-            schema_text(self._key),
-            schema_text(self.ranking.kept),
+            schema_text(self._key_schema),
+            schema_text(self.ranking.stored_schema),
         )
 
-    # Where the rows are
-
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
-        """Of equal panes the first row of a key: whether a row is late is told by its pane."""
+        """Keep the first row of each key and pane; rows of other panes may be late."""
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
-        return (self.ranking.contenders(self.ranking.select(rows, self._lifted)),)
+        return (self.ranking.prune_arrivals(self.ranking.select(rows, self._arrival_schema)),)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
-        return (self.ranking.contenders(concat(parts)[0]),)
-
-    # Where the state is
+        return (self.ranking.prune_arrivals(concat(parts)[0]),)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        output, live, out = StepOutput(), self.time_to_live, self._out(state)
-        if live is not None:
-            live.drop_expired(out, epoch_time.now_us)
-        rows = number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
-        rows = self._unseen(out, rows.select(self.ranking.kept.names), epoch_time)
-        waiting = TimeBucketStore(state, (self.ranking.kept,), self._leading, "waiting")
-        if self.waits:
-            rows = self._unseen(out, self._passed(waiting, rows, epoch_time), None)
+        output, ttl, keys = StepOutput(), self.time_to_live, self._open_key_store(state)
+        if ttl is not None:
+            ttl.drop_expired(keys, epoch_time.now_us)
+        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], epoch_time, output))
+        rows = rows.select(self.ranking.stored_schema.names)
+        rows = self._drop_duplicates(keys, rows, epoch_time)
+        waiting = TimeBucketStore(
+            state,
+            (self.ranking.stored_schema,),
+            lambda tables: (self.ranking.prune_stored(tables[0]),),
+            "waiting",
+        )
+        if self.by_event_time:
+            passed = self._take_passed(waiting, rows, epoch_time)
+            rows = self._drop_duplicates(keys, passed, None)
         if rows.num_rows:
-            first = self.by_key.result(rows)
+            first = self.key_ranking.evaluate(rows)
             output.main.append(first.select(self.output.names))
-            if not (self.waits and self.closes):
-                # What has waited until its key closes needs no remembering.
-                out.append((self._keys(first, epoch_time),))
-        self._drop_closed(out, epoch_time)
-        self.limits.enforce_with_waiting(self.name, out, waiting, state.gauges)
+            if not (self.by_event_time and self.has_closing_key):
+                # A row that has waited until its key is closed has no duplicates afterwards.
+                keys.append((self._as_keys(first, epoch_time),))
+        if self.has_closing_key and epoch_time.watermark_us is not None:
+            keys.drop_due(epoch_time.watermark_us)
+        self.limits.enforce_with_waiting(self.name, keys, waiting, state.gauges)
         return output
 
-    def _out(self, state: KeyGroupState) -> SortedRunStore:
-        """The keys that are out."""
-        live = self.time_to_live
-        if live is not None:
+    def _open_key_store(self, state: KeyGroupState) -> SortedRunStore:
+        """Open the store of emitted keys."""
+        ttl = self.time_to_live
+        if ttl is not None:
             return SortedRunStore(
-                state, (live.schema,), lambda t: (live.keep_latest(t[0]),), due=live.due
+                state, (ttl.schema,), lambda tables: (ttl.keep_latest(tables[0]),), due=ttl.due
             )
-        due = (lambda keys: int_column(keys, PANE)) if self.closes else None
-        return SortedRunStore(state, (self._key,), lambda tables: tables, due=due)
+        due = (lambda keys: int_column(keys, PANE)) if self.has_closing_key else None
+        return SortedRunStore(state, (self._key_schema,), lambda tables: tables, due=due)
 
-    def _leading(self, tables: Tables) -> Tables:
-        return (self.ranking.leading(tables[0]),)
-
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
-        """Rows that are not late; late ones are counted, and kept if asked."""
-        (shuffle_schemas,) = self.shuffle_schemas[0]
-        if not (self.waits or self.closes):
-            return pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
+        """Return the rows that are on time; late rows are counted and emitted to a late stream."""
+        (schema,) = self.shuffle_schemas[0]
+        if not (self.by_event_time or self.has_closing_key):
+            return pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(schema, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.with_window(
-            late, self.start, epoch_time.previous_watermark_us
-        )
-        return self.ranking.select(rows, self._lifted)
+        previous_us = epoch_time.previous_watermark_us
+        output.late += self.late_rows.with_window(late, self.start, previous_us)
+        return self.ranking.select(rows, self._arrival_schema)
 
-    def _unseen(
-        self, out: SortedRunStore, rows: pa.Table, epoch_time: EpochTime | None
+    def _drop_duplicates(
+        self, keys: SortedRunStore, rows: pa.Table, epoch_time: EpochTime | None
     ) -> pa.Table:
-        """Rows of keys that are not out; rows that just came keep the others alive."""
+        """Return the rows of keys that have not been emitted.
+
+        With `epoch_time` the dropped rows restart the time to live of their keys.
+        """
         if not rows.num_rows:
             return rows
-        (known,) = out.load(int_column(rows, HASH))
-        seen = find_rows(known, rows, self.by_key.by) >= 0
-        if epoch_time is not None and self.time_to_live is not None and seen.any():
-            out.append((self._keys(rows.filter(pa.array(seen)), epoch_time),))
-        return rows.filter(pa.array(~seen))
+        (emitted,) = keys.load(int_column(rows, HASH))
+        is_duplicate = find_rows(emitted, rows, self.key_ranking.partition_columns) >= 0
+        if epoch_time is not None and self.time_to_live is not None and is_duplicate.any():
+            keys.append((self._as_keys(rows.filter(pa.array(is_duplicate)), epoch_time),))
+        return rows.filter(pa.array(~is_duplicate))
 
-    def _keys(self, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
-        live = self.time_to_live
-        if live is not None:
-            return live.touch([rows], epoch_time.now_us)
-        return rows.select(self._key.names).cast(self._key)
+    def _as_keys(self, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
+        ttl = self.time_to_live
+        if ttl is not None:
+            return ttl.touch([rows], epoch_time.now_us)
+        return rows.select(self._key_schema.names).cast(self._key_schema)
 
-    def _passed(self, waiting: TimeBucketStore, rows: pa.Table, epoch_time: EpochTime) -> pa.Table:
-        """Of what waits and what came, the rows that the watermark has passed."""
-        after = epoch_time.watermark_us
-        passed = np.zeros(rows.num_rows, np.bool_)
-        found = []
-        if after is not None:
-            passed = int_column(rows, PANE) <= after
-            found = [part[0] for part in waiting.load(None, after + 1)]
-            waiting.drop_before(after + 1)
-        rest = rows.filter(pa.array(~passed))
+    def _take_passed(
+        self, waiting: TimeBucketStore, rows: pa.Table, epoch_time: EpochTime
+    ) -> pa.Table:
+        """Return the waiting and new rows that the watermark has passed; store the others."""
+        watermark_us = epoch_time.watermark_us
+        is_passed = np.zeros(rows.num_rows, np.bool_)
+        stored = []
+        if watermark_us is not None:
+            is_passed = int_column(rows, PANE) <= watermark_us
+            stored = [part[0] for part in waiting.load(None, watermark_us + 1)]
+            waiting.drop_before(watermark_us + 1)
+        rest = rows.filter(pa.array(~is_passed))
         if rest.num_rows:
             waiting.append((rest,))
-        return pa.concat_tables([*found, rows.filter(pa.array(passed))])
-
-    def _drop_closed(self, out: SortedRunStore, epoch_time: EpochTime) -> None:
-        """Keys of which no more rows can come are forgotten."""
-        if self.closes and epoch_time.watermark_us is not None:
-            out.drop_due(epoch_time.watermark_us)
+        return pa.concat_tables([*stored, rows.filter(pa.array(is_passed))])

@@ -1,4 +1,4 @@
-"""The first rows of each partition as they change, or of a bounded input once, at its end."""
+"""Updating top-N: the changes of the first rows of each partition, or the result at the end."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ from tidegate.operators.operator import (
     with_op,
 )
 from tidegate.operators.store.sorted_runs import FORMAT, SortedRunStore, TimeToLive
-from tidegate.operators.top_n.window import Partitions
+from tidegate.operators.top_n.window import PartitionEvaluator
 from tidegate.state.codec import schema_text
 
 
 @dataclass(frozen=True)
 class UpdatingTopN:
-    """`retracts`: rows carry what they do, and all of them are kept; else those that can come out.
+    """Emits the changes of the result of each partition.
 
-    `closes`: the pane of a row is the moment from which its partition does not change any more.
-    `at_end` emits everything once, when a bounded input has ended. After `ttl_us` of processing
-    time without a row a partition that does not close is forgotten.
+    `retracts`: rows have the changelog column, and all of them are stored; otherwise only those
+    that can be in the result. `has_closing_key`: the pane of a row is the watermark from which its
+    partition is final. `at_end` emits the result once, when a bounded input has ended. A partition
+    without a closing key expires `ttl_us` of processing time after its last row.
     """
 
-    ranking: Partitions
+    evaluator: PartitionEvaluator
     retracts: bool = False
-    closes: bool = False
+    has_closing_key: bool = False
     at_end: bool = False
     with_op: bool = True
     ttl_us: int | None = None
@@ -57,196 +58,196 @@ class UpdatingTopN:
     name: str = "top_n"
 
     def __post_init__(self) -> None:
-        assert self.closes or self.late_rows is None, "without windows nothing is late"
-        assert self.at_end or self.with_op, "changes say what they do"
-
-    # Shapes
+        assert self.has_closing_key or self.late_rows is None, "only windows have late rows"
+        assert self.at_end or self.with_op, "a changelog has a changelog column"
 
     @property
     def output(self) -> pa.Schema:
-        return pa.schema(
-            [*self.ranking.row, *([pa.field(OP, pa.string())] if self.with_op else [])]
-        )
+        op = [pa.field(OP, pa.string())] if self.with_op else []
+        return pa.schema([*self.evaluator.result_schema, *op])
 
     @property
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
     @property
-    def _lifted(self) -> pa.Schema:
-        """Rows that come in; SEEN counts those that were left behind where rows are read."""
-        arrived = self.ranking.arrived
+    def _arrival_schema(self) -> pa.Schema:
+        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        schema = self.evaluator.arrival_schema
         if self.retracts:
-            return arrived.append(pa.field(OP, pa.string()))
-        return arrived.append(pa.field(SEEN, INT)) if self.closes else arrived
+            return schema.append(pa.field(OP, pa.string()))
+        return schema.append(pa.field(SEEN, INT)) if self.has_closing_key else schema
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.input_schema if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._arrival_schema,),)
 
     @property
-    def _kept(self) -> pa.Schema:
-        kept = self.ranking.kept
-        return kept.append(pa.field(WEIGHT, INT)) if self.retracts else kept
+    def _stored_schema(self) -> pa.Schema:
+        schema = self.evaluator.stored_schema
+        return schema.append(pa.field(WEIGHT, INT)) if self.retracts else schema
 
     @property
     def time_to_live(self) -> TimeToLive | None:
-        """Partitions that close go with the watermark."""
-        if self.ttl_us is None or self.closes:
+        """The time to live of partitions that the watermark does not drop."""
+        if self.ttl_us is None or self.has_closing_key:
             return None
-        return TimeToLive(self.ttl_us, tuple(self.ranking.key_fields))
+        return TimeToLive(self.ttl_us, tuple(self.evaluator.key_fields))
 
     def state_format(self) -> tuple[str, ...]:
-        return (FORMAT, schema_text(self._kept))
-
-    # Where the rows are
+        return (FORMAT, schema_text(self._stored_schema))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        """Drop rows that cannot be in the result, unless they may be emitted as late rows."""
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
-        return (self._contenders(self.ranking.select(rows, self._lifted)),)
+        return (self._prune(self.evaluator.select(rows, self._arrival_schema)),)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
-        return (self._contenders(concat(parts)[0]),)
+        return (self._prune(concat(parts)[0]),)
 
-    def _contenders(self, rows: pa.Table) -> pa.Table:
-        """A row that has lost may come back where rows are retracted."""
-        return rows if self.retracts else self.ranking.contenders(rows)
-
-    # Where the state is
+    def _prune(self, rows: pa.Table) -> pa.Table:
+        """Drop arriving rows that cannot be in the result; with retractions any row can be."""
+        return rows if self.retracts else self.evaluator.prune_arrivals(rows)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
         output = StepOutput()
-        log, live = self._log(state), self.time_to_live
-        if live is not None:
-            live.drop_expired(log, epoch_time.now_us)
-        new = self._contenders(self._on_time(state, inputs[0], epoch_time, output))
+        store, ttl = self._open_store(state), self.time_to_live
+        if ttl is not None:
+            ttl.drop_expired(store, epoch_time.now_us)
+        new = self._prune(self._drop_late_rows(state, inputs[0], epoch_time, output))
         if self.retracts:
             state.count_unknown_retractions(0)
         if new.num_rows:
-            output.main += self._update(log, number_arrivals(state, new), epoch_time)
+            output.main += self._update(store, number_arrivals(state, new), epoch_time)
         if self.at_end and epoch_time.just_ended:
-            output.main += self._results(log)
-        self._drop_closed(log, epoch_time)
-        self.limits.enforce(self.name, log, state.gauges)
+            output.main += self._final_result(store)
+        if self.has_closing_key and epoch_time.watermark_us is not None:
+            store.drop_due(epoch_time.watermark_us)
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def _log(self, state: KeyGroupState) -> SortedRunStore:
-        live = self.time_to_live
-        if live is not None:
-            return SortedRunStore(state, (live.schema, self._kept), self._combine, due=live.due)
-        due = (lambda rows: int_column(rows, PANE)) if self.closes else None
-        return SortedRunStore(state, (self._kept,), self._combine, due=due)
+    def _open_store(self, state: KeyGroupState) -> SortedRunStore:
+        ttl, schema = self.time_to_live, self._stored_schema
+        if ttl is not None:
+            return SortedRunStore(state, (ttl.schema, schema), self._merge, due=ttl.due)
+        due = (lambda rows: int_column(rows, PANE)) if self.has_closing_key else None
+        return SortedRunStore(state, (schema,), self._merge, due=due)
 
-    def _combine(self, tables: Tables) -> Tables:
-        rows = self._left_over(tables[-1]) if self.retracts else self.ranking.leading(tables[-1])
-        live = self.time_to_live
-        return (rows,) if live is None else (live.keep_latest(tables[0]), rows)
+    def _merge(self, tables: Tables) -> Tables:
+        if self.retracts:
+            rows = self._cancel_retracted(tables[-1])
+        else:
+            rows = self.evaluator.prune_stored(tables[-1])
+        ttl = self.time_to_live
+        return (rows,) if ttl is None else (ttl.keep_latest(tables[0]), rows)
 
-    def _left_over(self, rows: pa.Table) -> pa.Table:
-        """Rows without those that were retracted; a retraction stays until its row is met."""
-        seq, retracts = int_column(rows, SEQ), int_column(rows, WEIGHT) < 0
-        if not retracts.any():
+    def _cancel_retracted(self, rows: pa.Table) -> pa.Table:
+        """Drop pairs of a row and its retraction; a retraction alone stays until its row is met."""
+        seq, is_retraction = int_column(rows, SEQ), int_column(rows, WEIGHT) < 0
+        if not is_retraction.any():
             return rows
-        met = np.intersect1d(seq[retracts], seq[~retracts])
-        return rows.filter(pa.array(~np.isin(seq, met)))
+        cancelled = np.intersect1d(seq[is_retraction], seq[~is_retraction])
+        return rows.filter(pa.array(~np.isin(seq, cancelled)))
 
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
-        """Rows of partitions that are open; late ones are counted, and kept if asked."""
-        (shuffle_schemas,) = self.shuffle_schemas[0]
-        if not self.closes:
-            return pa.concat_tables([shuffle_schemas.empty_table(), *(part[0] for part in parts)])
-        rows, late = split_late(shuffle_schemas, parts, state, epoch_time)
+        """Return rows of open partitions; late rows are counted and emitted to a late stream."""
+        (schema,) = self.shuffle_schemas[0]
+        if not self.has_closing_key:
+            return pa.concat_tables([schema.empty_table(), *(part[0] for part in parts)])
+        rows, late = split_late(schema, parts, state, epoch_time)
         if self.late_rows is None:
             return rows
-        output.late += self.late_rows.with_window(
-            late, self.start, epoch_time.previous_watermark_us
-        )
-        return self.ranking.select(rows, self._lifted)
+        previous_us = epoch_time.previous_watermark_us
+        output.late += self.late_rows.with_window(late, self.start, previous_us)
+        return self.evaluator.select(rows, self._arrival_schema)
 
-    def _drop_closed(self, log: SortedRunStore, epoch_time: EpochTime) -> None:
-        """Partitions that the watermark has passed have said all."""
-        if self.closes and epoch_time.watermark_us is not None:
-            log.drop_due(epoch_time.watermark_us)
+    # Changes
 
-    # What changed
-
-    def _update(self, log: SortedRunStore, new: pa.Table, epoch_time: EpochTime) -> list[pa.Table]:
-        """The partitions that came in, before and after."""
+    def _update(
+        self, store: SortedRunStore, new: pa.Table, epoch_time: EpochTime
+    ) -> list[pa.Table]:
+        """Store new rows and return the changes of their partitions."""
         if self.at_end and not self.retracts:
-            self._append(log, new.select(self._kept.names), new, epoch_time)
+            self._append(store, new.select(self._stored_schema.names), new, epoch_time)
             return []
-        stored = log.load(int_column(new, HASH))[-1]
-        old = stored.filter(pa.array(find_rows(new, stored, self.ranking.by) >= 0))
-        was = self.ranking.result(old)
+        stored = store.load(int_column(new, HASH))[-1]
+        has_new = find_rows(new, stored, self.evaluator.partition_columns) >= 0
+        old = stored.filter(pa.array(has_new))
+        before = self.evaluator.evaluate(old)
         if self.retracts:
-            standing, delta = self._netted(log.state, old, new)
-            self._append(log, delta, delta, epoch_time)
-            return [] if self.at_end else self._emitted(was, self.ranking.result(standing))
-        now = self.ranking.result(pa.concat_tables([old, new.select(self._kept.names)]))
-        came = pc.greater_equal(now.column(SEQ), new.column(SEQ)[0])
-        self._append(log, now.filter(came).select(self._kept.names), new, epoch_time)
-        return self._emitted(was, now)
+            current, delta = self._apply_changelog(store.state, old, new)
+            self._append(store, delta, delta, epoch_time)
+            return [] if self.at_end else self._changes(before, self.evaluator.evaluate(current))
+        rows = pa.concat_tables([old, new.select(self._stored_schema.names)])
+        after = self.evaluator.evaluate(rows)
+        is_new = pc.greater_equal(after.column(SEQ), new.column(SEQ)[0])
+        added = after.filter(is_new).select(self._stored_schema.names)
+        self._append(store, added, new, epoch_time)
+        return self._changes(before, after)
 
     def _append(
-        self, log: SortedRunStore, rows: pa.Table, came: pa.Table, epoch_time: EpochTime
+        self, store: SortedRunStore, rows: pa.Table, arrivals: pa.Table, epoch_time: EpochTime
     ) -> None:
-        """Store rows; those that came in touch their partitions, also if they have lost."""
-        live = self.time_to_live
-        touches = () if live is None else (live.touch([came], epoch_time.now_us),)
-        log.append((*touches, rows))
+        """Store rows; all arrivals extend the life of their partitions, stored or not."""
+        ttl = self.time_to_live
+        touches = () if ttl is None else (ttl.touch([arrivals], epoch_time.now_us),)
+        store.append((*touches, rows))
 
-    def _netted(
+    def _apply_changelog(
         self, state: KeyGroupState, old: pa.Table, new: pa.Table
     ) -> tuple[pa.Table, pa.Table]:
-        """The rows that stand, and what to append to the log.
+        """Return the current rows, and what to append to the store.
 
-        A row that is added and retracted in the same epoch cancels out, in either order. What is
-        left to retract retracts the last of the equal rows that are stored.
+        A row that is added and retracted in the same epoch cancels out, in either order. Other
+        retractions cancel the last of the identical stored rows.
         """
-        back = pc.is_in(new.column(OP), pa.array([BEFORE, DELETE])).to_numpy()
-        weights = pa.array(np.where(back, -1, 1))
-        signed = new.append_column(WEIGHT, weights).select(self._kept.names)
-        rows = pa.concat_tables([old, signed])
-        if not back.any():
-            return rows, signed
-        left, unknown = self._left(rows, np.concatenate([np.zeros(old.num_rows, np.bool_), back]))
+        is_retraction = pc.is_in(new.column(OP), pa.array([BEFORE, DELETE])).to_numpy()
+        weights = pa.array(np.where(is_retraction, -1, 1))
+        weighted = new.append_column(WEIGHT, weights).select(self._stored_schema.names)
+        rows = pa.concat_tables([old, weighted])
+        if not is_retraction.any():
+            return rows, weighted
+        retracts = np.concatenate([np.zeros(old.num_rows, np.bool_), is_retraction])
+        remains, unknown = self._find_remaining(rows, retracts)
         state.count_unknown_retractions(unknown)
         is_old = np.arange(rows.num_rows) < old.num_rows
-        gone = rows.filter(pa.array(is_old & ~left))
-        place = gone.schema.get_field_index(WEIGHT)
-        gone = gone.set_column(place, WEIGHT, pa.array(np.full(gone.num_rows, -1, np.int64)))
-        came = rows.filter(pa.array(left & ~is_old))
-        return rows.filter(pa.array(left)), pa.concat_tables([gone, came])
+        retracted = rows.filter(pa.array(is_old & ~remains))
+        index = retracted.schema.get_field_index(WEIGHT)
+        minus_one = pa.array(np.full(retracted.num_rows, -1, np.int64))
+        retracted = retracted.set_column(index, WEIGHT, minus_one)
+        added = rows.filter(pa.array(remains & ~is_old))
+        return rows.filter(pa.array(remains)), pa.concat_tables([retracted, added])
 
-    def _left(self, rows: pa.Table, retracts: Mask) -> tuple[Mask, int]:
-        """Of rows that are equal the first ones, as many as were not retracted."""
-        names = [item.name for item in self.ranking.content if item.name != HASH]
+    def _find_remaining(self, rows: pa.Table, retracts: Mask) -> tuple[Mask, int]:
+        """Return which rows are not retracted, and the number of retractions without a row.
+
+        Of identical rows the first ones remain.
+        """
+        names = [item.name for item in self.evaluator.fields if item.name != HASH]
         ids, count = identical_row_ids(rows.select(names))
-        added = ~retracts
-        balance = np.bincount(ids[added], None, count) - np.bincount(ids[retracts], None, count)
-        left = np.zeros(rows.num_rows, np.bool_)
-        seq = int_column(rows, SEQ)[added]
-        left[added] = rank_rows(ROW_NUMBER, ids[added], [], [seq])[0] <= balance[ids[added]]
-        return left, int(-balance[balance < 0].sum())
+        adds = ~retracts
+        balance = np.bincount(ids[adds], None, count) - np.bincount(ids[retracts], None, count)
+        remains = np.zeros(rows.num_rows, np.bool_)
+        seq = int_column(rows, SEQ)[adds]
+        remains[adds] = rank_rows(ROW_NUMBER, ids[adds], [], [seq])[0] <= balance[ids[adds]]
+        return remains, int(-balance[balance < 0].sum())
 
-    # What comes out
+    def _changes(self, before: pa.Table, after: pa.Table) -> list[pa.Table]:
+        changes = self.evaluator.diff(before, after)
+        return [changes.select(self.output.names)] if changes.num_rows else []
 
-    def _emitted(self, was: pa.Table, now: pa.Table) -> list[pa.Table]:
-        result = self.ranking.changed(was, now)
-        return [result.select(self.output.names)] if result.num_rows else []
-
-    def _results(self, log: SortedRunStore) -> list[pa.Table]:
-        """The whole result as it is."""
-        rows = log.load_all()[-1]
+    def _final_result(self, store: SortedRunStore) -> list[pa.Table]:
+        """Return the result of all partitions."""
+        rows = store.load_all()[-1]
         if not rows.num_rows:
             return []
-        result = self.ranking.result(rows).select(self.ranking.row.names)
+        result = self.evaluator.evaluate(rows).select(self.evaluator.result_schema.names)
         return [with_op(result, INSERT) if self.with_op else result]

@@ -1,4 +1,4 @@
-"""The first rows of each window, once: when the watermark has passed its end."""
+"""Window top-N: the first rows of each window, emitted once when the watermark passes its end."""
 
 from __future__ import annotations
 
@@ -41,59 +41,59 @@ from tidegate.operators.operator import (
 from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore
 from tidegate.state.codec import schema_text
 
-# ---- What all top-N operators share: partitions, their order, and the rows that are in a result.
+# ---- What the top-N operators share: partitions, and which of their rows are in the result
 
-_PLACE = "_place"
+_RANK_COLUMN = "_place"
 
 
-class Partitions(Protocol):
-    """What comes out of partitions: their first rows, or all of them with more columns."""
+class PartitionEvaluator(Protocol):
+    """Computes the result of partitions: their first rows, or all rows with more columns."""
 
     @property
     def key_fields(self) -> list[pa.Field]: ...
 
     @property
-    def by(self) -> list[str]:
-        """What tells partitions apart."""
+    def partition_columns(self) -> list[str]:
+        """The columns that identify a partition."""
 
     @property
-    def row(self) -> pa.Schema:
-        """What a row of the result is."""
+    def result_schema(self) -> pa.Schema:
+        """The schema of the result."""
 
     @property
-    def content(self) -> list[pa.Field]:
-        """What rows have wherever they are."""
+    def fields(self) -> list[pa.Field]:
+        """The columns that both arriving and stored rows have."""
 
     @property
-    def arrived(self) -> pa.Schema:
-        """A row that comes in, with its place of arrival."""
+    def arrival_schema(self) -> pa.Schema:
+        """The schema of an arriving row, with its input position."""
 
     @property
-    def kept(self) -> pa.Schema:
-        """A row that is stored, with its place among all that came."""
+    def stored_schema(self) -> pa.Schema:
+        """The schema of a stored row, with its number in the order of arrival."""
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The columns that count, with keys that are equal where SQL says so."""
+        """Return the columns of a schema, with canonical keys."""
 
-    def contenders(self, rows: pa.Table) -> pa.Table:
-        """Rows that can be in a result, as they came."""
+    def prune_arrivals(self, rows: pa.Table) -> pa.Table:
+        """Drop arriving rows that cannot be in any result."""
 
-    def leading(self, rows: pa.Table) -> pa.Table:
-        """Of stored rows those that can be in a result."""
+    def prune_stored(self, rows: pa.Table) -> pa.Table:
+        """Drop stored rows that cannot be in any result."""
 
-    def result(self, rows: pa.Table) -> pa.Table:
-        """The result of stored rows, partition by partition."""
+    def evaluate(self, rows: pa.Table) -> pa.Table:
+        """Return the result of stored rows, partition by partition."""
 
-    def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
-        """What one result had and the next has not, and the other way round, as rows with _op."""
+    def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
+        """Return the changes between two results, with the changelog column."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The first `limit` rows of each partition; columns are `k0`, … and `o0`, … and `c0`, ….
+    """The first `limit` rows of each partition; columns are `k0`, …, `o0`, … and `c0`, ….
 
-    With `rank` the rank is one more column of the result. `by_pane`: the moment that closes a
-    partition is a part of what tells it apart.
+    With `rank` the result has the rank as one more column. `by_pane`: the pane, the watermark that
+    closes a partition, is part of what identifies it.
     """
 
     keys: tuple[pa.DataType, ...]
@@ -103,22 +103,18 @@ class Ranking:
     function: str = ROW_NUMBER
     rank: pa.DataType | None = None
     by_pane: bool = True
-    # The column that says for each row up to which rank it comes out, where that is not the same
-    # for all: then all rows are kept.
-    size: int | None = None
-    # Of rows that are equal in the order the last one wins, not the first.
+    # The column with the limit of each row, if it is not the same for all: then all rows are kept.
+    limit_column: int | None = None
+    # Among rows that are equal in the order the last arrival is first, not the first arrival.
     latest: bool = False
 
     def __post_init__(self) -> None:
         assert self.function in (ROW_NUMBER, RANK, DENSE_RANK), self.function
-        assert self.limit >= 1, "there is a first row"
+        assert self.limit >= 1, "ranks start at 1"
         check_partitions(self.keys, self.order)
 
-    # Shapes
-
     @property
-    def by(self) -> list[str]:
-        """What tells partitions apart."""
+    def partition_columns(self) -> list[str]:
         return [PANE if self.by_pane else HASH, *(item.name for item in self.key_fields)]
 
     @property
@@ -130,44 +126,41 @@ class Ranking:
         return [(f"o{index}", item) for index, item in enumerate(self.order)]
 
     @property
-    def _rank(self) -> str:
-        return f"c{len(self.columns)}" if self.rank is not None else _PLACE
+    def _rank_column(self) -> str:
+        return f"c{len(self.columns)}" if self.rank is not None else _RANK_COLUMN
 
     @property
-    def row(self) -> pa.Schema:
-        """What a row of the result is."""
+    def result_schema(self) -> pa.Schema:
         kinds = [*self.columns, *([self.rank] if self.rank is not None else [])]
         return pa.schema([pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)])
 
     @property
-    def content(self) -> list[pa.Field]:
-        """What rows have wherever they are."""
+    def fields(self) -> list[pa.Field]:
         hidden = [pa.field(PANE, INT), pa.field(HASH, INT)]
         orders = [pa.field(name, item.type) for name, item in self._orders]
         columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(self.columns)]
         return [*hidden, *self.key_fields, *orders, *columns]
 
     @property
-    def arrived(self) -> pa.Schema:
-        return arrival.arrival_schema(self.content)
+    def arrival_schema(self) -> pa.Schema:
+        return arrival.arrival_schema(self.fields)
 
     @property
-    def kept(self) -> pa.Schema:
-        return arrival.stored_schema(self.content)
+    def stored_schema(self) -> pa.Schema:
+        return arrival.stored_schema(self.fields)
 
     def select(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        return select(rows, schema, self.key_fields)
+        return select_arrivals(rows, schema, self.key_fields)
 
-    # Order
+    def prune_arrivals(self, rows: pa.Table) -> pa.Table:
+        """Drop rows beyond the limit, in the order of the input.
 
-    def contenders(self, rows: pa.Table) -> pa.Table:
-        """Rows that can be in a result, as they came: whatever beats one here beats it anywhere.
-
-        With SEEN, those that stay also count the rows that were left behind.
+        If there is a column SEEN, the first row that stays in a partition takes over the counts of
+        those that are dropped.
         """
         if rows.num_rows <= 1:
             return rows
-        ids, count = group_ids(rows, self.by)
+        ids, count = group_ids(rows, self.partition_columns)
         keep = self._ranks(rows, ids, arrival.arrival_codes(rows))[0] <= self.limit
         if keep.all():
             return rows
@@ -178,74 +171,83 @@ class Ranking:
             rows = rows.set_column(rows.schema.get_field_index(SEEN), SEEN, pa.array(seen))
         return rows.filter(pa.array(keep))
 
-    def leading(self, rows: pa.Table) -> pa.Table:
-        """Of stored rows those that can be in a result."""
+    def prune_stored(self, rows: pa.Table) -> pa.Table:
+        """Drop rows beyond the limit."""
         if rows.num_rows <= self.limit:
             return rows
-        ids, _ = group_ids(rows, self.by)
+        ids, _ = group_ids(rows, self.partition_columns)
         keep = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])[0] <= self.limit
         return rows if keep.all() else rows.filter(pa.array(keep))
 
-    def result(self, rows: pa.Table) -> pa.Table:
-        """The stored rows up to the limit with their rank, partition by partition."""
-        ids, _ = group_ids(rows, self.by)
+    def evaluate(self, rows: pa.Table) -> pa.Table:
+        """Return the rows up to the limit with their rank, partition by partition."""
+        ids, _ = group_ids(rows, self.partition_columns)
         ranks, order = self._ranks(rows, ids, [rows.column(SEQ).to_numpy()])
         order = order[ranks[order] <= self._limits(rows)[order]]
-        found = pa.array(ranks[order]).cast(self.rank or INT)
-        return rows.take(pa.array(order)).append_column(self._rank, found)
+        rank_column = pa.array(ranks[order]).cast(self.rank or INT)
+        return rows.take(pa.array(order)).append_column(self._rank_column, rank_column)
 
     def _limits(self, rows: pa.Table) -> Ints:
-        """Up to which rank each row comes out."""
-        if self.size is None:
+        """Return the limit of each row."""
+        if self.limit_column is None:
             return np.full(rows.num_rows, self.limit, np.int64)
-        sizes = pc.fill_null(pc.cast(rows.column(f"c{self.size}"), INT), 0)
-        return np.asarray(sizes.to_numpy(), np.int64)
+        limits = pc.fill_null(pc.cast(rows.column(f"c{self.limit_column}"), INT), 0)
+        return np.asarray(limits.to_numpy(), np.int64)
 
-    def _ranks(self, rows: pa.Table, ids: Ints, came: Sequence[Ints]) -> tuple[Ints, Ints]:
+    def _ranks(self, rows: pa.Table, ids: Ints, arrivals: Sequence[Ints]) -> tuple[Ints, Ints]:
         by = [sort_codes(rows.column(name), item) for name, item in self._orders]
-        places = [-np.asarray(place) for place in came] if self.latest else came
-        return rank_rows(self.function, ids, by, places)
+        arrivals = [-np.asarray(codes) for codes in arrivals] if self.latest else arrivals
+        return rank_rows(self.function, ids, by, arrivals)
 
-    def changed(self, was: pa.Table, now: pa.Table) -> pa.Table:
-        """What one result had and the next has not, and the other way round, as rows with _op."""
-        ranked = [self._rank] if self.rank is not None else []
-        known = [SEQ, *ranked]
-        stays = find_rows(was, now, known) >= 0
-        goes = find_rows(now, was, known) < 0
-        was, now = was.filter(pa.array(goes)), now.filter(pa.array(~stays))
-        if self.function == ROW_NUMBER and (ranked or self.limit == 1):
-            names = [*self.by, *self.row.names]
-            return diff_results(was.select(names), now.select(names), [*self.by, *ranked])
-        return _difference(was.select(self.row.names), now.select(self.row.names))
+    def diff(self, before: pa.Table, after: pa.Table) -> pa.Table:
+        """Return the changes between two results; a rank with another row is updated."""
+        rank = [self._rank_column] if self.rank is not None else []
+        identity = [SEQ, *rank]
+        is_new = find_rows(before, after, identity) < 0
+        is_gone = find_rows(after, before, identity) < 0
+        before, after = before.filter(pa.array(is_gone)), after.filter(pa.array(is_new))
+        names = self.result_schema.names
+        if self.function == ROW_NUMBER and (rank or self.limit == 1):
+            names = [*self.partition_columns, *names]
+            keys = [*self.partition_columns, *rank]
+            return diff_results(before.select(names), after.select(names), keys)
+        return _difference(before.select(names), after.select(names))
 
 
-def select(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field]) -> pa.Table:
-    """The columns that count; a row that came is one row that was seen."""
+def select_arrivals(rows: pa.Table, schema: pa.Schema, keys: Sequence[pa.Field]) -> pa.Table:
+    """Return the columns of a schema, with canonical keys; SEEN is 1 for every row."""
     seen = {SEEN: pa.array(np.ones(rows.num_rows, np.int64))}
     return arrival.select_columns(rows, schema, keys, seen)
 
 
-def _difference(was: pa.Table, now: pa.Table) -> pa.Table:
-    """`-D` for rows that are gone, `+I` for those that came; equal rows cancel out."""
-    cut = was.num_rows
-    ids, count = identical_row_ids(pa.concat_tables([was, now]))
+def _difference(before: pa.Table, after: pa.Table) -> pa.Table:
+    """Return `-D` for rows that are gone and `+I` for new rows; identical rows cancel out."""
+    split = before.num_rows
+    ids, count = identical_row_ids(pa.concat_tables([before, after]))
+    before_ids, after_ids = ids[:split], ids[split:]
     common = np.minimum(
-        np.bincount(ids[:cut], minlength=count), np.bincount(ids[cut:], minlength=count)
+        np.bincount(before_ids, minlength=count), np.bincount(after_ids, minlength=count)
     )
-    left = [rank_rows(ROW_NUMBER, own, [])[0] > common[own] for own in (ids[:cut], ids[cut:])]
-    gone, came = was.filter(pa.array(left[0])), now.filter(pa.array(left[1]))
-    return pa.concat_tables([with_op(gone, DELETE), with_op(came, INSERT)])
+    is_gone, is_new = (
+        rank_rows(ROW_NUMBER, table_ids, [])[0] > common[table_ids]
+        for table_ids in (before_ids, after_ids)
+    )
+    deleted, inserted = before.filter(pa.array(is_gone)), after.filter(pa.array(is_new))
+    return pa.concat_tables([with_op(deleted, DELETE), with_op(inserted, INSERT)])
+
+
+# ---- The operator
 
 
 @dataclass(frozen=True)
 class WindowTopN:
-    """The pane of a row is the moment at which its window closes, and with it comes the result.
+    """Emits the result of each window when the watermark reaches its pane, the window's end.
 
-    Rows only come, so that those beyond the limit can be forgotten. `start` is the column with the
-    start of a window, for late rows.
+    Its input is append-only, so rows beyond the limit are dropped at once. `start` is the column
+    with the start of the window, for late rows.
     """
 
-    ranking: Partitions
+    evaluator: PartitionEvaluator
     with_op: bool = False
     late_rows: LateRows | None = None
     limits: Limits = NO_LIMITS
@@ -254,80 +256,77 @@ class WindowTopN:
 
     @property
     def output(self) -> pa.Schema:
-        return pa.schema(
-            [*self.ranking.row, *([pa.field(OP, pa.string())] if self.with_op else [])]
-        )
+        op = [pa.field(OP, pa.string())] if self.with_op else []
+        return pa.schema([*self.evaluator.result_schema, *op])
 
     @property
     def late(self) -> pa.Schema | None:
         return self.late_rows.schema if self.late_rows is not None else None
 
     @property
-    def _lifted(self) -> pa.Schema:
-        """Rows that come in; SEEN counts those that were left behind where rows are read."""
-        return self.ranking.arrived.append(pa.field(SEEN, INT))
+    def _arrival_schema(self) -> pa.Schema:
+        """An arriving row; SEEN also counts the rows that were dropped before the shuffle."""
+        return self.evaluator.arrival_schema.append(pa.field(SEEN, INT))
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
         late = self.late_rows
-        return ((late.input_schema if late is not None else self._lifted,),)
+        return ((late.input_schema if late is not None else self._arrival_schema,),)
 
     def state_format(self) -> tuple[str, ...]:
-        return (FORMAT, schema_text(self.ranking.kept))
-
-    # Where the rows are
+        return (FORMAT, schema_text(self.evaluator.stored_schema))
 
     def pre_aggregate(self, port: int, rows: pa.Table) -> Tables:
+        """Drop rows beyond the limit, unless they may have to be emitted as late rows."""
         if self.late_rows is not None:
             return (self.late_rows.select(rows),)
-        return (self.ranking.contenders(self.ranking.select(rows, self._lifted)),)
+        return (self.evaluator.prune_arrivals(self.evaluator.select(rows, self._arrival_schema)),)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
         if self.late_rows is not None:
             return concat(parts)
-        return (self.ranking.contenders(concat(parts)[0]),)
-
-    # Where the state is
+        return (self.evaluator.prune_arrivals(concat(parts)[0]),)
 
     def step(
         self, state: KeyGroupState, inputs: list[list[Tables]], epoch_time: EpochTime
     ) -> StepOutput:
-        log = TimeBucketStore(state, (self.ranking.kept,), self._combine)
+        store = TimeBucketStore(
+            state,
+            (self.evaluator.stored_schema,),
+            lambda tables: (self.evaluator.prune_stored(tables[0]),),
+        )
         output = StepOutput()
-        rows = number_arrivals(state, self._on_time(state, inputs[0], epoch_time, output))
-        rows = rows.select(self.ranking.kept.names)
-        after = epoch_time.watermark_us
-        if after is not None:
-            closes = int_column(rows, PANE) <= after
-            parts = [part[0] for part in log.load(None, after + 1)]
-            output.main += self._results([*parts, rows.filter(pa.array(closes))])
-            log.drop_before(after + 1)
-            rows = rows.filter(pa.array(~closes))
+        rows = number_arrivals(state, self._drop_late_rows(state, inputs[0], epoch_time, output))
+        rows = rows.select(self.evaluator.stored_schema.names)
+        watermark_us = epoch_time.watermark_us
+        if watermark_us is not None:
+            is_closed = int_column(rows, PANE) <= watermark_us
+            closed = [part[0] for part in store.load(None, watermark_us + 1)]
+            output.main += self._results([*closed, rows.filter(pa.array(is_closed))])
+            store.drop_before(watermark_us + 1)
+            rows = rows.filter(pa.array(~is_closed))
         if rows.num_rows:
-            log.append((rows,))
-        self.limits.enforce(self.name, log, state.gauges)
+            store.append((rows,))
+        self.limits.enforce(self.name, store, state.gauges)
         return output
 
-    def _combine(self, tables: Tables) -> Tables:
-        return (self.ranking.leading(tables[0]),)
-
-    def _on_time(
+    def _drop_late_rows(
         self, state: KeyGroupState, parts: list[Tables], epoch_time: EpochTime, output: StepOutput
     ) -> pa.Table:
-        """Rows of open windows that can win; late ones are counted, and kept if asked."""
+        """Return the rows of open windows; late rows are counted and emitted to a late stream."""
         rows, late = split_late(self.shuffle_schemas[0][0], parts, state, epoch_time)
-        if self.late_rows is None:
-            return self.ranking.contenders(rows)
-        output.late += self.late_rows.with_window(
-            late, self.start, epoch_time.previous_watermark_us
-        )
-        return self.ranking.contenders(self.ranking.select(rows, self._lifted))
+        if self.late_rows is not None:
+            previous_us = epoch_time.previous_watermark_us
+            output.late += self.late_rows.with_window(late, self.start, previous_us)
+            rows = self.evaluator.select(rows, self._arrival_schema)
+        return self.evaluator.prune_arrivals(rows)
 
     def _results(self, parts: list[pa.Table]) -> list[pa.Table]:
-        """What closes, in the order of time: partitions are numbered as they are first seen."""
+        """Return the results of closed windows by time: partitions keep the order of their rows."""
         rows = pa.concat_tables(parts)
         if not rows.num_rows:
             return []
         order = np.argsort(int_column(rows, PANE), kind="stable")
-        result = self.ranking.result(rows.take(pa.array(order))).select(self.ranking.row.names)
+        names = self.evaluator.result_schema.names
+        result = self.evaluator.evaluate(rows.take(pa.array(order))).select(names)
         return [with_op(result, INSERT) if self.with_op else result]
