@@ -128,7 +128,7 @@ def test_values_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_environment_variable_that_is_not_set() -> None:
     _, (error,) = read("path = '${TEST_NOT_SET}'")
     assert error.code == "TG-209"
-    assert error.hint == "export TEST_NOT_SET=… before you start."
+    assert error.hint == "set it first: export TEST_NOT_SET=…"
 
 
 def test_checking_needs_no_environment() -> None:

@@ -189,8 +189,8 @@ def test_a_sink_that_cannot_take_the_new_stream_keeps_the_old_one() -> None:
     change = "CREATE OR REPLACE STREAM a AS SELECT auction, count(*) AS n FROM bids GROUP BY auction EMIT CHANGES;"
     after = Compiler(CONNECTORS, before.catalog).compile(change)
     assert [error.code for error in after.errors] == ["TG-413"]
-    assert after.errors[0].place is not None
-    assert "CREATE SINK c" in after.errors[0].place.text, "it points to the sink, wherever that was"
+    assert after.errors[0].location is not None
+    assert "CREATE SINK c" in after.errors[0].location.text, "it points to the sink, wherever that was"
 
 
 def test_options_of_a_stream_are_added_and_changed() -> None:
@@ -307,7 +307,7 @@ def test_versions_are_told_by_the_text_of_a_function_and_of_what_it_reads(
     monkeypatch.setattr("tests.plan.test_functions.RATE", 3)
     assert version_of(doubled, None) != first, "a value that it reads"
     assert version_of(through, None) != other, "one that a function reads that it calls"
-    with pytest.raises(TidegateError, match="the source text of len cannot be read"):
+    with pytest.raises(TidegateError, match="the source text of len is not available"):
         version_of(len, None)
     assert version_of(len, "1") != version_of(len, "2")
     with pytest.raises(TidegateError, match="registered is a method"):

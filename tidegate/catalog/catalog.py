@@ -1,4 +1,4 @@
-"""The catalog: everything declared, by name, and who depends on whom."""
+"""The catalog: all declared objects by name, with their dependencies."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ T = TypeVar("T", bound=Declared)
 
 
 class Catalog:
-    """Names are case-insensitive and shared by all kinds of objects."""
+    """The declared objects. Names are case-insensitive and unique across all kinds of objects."""
 
     def __init__(self) -> None:
         self._objects: dict[str, Declared] = {}
 
     def copy(self) -> Catalog:
-        """A catalog with the same objects that can be changed on its own."""
+        """Return an independent copy with the same objects."""
         other = Catalog()
         other._objects = dict(self._objects)
         return other
@@ -41,12 +41,12 @@ class Catalog:
         self._objects[declared.name.lower()] = declared
 
     def replace(self, declared: Declared) -> None:
-        """Put a better-known version of an object in its place (types found out by Spark)."""
+        """Replace an object, for example by one with the types that Spark has determined."""
         assert declared.name.lower() in self._objects, f"{declared.name} does not exist"
         self._objects[declared.name.lower()] = declared
 
     def remove(self, name: str) -> None:
-        """Forget an object and the streams it brought along."""
+        """Remove an object and its side streams."""
         removed = self._objects.pop(name.lower())
         for side in [s for s in self.of(SideStream) if s.parent.lower() == removed.name.lower()]:
             del self._objects[side.name.lower()]
@@ -61,7 +61,7 @@ class Catalog:
         return [item for item in self._objects.values() if item.kind is kind]
 
     def readable(self) -> list[str]:
-        """The names a query may read."""
+        """Return the names that a query can read."""
         kinds = (Source, Stream, LookupTable, SideStream)
         return [item.name for item in self._objects.values() if isinstance(item, kinds)]
 
@@ -69,7 +69,7 @@ class Catalog:
         return [item.name for item in self._objects.values()]
 
     def dependents(self, name: str) -> list[Declared]:
-        """What reads this object, or the streams it brought along."""
+        """Return the objects that read this object or one of its side streams."""
         targets = {name.lower()} | {
             side.name.lower() for side in self.of(SideStream) if side.parent.lower() == name.lower()
         }
@@ -83,16 +83,14 @@ class Catalog:
         return readers
 
     def all_dependents(self, name: str) -> list[Declared]:
-        """What reads this object, directly or through others, in the order of declaration."""
-        found = {item.name for item in self.dependents(name)}
-        new = set(found)
+        """Return the direct and indirect readers of an object, in the order of declaration."""
+        names = {item.name for item in self.dependents(name)}
+        new = set(names)
         while new:
-            new = {item.name for other in new for item in self.dependents(other)} - found
-            found |= new
-        return [item for item in self._objects.values() if item.name in found]
+            new = {item.name for other in new for item in self.dependents(other)} - names
+            names |= new
+        return [item for item in self._objects.values() if item.name in names]
 
-
-# ---- DROP against what is declared: what depends on a thing keeps it.
 
 # A code, a message and a hint.
 Reason = tuple[str, str, str]
@@ -101,7 +99,7 @@ Reason = tuple[str, str, str]
 def drop_rejection(
     statement: st.Drop, declared: Declared | None, catalog: Catalog
 ) -> Reason | None:
-    """Why a thing cannot be dropped."""
+    """Return why an object cannot be dropped, or None."""
     if declared is None:
         hint = did_you_mean(statement.name, catalog.names(), "names")
         return "TG-201", f"unknown name {statement.name}", hint
@@ -110,95 +108,91 @@ def drop_rejection(
         return "TG-201", message, f"DROP {declared.kind.value} {declared.name};"
     if isinstance(declared, SideStream):
         message = (
-            f"{declared.name} goes with {declared.parent}: it holds its {declared.holds.value}"
+            f"{declared.name} is declared by {declared.parent}: it contains its "
+            f"{declared.holds.value}"
         )
         return "TG-204", message, f"drop {declared.parent}."
     readers = catalog.dependents(declared.name)
     if readers:
         names = ", ".join(f"{item.kind.value.lower()} {item.name}" for item in readers)
-        message = f"{declared.name} cannot be dropped while others depend on it: {names}"
+        message = f"{declared.name} cannot be dropped, because other objects depend on it: {names}"
         first = readers[0]
         return "TG-204", message, f"DROP {first.kind.value} {first.name}; first."
     return None
 
 
-# ---- Names of declared things, which are also names of folders and files.
-
-# Its name also says that a directory is ours.
+# The presence of the lock file marks a directory as a data directory.
 LOCK = "tidegate.lock"
 SPARK_LOG = "spark.log"
-# File systems take 255 bytes, and the files of a sink have the names of its pipeline and its own.
-MOST_BYTES = 100
+# File systems allow 255 bytes; a file of a sink contains the names of the pipeline and the sink.
+MAX_NAME_BYTES = 100
 _RESERVED = frozenset({LOCK, SPARK_LOG})
 _SIGNS = frozenset("_-. ")
 
 
 def unsafe(name: str) -> str | None:
-    """Why a name cannot name a folder of the data directory; None if it can."""
+    """Return why a name cannot be the name of a directory, or None if it can."""
     folder = name.lower()
     if not name.strip():
         return "it is empty"
-    if len(folder.encode("utf-8", "replace")) > MOST_BYTES:
-        return f"it is longer than {MOST_BYTES} bytes"
+    if len(folder.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        return f"it is longer than {MAX_NAME_BYTES} bytes"
     if folder in _RESERVED:
-        return "the data directory has a file of that name"
-    wrong = next((sign for sign in name if not (sign.isalnum() or sign in _SIGNS)), None)
-    if wrong is not None:
-        return f"it contains {wrong!r}"
+        return "it is the name of a file of the data directory"
+    invalid = next((sign for sign in name if not (sign.isalnum() or sign in _SIGNS)), None)
+    if invalid is not None:
+        return f"it contains {invalid!r}"
     if folder[0] in "_.":
-        return "what begins with _ or . in the data directory is Tidegate's own"
+        return "names that start with _ or . are reserved"
     if name != name.strip() or name.endswith("."):
-        return "it begins or ends with a blank or a dot"
+        return "it starts or ends with a space or a dot"
     return None
 
 
-# ---- The names a declaration gives: its own, and those of the streams it brings along.
-
-
 def side_names(statement: st.Declaration) -> list[str]:
-    """The streams a declaration brings along: dead letters, late rows of a stream."""
+    """Return the names of the side streams of a declaration: dead letters and late rows."""
     if not isinstance(statement, st.CreateSource | st.CreateStream):
         return []
-    found = [item.value for item in statement.options if item.name.lower() == "dead_letters"]
+    names = [item.value for item in statement.options if item.name.lower() == "dead_letters"]
     if isinstance(statement, st.CreateStream) and statement.query.emit is not None:
         late_to = statement.query.emit.late_to
-        found += [late_to] if late_to is not None else []
-    return found
+        names += [late_to] if late_to is not None else []
+    return names
 
 
 def names_of(script: st.Script) -> dict[str, st.Declaration]:
-    """By name, in lower case: what a script declares, and the streams that come with it."""
-    found: dict[str, st.Declaration] = {}
+    """Return the declarations of a script by lower-case name, including side streams."""
+    declarations: dict[str, st.Declaration] = {}
     for statement in script.statements:
         if isinstance(statement, st.Declaration):
-            found.setdefault(statement.name.lower(), statement)
-    for statement in list(found.values()):
+            declarations.setdefault(statement.name.lower(), statement)
+    for statement in list(declarations.values()):
         for name in side_names(statement):
-            found.setdefault(name.lower(), statement)
-    return found
+            declarations.setdefault(name.lower(), statement)
+    return declarations
 
 
 def unsafe_names(created: Iterable[Declared]) -> list[CatalogError]:
-    """Names are also folders of the data directory, and must stay inside of it."""
+    """Return an error for each name that cannot be the name of a directory."""
     return [
         CatalogError(
             "TG-210",
             f"{item.name!r} cannot be a name: {reason}",
-            location=_name_place(item),
-            hint="a name is made of letters, digits, _ and -, for example my_stream.",
+            location=_name_location(item),
+            hint="use letters, digits, _ and -, for example my_stream.",
         )
         for item in created
         if (reason := unsafe(item.name)) is not None
     ]
 
 
-def _name_place(item: Declared) -> Location:
+def _name_location(item: Declared) -> Location:
     span = _side_span(item) if isinstance(item, SideStream) else item.statement.name_span
     return Location(item.origin.text, span.start, span.end, item.origin.file)
 
 
 def _side_span(item: SideStream) -> Span:
-    """Where the name of dead letters or late rows stands."""
+    """Return the position of the name of a side stream in its statement."""
     statement = item.statement
     emit = statement.query.emit if isinstance(statement, st.CreateStream) else None
     if item.is_late and emit is not None and emit.late_to_span is not None:

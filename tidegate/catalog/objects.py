@@ -1,4 +1,4 @@
-"""The things that can be declared."""
+"""Declared objects: sources, lookup tables, streams, side streams, sinks and functions."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ DEFAULT_PIPELINE = "main"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a source; the type of a computed one is known once Spark has seen it."""
+    """A column of a source. The type of a computed column is known after Spark's analysis."""
 
     name: str
     type: str | None
     not_null: bool = False
     computed: exp.Expr | None = None
-    # What the connector tells of a record besides its content: its offset, say.
+    # The metadata field of the connector that the column contains, such as the offset.
     metadata: str | None = None
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """The event time of a source and how long it waits for rows that are out of order."""
+    """The event-time column of a source, and the delay of its watermark."""
 
     column: str
     delay_us: int
@@ -45,20 +45,20 @@ class Watermark:
 
 @dataclass(frozen=True)
 class ScriptOrigin:
-    """The script a statement came from, so that errors can point into it."""
+    """The script that contains a statement, so that errors can point into it."""
 
     text: str
     file: str | None
 
     @property
     def folder(self) -> str:
-        """Where its relative paths begin: beside the file, or in the current directory."""
+        """The directory that relative paths refer to: that of the script, or the current one."""
         return os.path.dirname(self.file or "")  # noqa: PTH120 - "" stays ""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What all declared things have."""
+    """Base class of declared objects."""
 
     name: str
     options: Options
@@ -70,19 +70,21 @@ class Declared:
         raise TypeError(f"{type(self).__name__} has no kind")
 
     def create_sql(self) -> str:
-        """The statement that declares it, secrets masked."""
+        """Return the CREATE statement, with secrets masked."""
         return without_secrets(self.statement.text) + ";"
 
 
 @dataclass(frozen=True)
 class Source(Declared):
+    """A source of rows."""
+
     connector: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
     watermark: Watermark | None
     bounded: bool
     insertable: bool
-    # Whether its partitions have watermarks of their own.
+    # True if each partition has its own watermark.
     partitioned: bool = False
 
     @property
@@ -97,27 +99,29 @@ class Source(Declared):
 
     @property
     def carries_op(self) -> bool:
-        """Whether its rows say in _op what they do."""
+        """True if rows contain the column _op."""
         return bool(self.options["changelog"])
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
-        """The columns that the connector reads: all but the computed ones."""
+        """The columns that the connector reads: all except computed ones."""
         return tuple(column for column in self.columns if column.computed is None)
 
     @property
     def record_columns(self) -> tuple[Column, ...]:
-        """The columns that stand in a record."""
+        """The columns that are part of a record: stored columns without metadata."""
         return tuple(column for column in self.stored_columns if column.metadata is None)
 
 
 @dataclass(frozen=True)
 class LookupTable(Declared):
+    """A table for lookup joins."""
+
     connector: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
     insertable: bool
-    # Whether all who ask in one epoch find the same.
+    # True if all lookups of an epoch see the same rows.
     consistent_in_epoch: bool
 
     @property
@@ -130,7 +134,7 @@ class LookupTable(Declared):
 
     @property
     def carries_op(self) -> bool:
-        """Whether rows are inserted with _op, so that they can be taken away again."""
+        """True if rows are inserted with _op, so that they can be deleted again."""
         return bool(self.options.get("changelog"))
 
     @property
@@ -140,9 +144,10 @@ class LookupTable(Declared):
 
 @dataclass(frozen=True)
 class Stream(Declared):
-    """A named query; `plan` is the bound logical plan (a node of the plan layer).
+    """A named query.
 
-    `typed` is the plan that runs (of the physical layer), once Spark has found its types.
+    `plan` is the bound logical plan, a node of `tidegate.plan`. `typed` is the optimized plan with
+    Spark's types, a `TypedPlan` of `tidegate.physical`.
     """
 
     query: st.Query
@@ -155,22 +160,22 @@ class Stream(Declared):
 
     @property
     def pipeline(self) -> str:
-        given = self.options["pipeline"]
-        return str(given).lower() if given else DEFAULT_PIPELINE
+        name = self.options["pipeline"]
+        return str(name).lower() if name else DEFAULT_PIPELINE
 
     @property
     def on_error(self) -> str:
-        """What happens to a row on which an expression fails."""
+        """The action for rows on which an expression fails."""
         return str(self.options["on_error"])
 
     @property
     def materialized(self) -> bool:
-        """Whether its rows are kept to be queried."""
+        """True for a materialized view, whose rows are stored for queries."""
         return isinstance(self.statement, st.CreateStream) and self.statement.materialized
 
 
 class SideKind(Enum):
-    """What a stream holds that another declaration brings along."""
+    """The kind of rows in a side stream."""
 
     DEAD_LETTERS = "dead letters"
     LATE_ROWS = "late rows"
@@ -179,14 +184,14 @@ class SideKind(Enum):
 
 @dataclass(frozen=True)
 class SideStream(Declared):
-    """A stream that another declaration brings along: dead letters, late rows."""
+    """A stream that another declaration creates: dead letters or late rows."""
 
     columns: tuple[Column, ...]
     parent: str
     holds: SideKind
-    # Whether late rows may be changes: without _op nobody can tell what they do.
+    # True if late rows may be changes, so that they need the column _op.
     changes: bool = False
-    # What makes late rows: a canonical text of the operators that find them, once typed.
+    # For late rows, the canonical text of the operators that emit them, after analysis.
     canonical_form: str = ""
 
     @property
@@ -195,7 +200,7 @@ class SideStream(Declared):
 
     @property
     def of_stream(self) -> bool:
-        """Whether a stream gives it out, and not a source."""
+        """True if a stream emits the rows; False for dead letters of a source."""
         return self.holds is not SideKind.DEAD_LETTERS
 
     @property
@@ -208,9 +213,11 @@ class SideStream(Declared):
 
 @dataclass(frozen=True)
 class Sink(Declared):
+    """A sink of a stream."""
+
     connector: str
     source: str
-    # Whether nobody declared it: it is there for whoever looks at the stream now.
+    # True if the sink was not declared, but added for a subscriber, a view or the console.
     implied: bool = False
 
     @property
@@ -220,7 +227,7 @@ class Sink(Declared):
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a function takes; without a type, whatever it is given."""
+    """A parameter of a function; without a type it accepts any type."""
 
     name: str
     type: str | None
@@ -228,22 +235,22 @@ class Parameter:
 
 @dataclass(frozen=True)
 class PythonCode:
-    """A function of Python: what it does is known by its version."""
+    """A Python function. Its version identifies its behavior."""
 
     call: Callable[..., Any] = field(compare=False, repr=False)
     version: str
-    # Whether it takes values, one row at a time, and not arrays.
+    # True if the function receives the values of one row instead of arrays.
     scalar: bool = False
     deterministic: bool = True
 
 
 @dataclass(frozen=True)
 class Function(Declared):
-    """A function of the user's own: an expression over its parameters, or Python."""
+    """A user-defined function: an SQL expression over its parameters, or Python."""
 
     parameters: tuple[Parameter, ...]
     returns: str | None
-    # The expression, bound: a parameter is a column of its name, other functions are written out.
+    # The bound expression: parameters are columns, and calls of other SQL functions are inlined.
     body: exp.Expr | None = None
     python: PythonCode | None = None
 
@@ -253,14 +260,14 @@ class Function(Declared):
 
     @property
     def signature(self) -> str:
-        """How it is called, and what it gives."""
-        listed = ", ".join(f"{p.name} {p.type}" if p.type else p.name for p in self.parameters)
-        return f"{self.name}({listed})" + (f" RETURNS {self.returns}" if self.returns else "")
+        """The parameters and the result type."""
+        parameters = ", ".join(f"{p.name} {p.type}" if p.type else p.name for p in self.parameters)
+        return f"{self.name}({parameters})" + (f" RETURNS {self.returns}" if self.returns else "")
 
     @property
     def registered(self) -> str:
-        """The name by which Spark knows a function of Python: another version is another one."""
-        assert self.python is not None, f"{self.name} is an expression"
+        """The name under which the function is registered in Spark; it contains the version."""
+        assert self.python is not None, f"{self.name} is an SQL function"
         return registered_name(self.name, self.python.version, self.python.deterministic)
 
     def create_sql(self) -> str:
@@ -270,7 +277,7 @@ class Function(Declared):
 
 
 def functions_in(declared: Declared) -> set[str]:
-    """The names of the functions that a declaration calls as it was written, in lower case."""
+    """Return the lower-case names of the functions that a declaration calls."""
     trees: list[exp.Expr | None] = []
     statement = declared.statement
     if isinstance(declared, Stream):
@@ -283,15 +290,15 @@ def functions_in(declared: Declared) -> set[str]:
 
 
 def functions_called(trees: Sequence[exp.Expr | None]) -> list[str]:
-    """The names of all functions in some expressions, in lower case."""
-    found = (name for tree in trees if tree is not None for name, _ in calls(tree))
-    return [name.lower() for name in found]
+    """Return the lower-case names of all functions in expressions."""
+    names = (name for tree in trees if tree is not None for name, _ in calls(tree))
+    return [name.lower() for name in names]
 
 
 def tables_in(tree: exp.Expr, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The names of the tables a query reads, window table functions included.
+    """Yield the names of the tables that a query reads, including those of window table functions.
 
-    A common table expression hides a table of its name, but not from itself.
+    A common table expression hides a table of the same name, except in its own definition.
     """
     clause = tree.args.get("with_")
     for cte in clause.expressions if clause is not None else []:

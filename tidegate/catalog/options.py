@@ -219,7 +219,7 @@ class OptionReader:
             other, allowed = only
             yield CatalogError(
                 "TG-207",
-                f"option {option.name} requires {other} = {' or '.join(map(repr, allowed))}, "
+                f"{option.name} requires {other} = {' or '.join(map(repr, allowed))}, "
                 f"but {other} is {values[other]!r}",
                 location=self._location(option.span),
                 hint=f"remove {option.name}, or set {other} = '{allowed[0]}'.",

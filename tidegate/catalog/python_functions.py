@@ -1,8 +1,8 @@
-"""Functions of Python: where they come from, and by what another version of one is told.
+"""Python functions for SQL: load them, and compute their version.
 
-What state depends on must not change unnoticed, so a function is known by its text: its own, that
-of the functions of its module that it calls, and the plain values that it reads. Whatever else it
-does is not seen; `version` says it then.
+State depends on functions, so a changed function must be detected. Its version is a hash of its
+source text, of the functions of its module that it calls, and of the constants that it reads. Other
+changes are not detected; users then set `version`.
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ PYTHON_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "deterministic",
         OptionType.BOOLEAN,
-        "false if the function may give another value for the same arguments",
+        "false if the function can return different values for the same arguments",
         default=True,
     ),
     OptionSpec(
         "version",
         OptionType.TEXT,
-        "what tells this function from the one before; by default its source text",
+        "identifies the behavior of the function; by default a hash of its source text",
     ),
 )
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
-def version_of(function: Callable[..., Any], given: str | None) -> str:
-    """A short name for what a function does."""
-    text = f"given {given}" if given is not None else "\n".join(_texts(function, set()))
+def version_of(function: Callable[..., Any], version: str | None) -> str:
+    """Return a hash of the version, or of the source text of a function."""
+    text = f"given {version}" if version is not None else "\n".join(_source_texts(function, set()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _texts(function: Any, seen: set[int]) -> Iterator[str]:
+def _source_texts(function: Any, seen: set[int]) -> Iterator[str]:
     seen.add(id(function))
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.ismethod(function):
-        raise _unknown(f"{name} is a method, and may do what its object says")
+        raise _unknown_version(f"{name} is a method, whose behavior depends on its object")
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        raise _unknown(f"the source text of {name} cannot be read") from None
+        raise _unknown_version(f"the source text of {name} is not available") from None
     yield repr([item for item in function.__defaults__ or () if _is_plain(item)])
     yield textwrap.dedent(source).replace("\r\n", "\n").strip()
-    for name, value in _read_by(function):
+    for name, value in _variables_of(function):
         if isinstance(value, FunctionType):
             if id(value) not in seen and value.__module__ == function.__module__:
-                yield from _texts(value, seen)
+                yield from _source_texts(value, seen)
         elif _is_plain(value):
             yield f"{name} = {value!r}"
 
 
-def _unknown(reason: str) -> CatalogError:
+def _unknown_version(reason: str) -> CatalogError:
     return CatalogError(
         "TG-210",
-        f"{reason}, so nobody could tell when it changes",
-        hint="say what it is: version='1', and another one when it does something else.",
+        f"{reason}, so changes cannot be detected",
+        hint="set a version: version='1', and change it when the function changes.",
     )
 
 
-def _read_by(function: Any) -> Iterator[tuple[str, Any]]:
-    """The globals and the variables around a function that it reads, by name."""
+def _variables_of(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the global and enclosing variables that a function reads, with their values."""
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -90,7 +90,7 @@ def _read_by(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names in a function and in those inside of it."""
+    """Yield the names in a function and in its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -106,21 +106,21 @@ def _is_plain(value: Any) -> bool:
 
 
 def load(target: str, folder: str) -> Callable[..., Any]:
-    """The function of `module:function`; the module lies beside the SQL file, or is installed."""
+    """Load `module:function`. The module is next to the SQL file, or installed."""
     module_name, _, name = target.partition(":")
     module = _module(module_name, Path(folder or "."))
-    found: Any = module
+    function: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        known = [key for key, item in vars(module).items() if inspect.isfunction(item)]
-        shown = f"; it has {', '.join(known)}" if known else ""
+        function = getattr(function, part, None)
+    if not callable(function):
+        existing = [key for key, item in vars(module).items() if inspect.isfunction(item)]
+        shown = f"; it has {', '.join(existing)}" if existing else ""
         raise CatalogError(
             "TG-210",
             f"the module {module_name} has no function {name}{shown}",
             hint=f"define it in {module_name}: def {name}(…).",
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _module(name: str, folder: Path) -> ModuleType:
@@ -128,50 +128,51 @@ def _module(name: str, folder: Path) -> ModuleType:
     try:
         if not file.is_file():
             return importlib.import_module(name)
-        return _loaded(name, file.resolve())
+        return _load_file(name, file.resolve())
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == name.split(".")[0]
-        reason = "there is none" if missing else f"{type(error).__name__}: {error}"
+        reason = "it does not exist" if missing else f"{type(error).__name__}: {error}"
         raise CatalogError(
             "TG-210",
             f"the module {name} cannot be loaded: {reason}",
-            hint=f"put {name.split('.')[-1]}.py beside the SQL file, or install it.",
+            hint=f"put {name.split('.')[-1]}.py next to the SQL file, or install it.",
         ) from None
 
 
-def _loaded(name: str, file: Path) -> ModuleType:
-    """The module of a file, under a name that no other module has."""
-    location = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    own_name = f"_tidegate_{location}_{name.replace('.', '_')}"
-    spec = importlib.util.spec_from_file_location(own_name, file)
-    assert spec is not None and spec.loader is not None, "a file of Python can be loaded"
+def _load_file(name: str, file: Path) -> ModuleType:
+    """Load a module from a file, under a unique name."""
+    digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    unique_name = f"_tidegate_{digest}_{name.replace('.', '_')}"
+    spec = importlib.util.spec_from_file_location(unique_name, file)
+    assert spec is not None and spec.loader is not None, "Python files can be loaded"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module
+    sys.modules[unique_name] = module
     linecache.checkcache(str(file))
     spec.loader.exec_module(module)
     return module
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str] | None:
-    """The names of what a function takes; None where it takes any number, or does not say."""
+    """Return the names of the parameters; None if unknown or variable."""
     try:
-        found = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    if any(p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY) for p in found):
+    if any(p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY) for p in parameters):
         return None
-    return [p.name for p in found if p.kind is not p.VAR_KEYWORD]
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
 
 
-def misfit(name: str, function: Callable[..., Any], taken: int) -> tuple[str, str] | None:
-    """What is wrong with the number of parameters that are declared, and what to do."""
-    if taken == 0:
-        message = f"the function {name} takes nothing, and Spark calls functions for values"
-        return message, "give it a parameter, such as a number of the row."
+def parameter_problem(
+    name: str, function: Callable[..., Any], count: int
+) -> tuple[str, str] | None:
+    """Compare the number of declared parameters with the function; return a message and a hint."""
+    if count == 0:
+        message = f"function {name} has no parameters, but Spark calls functions with columns"
+        return message, "add a parameter, such as the id of the row."
     names = parameter_names(function)
-    if names is not None and len(names) != taken:
-        shown = ", ".join(names) or "nothing"
-        return f"{name} is declared with {taken} parameters, and takes {shown}", (
-            "declare as many as it takes."
-        )
+    if names is not None and len(names) != count:
+        shown = ", ".join(names) or "none"
+        message = f"{name} is declared with {count} parameters, but the function has: {shown}"
+        return message, "declare the same number of parameters."
     return None

@@ -77,8 +77,8 @@ SETTINGS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "key_groups",
         OptionType.INTEGER,
-        "partitions of an operator's state, fixed by the first epoch; default: 16 on one machine, 128 "
-        "on a cluster",
+        "partitions of an operator's state, fixed by the first epoch; default: 16 on one machine, "
+        "128 on a cluster",
         minimum=1,
     ),
     OptionSpec(

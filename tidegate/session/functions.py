@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Function, Parameter, PythonCode, ScriptOrigin
 from tidegate.catalog.options import Options
-from tidegate.catalog.python_functions import misfit, parameter_names, version_of
+from tidegate.catalog.python_functions import parameter_problem, parameter_names, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
-from tidegate.plan.bind.declarations import check_name
+from tidegate.plan.bind.declarations import check_function_name
 from tidegate.plan.bind.scope import Context
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
@@ -66,7 +66,7 @@ def python_declaration(
     listed = ", ".join(f"{p.name} {p.type or 'STRING'}" for p in parameters)
     text = f"CREATE OR REPLACE FUNCTION {name}({listed}) RETURNS {returns} LANGUAGE PYTHON AS 'p:f'"
     statement = _parse_declaration(text)
-    problem = misfit(name, call, len(parameters))
+    problem = parameter_problem(name, call, len(parameters))
     if problem is not None:
         raise RunError("TG-210", problem[0], hint=problem[1])
     version = version_of(call, code.pop("version"))
@@ -114,7 +114,7 @@ def _parse_declaration(text: str) -> st.CreateFunction:
         (statement,) = script.statements
         assert isinstance(statement, st.CreateFunction), "the text is a CREATE FUNCTION statement"
         context = Context(Catalog(), text, None, statement.name_span)
-        check_name(statement, context)
+        check_function_name(statement, context)
         if not context.errors:
             return statement
         errors = context.errors

@@ -11,7 +11,7 @@ from sqlglot.errors import SqlglotError
 from tidegate.catalog.declare import Declarer
 from tidegate.catalog.objects import Column, Function, Parameter, PythonCode, ScriptOrigin, Source
 from tidegate.catalog.options import Options
-from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, misfit, version_of
+from tidegate.catalog.python_functions import PYTHON_OPTIONS, load, parameter_problem, version_of
 from tidegate.errors import CatalogError
 from tidegate.plan.bind.functions import misused, written_out
 from tidegate.plan.bind.resolve import Resolver, own_function
@@ -25,11 +25,11 @@ from tidegate.sql.expressions import is_python
 _BUILT_IN_HINT = "choose another name: a call of it would mean one thing here and another in Spark."
 
 
-def declared_function(
+def bind_function(
     statement: st.CreateFunction, context: Context, declarer: Declarer
 ) -> Function | None:
     """The function that a statement declares; `context.errors` says why there is none."""
-    check_name(statement, context)
+    check_function_name(statement, context)
     options, errors = declarer.options(PYTHON_OPTIONS, "a function", statement)
     context.errors += errors
     if statement.python is not None:
@@ -84,7 +84,7 @@ def _python_function(
         context.report(error.code, error.message, statement.definition_span, error.hint)
         return None
     parameters = tuple(Parameter(p.name, p.type) for p in statement.parameters)
-    wrong = misfit(statement.name, call, len(parameters))
+    wrong = parameter_problem(statement.name, call, len(parameters))
     if wrong is not None:
         context.report("TG-210", wrong[0], statement.definition_span, wrong[1])
     return Function(
@@ -92,14 +92,14 @@ def _python_function(
     )
 
 
-def with_calls_written_out(tree: exp.Expr, context: Context) -> exp.Expr:
+def inline_calls(tree: exp.Expr, context: Context) -> exp.Expr:
     """An expression of no query with what its calls stand for."""
 
     def swapped(node: exp.Expr) -> exp.Expr:
         function = own_function(node, context)
         if function is None or not isinstance(node, exp.Anonymous):
             return node
-        arguments = [with_calls_written_out(part, context) for part in node.expressions]
+        arguments = [inline_calls(part, context) for part in node.expressions]
         wrong = misused(node, function, arguments)
         if wrong is not None:
             context.report(*wrong)
@@ -109,7 +109,7 @@ def with_calls_written_out(tree: exp.Expr, context: Context) -> exp.Expr:
     return tree.transform(swapped)
 
 
-def check_name(statement: st.CreateFunction, context: Context) -> None:
+def check_function_name(statement: st.CreateFunction, context: Context) -> None:
     """A function can be called by its name, and nothing else is."""
     name = statement.name
     built_in = ex.spark_functions() | ex.OWN_FUNCTIONS | ex.UNIT_FUNCTIONS
@@ -139,7 +139,7 @@ def _is_callable(name: str) -> bool:
 # ---- Computed columns of sources: expressions over the stored ones.
 
 
-def bound_computed(source: Source, context: Context) -> Source:
+def bind_computed_columns(source: Source, context: Context) -> Source:
     """The source with the functions of its columns written out; `context.errors` has the rest."""
     stored = tuple(Field(c.name, c.name, c.type) for c in source.stored_columns)
     resolver = Resolver(context, Scope([Relation(source.name, stored)]))
