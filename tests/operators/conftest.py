@@ -12,5 +12,5 @@ from tidegate.operators.store import sorted_runs as runs
 
 @pytest.fixture(scope="package", autouse=True)
 def _small_runs() -> Iterator[None]:
-    with patch.multiple(runs, _FANOUT=2, _FEW_ROWS=1, _SLICE_BYTES=300):
+    with patch.multiple(runs, _FANOUT=2, _SMALL_RUN_ROWS=1, _SLICE_BYTES=300):
         yield

@@ -33,7 +33,7 @@ from tests.operators.test_top_n_duckdb import (
 )
 from tests.operators.test_windows_duckdb import exactly, keyed, limits_of_state
 from tidegate.columns import BEFORE, DELETE, INSERT
-from tidegate.operators.kernels.matching import TRACKED
+from tidegate.operators.kernels.matching import TRACKS_MATCHES
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "300"))
@@ -168,7 +168,7 @@ def test_joins_forget_as_the_model_does(
             ((item[0],), (side, item), weight)
             for side, items in enumerate(epoch)
             for item, weight in items
-            if safe or TRACKED[how][side] or item[0] is not None
+            if safe or TRACKS_MATCHES[how][side] or item[0] is not None
         ]
         stay = leave(run, {key for (key,) in memory.forget(now_us)})
         memory.add(came, now_us)

@@ -26,7 +26,7 @@ L = pa.int64()
 KEYS = pa.schema([(HASH, L), ("k", L), ("at", L), ("n", L)])
 VALUES = pa.schema([(HASH, L), ("at", L), ("v", L)])
 EXTREMES = (-(2**63), -1, 0, 2**63 - 1)
-AS_THEY_ARE = {name: getattr(runs, name) for name in ("_FANOUT", "_FEW_ROWS", "_SLICE_BYTES")}
+AS_THEY_ARE = {name: getattr(runs, name) for name in ("_FANOUT", "_SMALL_RUN_ROWS", "_SLICE_BYTES")}
 
 
 def newest(tables: Tables) -> Tables:
@@ -137,7 +137,7 @@ def ints_of(hashes: Sequence[int]) -> Any:
 @given(st.lists(OPERATIONS, max_size=30), st.sampled_from([2, 3, 100]))
 def test_a_log_holds_what_a_dict_holds(operations: list[tuple[Any, ...]], fanout: int) -> None:
     """With another fanout more or fewer runs lie above each other."""
-    with patch.multiple(runs, _FANOUT=fanout, _FEW_ROWS=0):
+    with patch.multiple(runs, _FANOUT=fanout, _SMALL_RUN_ROWS=0):
         compare(operations)
 
 
@@ -302,7 +302,7 @@ def touched(hashes: Any, at: int) -> Tables:
 
 def cost_of_epochs(state: Counting, groups: int, monkeypatch: Any) -> tuple[float, float, float]:
     """Entries read, rows taken and rows written per epoch of 100 scattered keys, on average."""
-    taken = runs._taken
+    taken = runs._take
 
     def counted(table: pa.Table, hashes: Any) -> pa.Table:
         found = taken(table, hashes)
@@ -312,7 +312,7 @@ def cost_of_epochs(state: Counting, groups: int, monkeypatch: Any) -> tuple[floa
     random = np.random.default_rng(2)
     state.entries_read = state.rows_written = 0
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "_taken", counted)
+        patched.setattr(runs, "_take", counted)
         for epoch in range(100):
             log = log_of(state)
             forgotten = log.due_hashes(epoch)[:10]

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tidegate.columns import PANE
+from tidegate.operators.kernels.arrays import int_column
 from tidegate.operators.operator import KeyGroupState, Tables
 from tidegate.operators.store import time_buckets as segments
-from tidegate.operators.store.time_buckets import TimeBucketStore, panes_of
+from tidegate.operators.store.time_buckets import TimeBucketStore
 from tidegate.state.memory import MemoryStore
 
 SCHEMA = pa.schema([(PANE, pa.int64()), ("n", pa.int64())])
@@ -52,7 +53,7 @@ def spread(count: int, span_us: int, start_us: int = 0, seed: int = 1) -> Tables
 
 
 def loaded(log: TimeBucketStore, first: int | None, limit: int) -> list[int]:
-    return sorted(int(p) for part in log.load(first, limit) for p in panes_of(part[0]))
+    return sorted(int(p) for part in log.load(first, limit) for p in int_column(part[0], PANE))
 
 
 @pytest.mark.parametrize("minutes", [1, 10, 60])
@@ -111,13 +112,13 @@ def test_a_pane_of_many_rows_is_not_read_when_the_next_one_begins() -> None:
 
 def test_the_index_stays_small_with_very_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_BUCKET_ROWS", 4)
-    monkeypatch.setattr(segments, "_MOST_BUCKETS", 16)
+    monkeypatch.setattr(segments, "_MAX_BUCKETS", 16)
     state = Counting()
     log = log_of(state)
     expected: list[int] = []
     for epoch in range(200):
         new = spread(50, HOUR, 0, epoch)
-        expected += panes_of(new[0]).tolist()
+        expected += int_column(new[0], PANE).tolist()
         log.append(new)
     assert len(log.buckets) <= 16
     starts = [bucket.first_us for bucket in log.buckets]

@@ -111,7 +111,7 @@ def test_a_sum_is_retracted_as_it_was_told_whatever_order_rows_are_stored_in() -
     given = {"values": (D,), "calls": calls, "arguments": ((0,), (0,)), "filters": (None, None)}
     query = Query((S,), **given, mode="early", ttl_us=10, retracts=True)
     run, told = drive(query, key_groups=1), []
-    with patch.multiple(runs, _FANOUT=100, _FEW_ROWS=0):
+    with patch.multiple(runs, _FANOUT=100, _SMALL_RUN_ROWS=0):
         for values in ([(1e16, 1), (1.0, 1), (1.0, 1)], [(1e16, -1)], [(1e16, 1)], [(5.0, 1)]):
             rows = [Row(0, ("a",), (value,), weight) for value, weight in values]
             told += run.rows(rows, now_us=1).main

@@ -62,9 +62,9 @@ def limits_of_state(small: bool) -> Iterator[None]:
         yield
         return
     with (
-        patch.object(segments, "_MOST_BUCKETS", 4),
+        patch.object(segments, "_MAX_BUCKETS", 4),
         patch.object(segments, "_BUCKET_ROWS", 2),
-        patch.object(segments, "_MOST_SEGMENTS", 3),
+        patch.object(segments, "_MAX_SEGMENTS", 3),
         patch.object(segments, "_FANOUT", 2),
         patch.object(contract, "INLINE_BYTES", 600),
         patch.object(contract, "HEADER_BYTES", 1_500),

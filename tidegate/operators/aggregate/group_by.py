@@ -202,7 +202,7 @@ class RowState:
         return (rows,), unknown
 
     def results(self, tables: Tables) -> pa.Table:
-        rows = self._in_order(self.kept.one_by_one(tables[0]))
+        rows = self._in_order(self.kept.expand(tables[0]))
         return self.groups.evaluate(self.groups.pre_aggregate(rows))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:

@@ -352,7 +352,7 @@ class UpdatingSessions(GroupByOperator):
         return came.filter(pa.array(stays))
 
     def _visible(self, tables: Tables, mark: int | None) -> pa.Table:
-        rows = self.rows.kept.one_by_one(tables[0])
+        rows = self.rows.kept.expand(tables[0])
         return self.sessions.visible(self.sessions.partials(rows), mark)
 
     def _open(self, tables: Tables, after: int | None) -> Tables:

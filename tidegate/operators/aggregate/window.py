@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidegate.columns import INSERT, PANE, ROWS
 from tidegate.operators.aggregate.group_by import GroupByOperator
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, Panes
-from tidegate.operators.kernels.arrays import Ints, concat, filter_panes
+from tidegate.operators.kernels.arrays import Ints, concat, filter_panes, int_column
 from tidegate.operators.kernels.weighted_rows import diff_results
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import (
@@ -25,7 +25,7 @@ from tidegate.operators.operator import (
     Tables,
     with_op,
 )
-from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, panes_between, panes_of
+from tidegate.operators.store.time_buckets import FORMAT, TimeBucketStore, panes_between
 
 # So many panes are remembered to count the open windows.
 _MOST_COUNTED = 256
@@ -132,7 +132,7 @@ class WindowAggregate(GroupByOperator):
         if results is None:
             return []
         if not self.panes.shared:
-            results = with_pane(results, self.panes.last_end(panes_of(results)))
+            results = with_pane(results, self.panes.last_end(int_column(results, PANE)))
         if self.layout.with_op:
             results = with_op(results, INSERT)
         return [self.layout.rows(results)]

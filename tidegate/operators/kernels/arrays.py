@@ -22,7 +22,7 @@ Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
-# ---- From Arrow to NumPy.
+# ---- From Arrow to NumPy
 
 
 def as_array(column: Column) -> pa.Array:
@@ -62,7 +62,7 @@ def to_doubles(column: Column) -> Doubles:
     """Convert a column of numbers, dates or intervals, NULL to 0."""
     kind = column.type
     if pa.types.is_decimal(kind):
-        # Arrow's own cast from decimal to double can be off by one bit; the cast from text is exact.
+        # Arrow's cast from decimal can be off by one bit; its cast from text is exact.
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())
     elif pa.types.is_date32(kind):
         column = pc.cast(pc.cast(column, pa.int32()), pa.float64())
@@ -76,7 +76,7 @@ def to_doubles(column: Column) -> Doubles:
     return doubles
 
 
-# ---- From NumPy to Arrow.
+# ---- From NumPy to Arrow
 
 
 def with_nulls(values: npt.NDArray[np.generic], valid: Mask, kind: pa.DataType) -> pa.Array:
@@ -97,7 +97,7 @@ def null_unless(column: Column, keep: Mask) -> Column:
     return take_or_null(column, np.where(keep, np.arange(len(keep)), -1))
 
 
-# ---- Reductions by group.
+# ---- Reductions by group
 
 
 def first_rows(ids: Ints, groups: int, candidates: Mask) -> Ints:
@@ -135,7 +135,7 @@ def sum_groups(column: Column, ids: Ints, groups: int) -> Ints:
     return sums
 
 
-# ---- Several tables at once.
+# ---- Several tables at once
 
 
 def concat(parts: Sequence[Tables]) -> Tables:

@@ -1,10 +1,12 @@
-"""Which values are equal, and rows grouped by them, for every type of Arrow that Spark sends.
+"""Equality, grouping and hashing of keys, for every Arrow type that Spark sends.
 
-Two relations are used, and no third. *Equal* is what SQL means by it for keys: −0.0 equals 0.0, NaN
-equals NaN, and a map does not depend on the order of its entries; `canonical` gives equal values
-equal bits, also inside of structs, arrays and maps, and every operator applies it to its keys where
-it reads them. *Identical* is what a retraction means: the row that was sent, with the sign of its
-zeros. Groups are of identical values, so over canonical columns they are of equal ones.
+Two relations are used:
+
+- *Equal* is SQL equality of keys: −0.0 equals 0.0, NaN equals NaN, and the order of a map's entries
+  does not matter. `canonicalize` gives equal values equal bits, also inside structs, arrays and
+  maps. Every operator applies it to its keys when it reads them.
+- *Identical* is what a retraction needs: it matches the row that was added, including the sign of
+  zeros. Grouping is by identical values, so grouping canonicalized columns is by equal values.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from tidegate.operators.kernels.arrays import Column, Ints, Mask, as_array
 _ROW = "_first_row"
 
 
-# What is equal
+# ---- Equality
 
 
 def is_groupable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be keys; entries of a map need keys that have an order."""
+    """Return whether values of a type can be keys; the keys of a map must have an order."""
     if pa.types.is_map(kind):
         return not pa.types.is_nested(kind.key_type) and is_groupable(kind.item_type)
     if pa.types.is_struct(kind):
@@ -39,7 +41,7 @@ def is_groupable(kind: pa.DataType) -> bool:
 
 
 def is_comparable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be compared by =, as Spark has it: not if there is a map."""
+    """Return whether Spark can compare values of a type with `=`: everything but maps."""
     if pa.types.is_struct(kind):
         return all(is_comparable(field.type) for field in kind)
     if _is_list(kind):
@@ -48,56 +50,58 @@ def is_comparable(kind: pa.DataType) -> bool:
 
 
 def canonicalize(column: Column) -> Column:
-    """Values that are equal as keys get equal bits; what is shown of them is 0.0 and NaN."""
+    """Give values that are equal as keys equal bits: zeros become 0.0, and all NaN are the same."""
     kind = column.type
     if pa.types.is_floating(kind):
         return pc.add(unify_nan(column), pa.scalar(0.0, kind))
-    return _canonical_nested(as_array(column)) if _has_synonyms(kind) else column
+    return _canonicalize_nested(as_array(column)) if _has_equal_variants(kind) else column
 
 
 def unify_nan(column: Column) -> Column:
-    """All NaN get equal bits; zeros keep their sign."""
+    """Give all NaN equal bits; zeros keep their sign."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
 
 
-def _has_synonyms(kind: pa.DataType) -> bool:
-    """Whether values of a type can be equal and have other bits."""
+def _has_equal_variants(kind: pa.DataType) -> bool:
+    """Return whether two values of a type can be equal and differ in their bits."""
     if pa.types.is_struct(kind):
-        return any(_has_synonyms(field.type) for field in kind)
+        return any(_has_equal_variants(field.type) for field in kind)
     if _is_list(kind):
-        return _has_synonyms(kind.value_type)
+        return _has_equal_variants(kind.value_type)
     return bool(pa.types.is_map(kind) or pa.types.is_floating(kind))
 
 
-def _canonical_nested(array: pa.Array) -> pa.Array:
-    kind, missing = array.type, pc.is_null(array)
+def _canonicalize_nested(array: pa.Array) -> pa.Array:
+    kind, null_mask = array.type, pc.is_null(array)
     if pa.types.is_struct(kind):
         children = [canonicalize(child) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask)
     lengths, values = flatten_lists(array)
     offsets = np.zeros(len(lengths) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
     np.cumsum(lengths, out=offsets[1:])
     if pa.types.is_map(kind):
-        return _sorted_maps(kind, pa.array(offsets), lengths, values, missing)
-    whole = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return whole.from_arrays(pa.array(offsets), canonicalize(values), type=kind, mask=missing)
+        return _sort_map_entries(kind, pa.array(offsets), lengths, values, null_mask)
+    list_class = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return list_class.from_arrays(
+        pa.array(offsets), canonicalize(values), type=kind, mask=null_mask
+    )
 
 
-def _sorted_maps(
-    kind: pa.DataType, offsets: pa.Array, lengths: Ints, entries: pa.Array, missing: pa.Array
+def _sort_map_entries(
+    kind: pa.DataType, offsets: pa.Array, lengths: Ints, entries: pa.Array, null_mask: pa.Array
 ) -> pa.Array:
-    """Entries in the order of their keys, as Spark shows a map by which it has grouped."""
+    """Sort the entries of every map by key, as Spark does for maps in GROUP BY."""
     keys, items = (canonicalize(part) for part in entries.flatten())
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = pa.array(np.lexsort((dense_ranks(keys), rows)))
     keys, items = as_array(keys).take(order), as_array(items).take(order)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=missing)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=null_mask)
 
 
 def flatten_lists(array: pa.Array) -> tuple[Ints, pa.Array]:
-    """The elements of arrays or the entries of maps, end to end, and how many each row has."""
+    """Return the number of elements (or map entries) in every row, and all of them end to end."""
     if pa.types.is_map(array.type):
         entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
         array = array.cast(pa.list_(entry))
@@ -110,52 +114,52 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def dense_ranks(column: Column) -> Ints:
-    """A number per value of a flat type, in the order of the values; NaN is above all numbers."""
+    """Number the values of a flat type in ascending order, equal ones alike; NaN is the largest."""
     values = as_array(column)
-    found = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy()
-    found = found.astype(np.int64)
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy()
+    ranks = ranks.astype(np.int64)
     if pa.types.is_floating(values.type):
         nan = pc.fill_null(pc.is_nan(values), False).to_numpy(zero_copy_only=False)
-        found[nan] = len(values) + 1
-    result: Ints = found
+        ranks[nan] = len(values) + 1
+    result: Ints = ranks
     return result
 
 
-# What is identical
+# ---- Grouping by identical values
 
 
 def to_groupable(column: Column) -> Column:
-    """A column that Arrow can group by, identical where this one is; numbers for nested values."""
+    """Return a column that Arrow can group by: nested values are replaced by numbers."""
     if pa.types.is_nested(column.type):
         return pa.array(_nested_ids(as_array(column)))
     return unify_nan(column)
 
 
 def _nested_ids(array: pa.Array) -> Ints:
-    """A number per value, the same for identical ones: from the leaves up, level by level."""
+    """Number nested values, identical ones alike, from the leaves up."""
     valid = pc.is_valid(array)
     if pa.types.is_struct(array.type):
-        return _ids([valid, *(to_groupable(child) for child in array.flatten())])[0]
+        return _row_ids([valid, *(to_groupable(child) for child in array.flatten())])[0]
     lengths, values = flatten_lists(array)
-    elements = _ids([to_groupable(values)])[0]
-    # The numbers of the elements, as the bytes of one value per row.
-    ends = np.concatenate(([0], np.cumsum(lengths))) * elements.itemsize
-    buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(elements)]
-    shuffle_schemas = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)
-    return _ids([valid, shuffle_schemas])[0]
+    element_ids = _row_ids([to_groupable(values)])[0]
+    # Each list becomes one binary value: the bytes of the ids of its elements.
+    ends = np.concatenate(([0], np.cumsum(lengths))) * element_ids.itemsize
+    buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(element_ids)]
+    id_lists = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(array), buffers)
+    return _row_ids([valid, id_lists])[0]
 
 
-def _ids(columns: Sequence[Column]) -> tuple[Ints, int]:
-    """A number per row, the same where all of these flat columns are the same, and how many."""
+def _row_ids(columns: Sequence[Column]) -> tuple[Ints, int]:
+    """Number rows, alike if they agree in all these flat columns; return how many there are."""
     rows = len(columns[0])
-    names = [f"c{place}" for place, _ in enumerate(columns)]
+    names = [f"c{index}" for index, _ in enumerate(columns)]
     table = pa.table([*columns, pa.array(np.arange(rows))], names=[*names, _ROW])
     grouped = table.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
     return invert_groups(grouped.column(len(names)), rows), grouped.num_rows
 
 
 def invert_groups(lists: Column, rows: int) -> Ints:
-    """From the rows of every group to the group of every row."""
+    """Turn the list of row numbers of every group into the group of every row."""
     array = as_array(lists)
     ids = np.empty(rows, np.int64)
     lengths = array.value_lengths().to_numpy(zero_copy_only=False)
@@ -164,31 +168,30 @@ def invert_groups(lists: Column, rows: int) -> Ints:
 
 
 def group_ids(table: pa.Table, keys: Sequence[str]) -> tuple[Ints, int]:
-    """A number per row, the same for rows whose keys are identical, and how many there are."""
-    return _ids([to_groupable(table.column(key)) for key in keys])
+    """Number rows by their keys, identical keys alike; return also how many keys there are."""
+    return _row_ids([to_groupable(table.column(key)) for key in keys])
 
 
 def find_rows(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> Ints:
-    """For each of `rows` the place in `table` of the row with the same keys, or −1."""
+    """Return for each of `rows` the index of the row of `table` with the same keys, or −1."""
     both = pa.concat_tables([table.select(keys), rows.select(keys)])
     ids, count = group_ids(both, keys)
-    places = np.full(count, -1, np.int64)
-    places[ids[: table.num_rows]] = np.arange(table.num_rows)
-    found: Ints = places[ids[table.num_rows :]]
-    return found
+    indices = np.full(count, -1, np.int64)
+    indices[ids[: table.num_rows]] = np.arange(table.num_rows)
+    result: Ints = indices[ids[table.num_rows :]]
+    return result
 
 
 def merge_rows(table: pa.Table, keys: Sequence[str], merges: list[tuple[str, str]]) -> pa.Table:
-    """One row per key; the named columns are merged by kernels of Arrow and keep their names."""
+    """Merge the rows of every key; `merges` pairs the other columns with Arrow kernels."""
     nested = [key for key in keys if pa.types.is_nested(table.schema.field(key).type)]
     names = [*keys, *(name for name, _ in merges)]
     if not nested:
-        return _aggregated(table, tuple(keys), tuple(merges)).select(names)
+        return _aggregate(table, tuple(keys), tuple(merges)).select(names)
     rows = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
     for key in nested:
-        rows = rows.set_column(
-            rows.schema.get_field_index(key), key, to_groupable(table.column(key))
-        )
+        ids = to_groupable(table.column(key))
+        rows = rows.set_column(rows.schema.get_field_index(key), key, ids)
     merged = rows.group_by(list(keys), use_threads=False).aggregate([*merges, (_ROW, "min")])
     merged = merged.rename_columns([*names, _ROW])
     for key in nested:
@@ -197,20 +200,22 @@ def merge_rows(table: pa.Table, keys: Sequence[str], merges: list[tuple[str, str
     return merged.select(range(len(names)))
 
 
-def _aggregated(
+def _aggregate(
     table: pa.Table, by: tuple[str, ...], merges: tuple[tuple[str, str], ...]
 ) -> pa.Table:
-    """One row per group; columns keep their names. A plan costs more than a few hundred rows do,
-    so what is the same each time is made once."""
+    """Run Arrow's hash aggregation; columns keep their names.
+
+    Preparing an Acero plan costs more than a few hundred rows do, so the options are cached.
+    """
     from pyarrow import acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    plan = acero.Declaration("aggregate", _aggregation(by, merges), inputs=[source])
+    plan = acero.Declaration("aggregate", _aggregate_options(by, merges), inputs=[source])
     return plan.to_table(use_threads=False)
 
 
 @lru_cache(maxsize=256)
-def _aggregation(by: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
+def _aggregate_options(by: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
     from pyarrow import acero
 
     calls = [(name, f"hash_{kernel}", None, name) for name, kernel in merges]
@@ -218,142 +223,146 @@ def _aggregation(by: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> An
 
 
 def rows_identical(left: pa.Table, right: pa.Table) -> Mask:
-    """Row by row: NULL is NULL, NaN is NaN, −0.0 is not 0.0."""
-    same = np.ones(left.num_rows, np.bool_)
+    """Compare two tables row by row: NULL is NULL, NaN is NaN, −0.0 is not 0.0."""
+    identical = np.ones(left.num_rows, np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
-        same &= _identical(one, other)
-    return same
+        identical &= _values_identical(one, other)
+    return identical
 
 
-def _identical(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
+def _values_identical(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
     if pa.types.is_null(one.type):
         return np.ones(len(one), np.bool_)
     if pa.types.is_nested(one.type):
         both = pa.chunked_array([*one.chunks, *other.chunks], one.type)
         ids = _nested_ids(as_array(both))
-        same: Mask = ids[: len(one)] == ids[len(one) :]
-        return same
-    one, other = _bits(one), _bits(other)
+        identical: Mask = ids[: len(one)] == ids[len(one) :]
+        return identical
+    one, other = _float_bits(one), _float_bits(other)
     equal = pc.fill_null(pc.equal(one, other), False)
     equal = pc.or_(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
     return np.asarray(as_array(equal).to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _bits(column: Column) -> Column:
-    """Floating numbers as the integers that have their bits."""
+def _float_bits(column: Column) -> Column:
+    """Reinterpret floating-point numbers as integers with the same bits."""
     if not pa.types.is_floating(column.type):
         return column
-    whole = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
-    return as_array(unify_nan(column)).view(whole)
+    int_type = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
+    return as_array(unify_nan(column)).view(int_type)
 
 
-# ---- Merging a few rows of whole numbers: Arrow needs longer for a plan than numpy for all of it.
+# ---- Merging small tables of integers
+#
+# Below a thousand rows, Arrow needs longer to prepare a plan than NumPy for the whole merge.
 
-# Above that Arrow is faster.
 MAX_SMALL_ROWS = 1_000
-_WHOLE = pa.int64()
-# They give what the kernels of Arrow with these names give.
-_FOLDS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+_INT = pa.int64()
+# NumPy functions with the results of the Arrow kernels of these names.
+_UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 @dataclass(frozen=True)
 class SmallMerge:
-    """How tables of one shape are merged: by which columns, and the others by which function."""
+    """Merges small tables of a schema; `ufuncs` merges the columns other than keys."""
 
     schema: pa.Schema
     keys: tuple[int, ...]
-    folds: tuple[tuple[int, np.ufunc], ...]
+    ufuncs: tuple[tuple[int, np.ufunc], ...]
 
     def merge(self, table: pa.Table) -> pa.Table | None:
-        """One row per key, in the order of first rows; None if a plan of Arrow must do it."""
+        """Merge the rows of every key, in the order of first rows; None if Arrow must do it."""
         if table.num_rows > MAX_SMALL_ROWS:
             return None
         columns = table.columns
         if any(column.null_count for column in columns):
             return None
         values = [column.to_numpy() for column in columns]
-        # What all rows share sorts nothing: a window that closes is one pane.
+        # Sort only by keys that differ: a window that closes is a single pane.
         by = [values[key] for key in self.keys]
         by = [numbers for numbers in by if (numbers != numbers[0]).any()]
         order = np.lexsort(by[::-1]) if by else np.arange(table.num_rows)
-        new = np.zeros(table.num_rows, np.bool_)
-        new[0] = True
+        starts_key = np.zeros(table.num_rows, np.bool_)
+        starts_key[0] = True
         for numbers in by:
-            placed = numbers[order]
-            new[1:] |= placed[1:] != placed[:-1]
-        starts = np.flatnonzero(new)
-        shown = np.argsort(order[starts])
-        firsts = order[starts][shown]
+            ordered = numbers[order]
+            starts_key[1:] |= ordered[1:] != ordered[:-1]
+        starts = np.flatnonzero(starts_key)
+        output_order = np.argsort(order[starts])
+        first_rows = order[starts][output_order]
         for key in self.keys:
-            values[key] = values[key][firsts]
-        for place, fold in self.folds:
-            values[place] = fold.reduceat(values[place][order], starts)[shown]
+            values[key] = values[key][first_rows]
+        for index, ufunc in self.ufuncs:
+            values[index] = ufunc.reduceat(values[index][order], starts)[output_order]
         return pa.Table.from_arrays([pa.array(numbers) for numbers in values], schema=self.schema)
 
 
 def plan_small_merge(
     schema: pa.Schema, keys: Sequence[str], merges: Sequence[tuple[str, str]]
 ) -> SmallMerge | None:
-    """A merge of all columns of a schema, if they are whole numbers that numpy can merge."""
-    known = all(kernel in _FOLDS for _, kernel in merges)
-    if not known or any(kind != _WHOLE for kind in schema.types):
+    """Return how NumPy merges tables of a schema; None if it has no function for a column."""
+    supported = all(kernel in _UFUNCS for _, kernel in merges)
+    if not supported or any(kind != _INT for kind in schema.types):
         return None
     assert len(keys) + len(merges) == len(schema), "every column is a key or merged"
-    folds = ((schema.get_field_index(name), _FOLDS[kernel]) for name, kernel in merges)
-    return SmallMerge(schema, tuple(schema.get_field_index(key) for key in keys), tuple(folds))
+    ufuncs = ((schema.get_field_index(name), _UFUNCS[kernel]) for name, kernel in merges)
+    return SmallMerge(schema, tuple(schema.get_field_index(key) for key in keys), tuple(ufuncs))
 
 
-# ---- A hash of keys of any type, the same on every machine and in every version.
+# ---- Hashing: 64 bits per key, the same on every machine and in every version
 #
-# It decides in which key group the state of a key lies, so it must never change. Keys that are equal
-# have equal hashes: one for both zeros, one for all NaN, and maps in whatever order they are.
+# The hash decides in which key group the state of a key is stored, so it must never change. Keys
+# that are equal, as in `canonicalize`, have equal hashes: both zeros, all NaN, and maps with the
+# same entries in any order.
 
 Words = npt.NDArray[np.uint64]
 _NULL = np.uint64(0x9E37_79B9_7F4A_7C15)
-_WORD = 8
-_SLICE = 65_536
-# Which bits of the last word count, by how many bytes are in it; 0 stands for all eight.
-_LAST: Words = np.array([2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64)
+_WORD_BYTES = 8
+_SLICE_ROWS = 65_536
+# The bits of the last word that belong to the value, by its number of bytes; 0 stands for eight.
+_LAST_WORD_MASKS: Words = np.array(
+    [2**64 - 1, *(2 ** (8 * count) - 1 for count in range(1, 8))], np.uint64
+)
 
 
-def hash_rows(columns: Sequence[Column], rows: int) -> npt.NDArray[np.int64]:
-    """One hash per row."""
-    return _combined(columns, rows).view(np.int64)
+def hash_rows(columns: Sequence[Column], rows: int) -> Ints:
+    """Hash every row of these columns."""
+    return _hash_columns(columns, rows).view(np.int64)
 
 
 def mix_bits(words: Words) -> Words:
-    """The finisher of splitmix64: every bit of the input reaches every bit of the output."""
+    """Apply the finalizer of splitmix64: every input bit affects every output bit."""
     words = words + _NULL
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
     return words ^ (words >> np.uint64(31))
 
 
-def _combined(columns: Sequence[Column], rows: int) -> Words:
+def _hash_columns(columns: Sequence[Column], rows: int) -> Words:
     hashes: Words = np.full(rows, len(columns), np.uint64)
     for column in columns:
-        hashes = mix_bits(hashes ^ mix_bits(_words(as_array(column))))
+        hashes = mix_bits(hashes ^ mix_bits(_value_words(as_array(column))))
     return hashes
 
 
-def _words(array: pa.Array) -> Words:
-    """64 bits per value, which still have to be mixed."""
+def _value_words(array: pa.Array) -> Words:
+    """Return 64 bits per value, which the caller must mix."""
     kind = array.type
     if pa.types.is_null(kind):
         return np.full(len(array), _NULL, np.uint64)
     if pa.types.is_nested(kind):
-        words = _nested(array)
+        words = _nested_words(array)
     elif _is_bytes(kind):
-        words = _bytes(array)
+        words = _byte_words(array)
     else:
-        words = _whole(array)
+        words = _number_words(array)
     if array.null_count:
         words = np.where(pc.is_null(array).to_numpy(zero_copy_only=False), _NULL, words)
     return words
 
 
-def _whole(array: pa.Array) -> Words:
-    """Values that are a number of at most 64 bits, or can be seen as one."""
+def _number_words(array: pa.Array) -> Words:
+    """Hash types that fit a 64-bit number: numbers, booleans, dates and times."""
     kind = array.type
     if pa.types.is_floating(kind):
         doubles = canonicalize(pc.fill_null(pc.cast(array, pa.float64()), 0.0))
@@ -368,44 +377,45 @@ def _as_words(column: Column) -> Words:
     return words
 
 
-def _nested(array: pa.Array) -> Words:
-    """Structs by their fields, arrays by elements and places, maps by entries in any order."""
+def _nested_words(array: pa.Array) -> Words:
+    """Hash structs by field, arrays by element and index, and maps by entry in any order."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return _combined(array.flatten(), len(array))
+        return _hash_columns(array.flatten(), len(array))
     lengths, values = flatten_lists(array)
     ends = np.cumsum(lengths)
-    each = mix_bits(_words(values))
+    elements = mix_bits(_value_words(values))
     if not pa.types.is_map(kind):
-        each = mix_bits(each ^ _place_words(lengths, ends))
-    return _sums(each, lengths, ends, lengths)
+        elements = mix_bits(elements ^ _index_words(lengths, ends))
+    return _sum_words(elements, lengths, ends, lengths)
 
 
-def _bytes(array: pa.Array) -> Words:
-    """Text, binary and decimals, so many rows at a time that they stay in the processor's cache."""
-    slices = [_some_bytes(array.slice(row, _SLICE)) for row in range(0, len(array), _SLICE)]
+def _byte_words(array: pa.Array) -> Words:
+    """Hash text, binary and decimals, in slices that fit the processor's cache."""
+    starts = range(0, len(array), _SLICE_ROWS)
+    slices = [_slice_byte_words(array.slice(start, _SLICE_ROWS)) for start in starts]
     return np.concatenate([np.zeros(0, np.uint64), *slices])
 
 
-def _some_bytes(array: pa.Array) -> Words:
-    """Words of eight bytes by what they are and where they stand in their value."""
-    starts, lengths, data = _extents(array)
+def _slice_byte_words(array: pa.Array) -> Words:
+    """Hash values as words of eight bytes, each mixed with its index in the value."""
+    starts, lengths, data = _byte_ranges(array)
     counts = (lengths + 7) >> 3
     ends = np.cumsum(counts)
-    # A word may begin at any byte, and the last one may reach beyond the end.
-    padded = np.zeros(len(data) + _WORD, np.uint8)
+    # A word can start at any byte, and the last word of the data can extend beyond its end.
+    padded = np.zeros(len(data) + _WORD_BYTES, np.uint8)
     padded[: len(data)] = data
-    anywhere = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
-    words = anywhere[np.repeat(starts, counts) + _places(counts, ends) * _WORD]
-    some = counts > 0
-    words[ends[some] - 1] &= _LAST[lengths[some] & 7]
-    return _sums(mix_bits(words ^ _place_words(counts, ends)), counts, ends, lengths)
+    unaligned = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+    words = unaligned[np.repeat(starts, counts) + _indices(counts, ends) * _WORD_BYTES]
+    not_empty = counts > 0
+    words[ends[not_empty] - 1] &= _LAST_WORD_MASKS[lengths[not_empty] & 7]
+    return _sum_words(mix_bits(words ^ _index_words(counts, ends)), counts, ends, lengths)
 
 
-def _extents(array: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
-    """Where the bytes of each value begin, how many they are, and all bytes."""
+def _byte_ranges(array: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
+    """Return where the bytes of each value start, how many they are, and all bytes."""
     first, rows = array.offset, len(array)
-    if _has_fixed_bytes(array.type):
+    if _has_fixed_width(array.type):
         width = array.type.byte_width
         data = np.frombuffer(array.buffers()[1], np.uint8)[first * width : (first + rows) * width]
         return np.arange(rows) * width, np.full(rows, width, np.int64), data
@@ -413,11 +423,11 @@ def _extents(array: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
     first = array.offset
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[first : first + rows + 1]
-    held = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-    return ends[:-1] - ends[0], np.diff(ends), held
+    used_bytes = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+    return ends[:-1] - ends[0], np.diff(ends), used_bytes
 
 
-def _has_fixed_bytes(kind: pa.DataType) -> bool:
+def _has_fixed_width(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_decimal(kind)
         or pa.types.is_fixed_size_binary(kind)
@@ -428,21 +438,22 @@ def _has_fixed_bytes(kind: pa.DataType) -> bool:
 def _is_bytes(kind: pa.DataType) -> bool:
     text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return _has_fixed_bytes(kind) or any(is_kind(kind) for is_kind in (*text, *binary))
+    return _has_fixed_width(kind) or any(is_kind(kind) for is_kind in (*text, *binary))
 
 
-def _place_words(counts: Ints, ends: Ints) -> Words:
-    """For each part of a value mixed bits of its place in that value."""
-    by_place = mix_bits(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
-    return by_place[_places(counts, ends)]
+def _index_words(counts: Ints, ends: Ints) -> Words:
+    """Return the mixed index of each part within its value."""
+    mixed = mix_bits(np.arange(int(counts.max(initial=0)), dtype=np.uint64))
+    return mixed[_indices(counts, ends)]
 
 
-def _places(counts: Ints, ends: Ints) -> Ints:
+def _indices(counts: Ints, ends: Ints) -> Ints:
+    """Count up from 0 in every value; `counts` are its parts, `ends` their running total."""
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def _sums(each: Words, counts: Ints, ends: Ints, lengths: Ints) -> Words:
-    """The sum of the parts of each value, with how long it is."""
-    totals = np.concatenate((np.zeros(1, np.uint64), np.cumsum(each, dtype=np.uint64)))
+def _sum_words(parts: Words, counts: Ints, ends: Ints, lengths: Ints) -> Words:
+    """Add up the parts of each value and mix in its length."""
+    totals = np.concatenate((np.zeros(1, np.uint64), np.cumsum(parts, dtype=np.uint64)))
     sums: Words = totals[ends] - totals[ends - counts]
     return sums ^ mix_bits(lengths.astype(np.uint64))

@@ -1,4 +1,4 @@
-"""Which rows of two tables belong together: equal keys, and times that are near enough."""
+"""Find the rows of two tables that join: equal keys, and times that are close enough."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidegate.operators.kernels.arrays import Ints, Mask, as_array, int_column
 from tidegate.operators.kernels.keys import group_ids, is_comparable
 
 TIME = "_time"
-# Above this, ids and times together do not fit one number.
-_MOST_PLACES = 2**62
-# Whose rows come out, or are kept back, by whether they have a match: left and right.
-TRACKED = {
+# Key id and time are combined in one 64-bit number as long as it stays below this.
+_MAX_POSITIONS = 2**62
+# By kind of join, the sides (left, right) for which it matters whether a row has a match.
+TRACKS_MATCHES = {
     "INNER": (False, False),
     "LEFT": (True, False),
     "RIGHT": (False, True),
@@ -28,7 +28,7 @@ TRACKED = {
 
 @dataclass(frozen=True)
 class JoinCondition:
-    """Keys `k0`, `k1`, … are equal, and left time − right time lies in [lower, upper]."""
+    """Keys `k0`, `k1`, … are equal, and left time − right time is in [lower, upper]."""
 
     keys: tuple[pa.DataType, ...]
     null_safe: tuple[bool, ...]
@@ -44,42 +44,46 @@ class JoinCondition:
 
     @property
     def fields(self) -> list[pa.Field]:
+        """The key columns."""
         return [pa.field(f"k{index}", kind) for index, kind in enumerate(self.keys)]
 
     @property
     def names(self) -> list[str]:
+        """The names of the key columns."""
         return [item.name for item in self.fields]
 
-    def matchable(self, table: pa.Table) -> Mask:
-        """NULL equals nothing, unless the query says that it does."""
-        there = np.ones(table.num_rows, np.bool_)
+    def can_match(self, table: pa.Table) -> Mask:
+        """Return the rows without a NULL key; with `<=>` (null-safe) a NULL key can match too."""
+        result = np.ones(table.num_rows, np.bool_)
         for name, safe in zip(self.names, self.null_safe, strict=True):
             column = table.column(name)
             if not safe and column.null_count:
-                there &= np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
-        return there
+                result &= np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
+        return result
 
-    def pairs(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints]:
-        """The places of the rows that match."""
+    def find_pairs(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints]:
+        """Return the row indices of all pairs that match, ordered by the left row."""
         if not left.num_rows or not right.num_rows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         left_ids, right_ids, count = self.key_ids(left, right)
-        codes, low, high, width = self._on_a_line(
-            int_column(left, TIME), int_column(right, TIME), count
+        left_times, right_times = int_column(left, TIME), int_column(right, TIME)
+        codes, low, high, width = self._time_codes(left_times, right_times, count)
+        # One number per right row, ordered by key and time: a left row matches a range of them.
+        positions = right_ids * width + codes
+        order = np.argsort(positions, kind="stable")
+        first, counts = _search_ranges(
+            positions[order], left_ids * width + low, left_ids * width + high
         )
-        places = right_ids * width + codes
-        order = np.argsort(places, kind="stable")
-        first, counts = _ranges(places[order], left_ids * width + low, left_ids * width + high)
         counts[left_ids < 0] = 0
         shifts = first - (np.cumsum(counts) - counts)
-        found = order[np.repeat(shifts, counts) + np.arange(int(counts.sum()))]
-        return np.repeat(np.arange(left.num_rows), counts), found
+        right_rows = order[np.repeat(shifts, counts) + np.arange(int(counts.sum()))]
+        return np.repeat(np.arange(left.num_rows), counts), right_rows
 
-    def _on_a_line(self, left: Ints, right: Ints, count: int) -> tuple[Ints, Ints, Ints, int]:
-        """The right times as numbers below a width, and the range that each left time matches."""
+    def _time_codes(self, left: Ints, right: Ints, count: int) -> tuple[Ints, Ints, Ints, int]:
+        """Number the right times below a width; return them and the range for each left time."""
         base, last = int(right.min()), int(right.max())
         width = last - base + 2
-        if (count + 1) * width < _MOST_PLACES:
+        if (count + 1) * width < _MAX_POSITIONS:
             low = np.clip(left - self.upper_us - base, 0, width - 1)
             high = np.clip(left - self.lower_us - base + 1, 0, width - 1)
             return right - base, low, high, width
@@ -89,47 +93,55 @@ class JoinCondition:
         return codes, low, high, len(times) + 1
 
     def key_ids(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints, int]:
-        """Equal numbers for equal keys; one that no other row has for what matches nothing."""
+        """Number the keys of both tables, equal keys alike, and return how many there are.
+
+        Rows that cannot match get numbers that no row of the other side has.
+        """
         count = 1
         ids = np.zeros(left.num_rows + right.num_rows, np.int64)
         for name in self.names:
             both = pa.concat_tables([left.select([name]), right.select([name])])
-            codes, kinds = _codes(both, name)
-            ids, count = (codes, kinds) if count == 1 else _dense(pa.array(ids * kinds + codes))
-        left_ids = np.where(self.matchable(left), ids[: left.num_rows], -1)
-        return left_ids, np.where(self.matchable(right), ids[left.num_rows :], count), count
+            codes, kinds = _value_ids(both, name)
+            if count == 1:
+                ids, count = codes, kinds
+            else:
+                ids, count = _dictionary_codes(pa.array(ids * kinds + codes))
+        left_ids = np.where(self.can_match(left), ids[: left.num_rows], -1)
+        return left_ids, np.where(self.can_match(right), ids[left.num_rows :], count), count
 
 
-def _codes(table: pa.Table, name: str) -> tuple[Ints, int]:
-    """A number for each value of a column, the same for equal ones; NULL is one of them."""
+def _value_ids(table: pa.Table, name: str) -> tuple[Ints, int]:
+    """Number the values of a column, equal ones and all NULLs alike."""
     column = table.column(name)
-    return group_ids(table, [name]) if pa.types.is_nested(column.type) else _dense(column)
+    is_nested = pa.types.is_nested(column.type)
+    return group_ids(table, [name]) if is_nested else _dictionary_codes(column)
 
 
-def _dense(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, int]:
-    found = pc.dictionary_encode(as_array(column), null_encoding="encode")
-    return found.indices.to_numpy().astype(np.int64), len(found.dictionary)
+def _dictionary_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, int]:
+    encoded = pc.dictionary_encode(as_array(column), null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
-def _ranges(places: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Where low ≤ place < high begins in sorted places, and how many there are.
+def _search_ranges(positions: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Return where low ≤ position < high starts in sorted positions, and its length.
 
-    Searching in order finds the next place near the last one, which is several times as fast.
+    The searches run in ascending order, which makes them several times as fast: each one reads
+    memory close to the previous one.
     """
     order = np.argsort(low, kind="stable")
     first, counts = np.empty(len(low), np.int64), np.empty(len(low), np.int64)
-    first[order] = np.searchsorted(places, low[order])
-    counts[order] = np.searchsorted(places, high[order])
+    first[order] = np.searchsorted(positions, low[order])
+    counts[order] = np.searchsorted(positions, high[order])
     return first, np.maximum(counts - first, 0)
 
 
 def numbered_fields(kinds: tuple[pa.DataType, ...]) -> list[pa.Field]:
-    """The columns of a row, as `c0`, `c1`, …."""
+    """Name the columns of a row `c0`, `c1`, …."""
     return [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
 
 
 def output_types(
     columns: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]], how: str
 ) -> tuple[pa.DataType, ...]:
-    """What comes out of a join: both sides, or the left one alone."""
+    """Return the column types of a join's output: both sides, or the left one for SEMI and ANTI."""
     return columns[0] if how in ("SEMI", "ANTI") else columns[0] + columns[1]

@@ -1,7 +1,8 @@
-"""Rows with weights: how many there are of each, and retractions of what is not there.
+"""Changelogs as rows with weights: a weight of 1 adds a row, −1 retracts one.
 
-A weight of 1 adds a row, −1 retracts one. Rows are told apart by all their columns, bit by bit: a
-retraction carries exactly what was added.
+Two rows are the same if all their columns are identical, bit by bit: a retraction carries exactly
+the row that was added. A *consolidated* table has no row that was added and retracted in it, and
+may have retractions of rows that were added before.
 """
 
 from __future__ import annotations
@@ -21,26 +22,30 @@ _CONTENT = "_content"
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """`ordered`: rows stay one by one as they arrived; else equal ones are one with a number."""
+    """How the rows of a changelog are kept.
+
+    With `ordered` every row is kept by itself, in order of arrival. Otherwise identical rows are
+    kept as one row with the sum of their weights.
+    """
 
     ordered: bool = False
 
     def consolidate(self, rows: pa.Table) -> pa.Table:
-        """Without rows that were added and retracted; what is owed by earlier rows stays."""
+        """Remove rows that were added and retracted; retractions of earlier rows remain."""
         if not self.ordered:
             return consolidate(rows)
-        marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
-        return cancel_pairs(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+        with_ids = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
+        return cancel_pairs(with_ids, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
     def current(self, rows: pa.Table) -> pa.Table:
-        """What is there, by the net of all rows that ever came."""
+        """Return the rows that exist, given the consolidated rows of the whole history."""
         if not self.ordered:
             return rows
-        marked = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
-        return cancel_earliest(marked, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
+        with_ids = rows.append_column(_CONTENT, pa.array(content_ids(rows)[0]))
+        return cancel_earliest(with_ids, [_CONTENT], WEIGHT).drop_columns([_CONTENT])
 
     def drop_unknown_retractions(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, int]:
-        """New rows without retractions of what is not there, and how many those were."""
+        """Remove retractions from `new` whose row is neither in `old` nor in `new`; count them."""
         weights = int_column(new, WEIGHT)
         if not new.num_rows or weights.min() > 0:
             return new, 0
@@ -50,25 +55,24 @@ class WeightedRows:
         unknown = int(missing.sum())
         if not unknown:
             return new, 0
-        left = self._left(ids[old.num_rows :], weights, missing)
-        place = new.schema.get_field_index(WEIGHT)
-        new = new.set_column(place, WEIGHT, pa.array(left))
+        remaining = self._remaining_weights(ids[old.num_rows :], weights, missing)
+        new = new.set_column(new.schema.get_field_index(WEIGHT), WEIGHT, pa.array(remaining))
         return new.filter(pc.not_equal(new.column(WEIGHT), 0)), unknown
 
-    def _left(self, ids: Ints, weights: Ints, missing: Ints) -> Ints:
-        """The weights without as many retractions of each row as have nothing to retract."""
+    def _remaining_weights(self, ids: Ints, weights: Ints, missing: Ints) -> Ints:
+        """Take `missing` retractions of each row, by its id, off the weights."""
         if not self.ordered:
             return np.where(weights < 0, weights + missing[ids], weights)
         retractions = np.flatnonzero(weights < 0)
         order = retractions[np.argsort(ids[retractions], kind="stable")]
         sorted_ids = ids[order]
         nth = np.arange(len(order)) - np.searchsorted(sorted_ids, sorted_ids)
-        left = weights.copy()
-        left[order[nth < missing[sorted_ids]]] = 0
-        return left
+        remaining = weights.copy()
+        remaining[order[nth < missing[sorted_ids]]] = 0
+        return remaining
 
-    def one_by_one(self, rows: pa.Table) -> pa.Table:
-        """Every row as often as it is there, without weights."""
+    def expand(self, rows: pa.Table) -> pa.Table:
+        """Repeat every row by its weight and drop the weights."""
         weights = int_column(rows, WEIGHT)
         rows = rows.drop_columns([WEIGHT])
         if not rows.num_rows or weights.max() == 1:
@@ -77,7 +81,7 @@ class WeightedRows:
 
 
 def consolidate(rows: pa.Table) -> pa.Table:
-    """Equal rows as one with the sum of their weights; without those that come to nothing."""
+    """Merge identical rows into one with the sum of their weights; drop rows with a sum of 0."""
     if rows.num_rows > 1:
         ids, count = content_ids(rows)
         if count < rows.num_rows:
@@ -86,88 +90,92 @@ def consolidate(rows: pa.Table) -> pa.Table:
             first = first_rows(ids, count, np.ones(rows.num_rows, np.bool_))
             order = np.argsort(first)
             rows = rows.take(pa.array(first[order]))
-            place = rows.schema.get_field_index(WEIGHT)
-            rows = rows.set_column(place, WEIGHT, pa.array(sums[order]))
+            index = rows.schema.get_field_index(WEIGHT)
+            rows = rows.set_column(index, WEIGHT, pa.array(sums[order]))
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
 
 
 def content_ids(rows: pa.Table) -> tuple[Ints, int]:
-    """A number for each row, the same for rows with equal columns but the weight; how many."""
+    """Number rows by all columns but the weight, identical rows alike, and return the count."""
     names = [name for name in rows.column_names if name != WEIGHT]
     if not names:
         return np.zeros(rows.num_rows, np.int64), min(rows.num_rows, 1)
     return group_ids(rows, names)
 
 
-# ---- What changed between two results of the same groups, as rows with _op.
-
-
 def diff_results(before: pa.Table, after: pa.Table, keys: list[str]) -> pa.Table:
-    """`-U` old and `+U` new side by side, `+I` for new groups, `-D` for those that are gone."""
-    places = find_rows(before, after, keys)
-    known = places >= 0
+    """Return the changelog that turns one result into another, as rows with `_op`.
+
+    A changed key yields `-U` with the old and `+U` with the new row next to each other, a new key
+    `+I`, and a missing key `-D`.
+    """
+    indices = find_rows(before, after, keys)
+    exists = indices >= 0
     rows = np.arange(after.num_rows)
-    same = np.zeros(after.num_rows, np.bool_)
-    if known.any():
-        old, new = before.take(pa.array(places[known])), after.take(pa.array(rows[known]))
-        same[known] = rows_identical(old, new)
-    gone = np.ones(before.num_rows, np.bool_)
-    gone[places[known]] = False
-    changed, added = rows[known & ~same], rows[~known]
+    unchanged = np.zeros(after.num_rows, np.bool_)
+    if exists.any():
+        old, new = before.take(pa.array(indices[exists])), after.take(pa.array(rows[exists]))
+        unchanged[exists] = rows_identical(old, new)
+    deleted = np.ones(before.num_rows, np.bool_)
+    deleted[indices[exists]] = False
+    changed, added = rows[exists & ~unchanged], rows[~exists]
     shift = before.num_rows
-    pairs = np.stack([places[changed], changed + shift], axis=1).ravel()
-    order = np.concatenate([np.flatnonzero(gone), pairs, added + shift])
-    ops = [DELETE] * int(gone.sum()) + [BEFORE, AFTER] * len(changed) + [INSERT] * len(added)
+    pairs = np.stack([indices[changed], changed + shift], axis=1).ravel()
+    order = np.concatenate([np.flatnonzero(deleted), pairs, added + shift])
+    ops = [DELETE] * int(deleted.sum()) + [BEFORE, AFTER] * len(changed) + [INSERT] * len(added)
     both = pa.concat_tables([before, after]).take(pa.array(order.astype(np.int64)))
     return both.append_column(OP, pa.array(ops, pa.string()))
 
 
-def cancel_pairs(table: pa.Table, keys: list[str], count: str) -> pa.Table:
-    """Rows as they came, without those that were retracted.
+# ---- Retractions among rows in order of arrival
 
-    A row that is retracted is the latest identical one before it: so opening and closing brackets
-    match, and like them they can be matched in any part first. What finds no match stays.
+
+def cancel_pairs(table: pa.Table, keys: list[str], weight: str) -> pa.Table:
+    """Remove every retraction together with the latest identical row before it.
+
+    Rows and retractions match like opening and closing brackets, so the parts of a changelog can be
+    reduced in any order. Rows and retractions without a partner remain.
     """
-    signs = table.column(count).to_numpy()
-    if len(signs) == 0 or signs.min() > 0:
+    weights = table.column(weight).to_numpy()
+    if len(weights) == 0 or weights.min() > 0:
         return table
     ids, _ = group_ids(table, keys)
     order = np.argsort(ids, kind="stable")
     keep = np.empty(len(ids), np.bool_)
-    keep[order] = unpaired(ids[order], signs[order])
+    keep[order] = unpaired(ids[order], weights[order])
     return table if keep.all() else table.filter(pa.array(keep))
 
 
-def unpaired(ids: Ints, signs: Ints) -> Mask:
-    """Brackets without a partner in their run of equal ids; ids ascend."""
-    runs = np.cumsum(np.diff(ids, prepend=ids[0]) != 0)
+def unpaired(ids: Ints, weights: Ints) -> Mask:
+    """Return the brackets without a partner among those with the same id; `ids` ascend."""
+    groups = np.cumsum(np.diff(ids, prepend=ids[0]) != 0)
     starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1) != 0)
-    sums = np.cumsum(signs)
-    before = np.concatenate(([0], sums))[starts]
-    depth = sums - before[runs]
-    # Runs are moved so far apart that the smallest of one never reaches into another.
-    apart = runs * (2 * len(ids) + 2)
-    later = np.minimum.accumulate((depth + apart)[::-1])[::-1] - apart
-    lowest = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
-    earlier = np.concatenate(([0], lowest[:-1]))
-    earlier[starts] = 0
-    free: Mask = np.where(signs > 0, later >= depth, depth < earlier)
-    return free
+    sums = np.cumsum(weights)
+    sums_before = np.concatenate(([0], sums))[starts]
+    depth = sums - sums_before[groups]
+    # Separates the depths of different ids, so that one running minimum serves all of them.
+    offsets = groups * (2 * len(ids) + 2)
+    min_after = np.minimum.accumulate((depth + offsets)[::-1])[::-1] - offsets
+    lowest = np.minimum.accumulate(np.minimum(depth, 0) - offsets) + offsets
+    min_before = np.concatenate(([0], lowest[:-1]))
+    min_before[starts] = 0
+    result: Mask = np.where(weights > 0, min_after >= depth, depth < min_before)
+    return result
 
 
-def cancel_earliest(table: pa.Table, keys: list[str], count: str) -> pa.Table:
-    """Only rows that are there: a retraction without a pair removes the earliest identical row."""
-    signs = table.column(count).to_numpy()
-    if len(signs) == 0 or signs.min() > 0:
+def cancel_earliest(table: pa.Table, keys: list[str], weight: str) -> pa.Table:
+    """Remove the retractions that `cancel_pairs` has left, each with the earliest identical row."""
+    weights = table.column(weight).to_numpy()
+    if len(weights) == 0 or weights.min() > 0:
         return table
-    ids, number = group_ids(table, keys)
-    owed = np.bincount(ids[signs < 0], minlength=number)
+    ids, count = group_ids(table, keys)
+    retractions = np.bincount(ids[weights < 0], minlength=count)
     order = np.argsort(ids, kind="stable")
-    there = signs[order] > 0
-    total = np.cumsum(there)
+    is_row = weights[order] > 0
+    total = np.cumsum(is_row)
     starts = np.flatnonzero(np.diff(ids[order], prepend=-1) != 0)
-    before = (total - there)[starts]
+    before = (total - is_row)[starts]
     rank = total - before[ids[order]]
     keep = np.empty(len(ids), np.bool_)
-    keep[order] = there & (rank > owed[ids[order]])
+    keep[order] = is_row & (rank > retractions[ids[order]])
     return table.filter(pa.array(keep))

@@ -1,13 +1,14 @@
-"""State by key: runs of rows that are sorted by the hash of their key, and merged by size.
+"""Keyed state as a log-structured merge tree: runs of rows that are sorted by key hash.
 
-An epoch writes one run with what it changed. A lookup is a binary search in every run, which is
-read where it is mapped, and takes the rows that were asked for. Runs of about the same size become
-one, so there are few of them and a row is rewritten a few times in its life: an epoch costs what
-it changes, however much is kept.
+Every epoch writes one run with its changes. A lookup is a binary search in every run; runs are
+memory-mapped, so it reads only the pages that it needs. Runs of about the same size are merged,
+which keeps their number small and rewrites each row only a few times: the cost of an epoch depends
+on its changes and not on the size of the state.
 
-What replaces the rows of a hash lies in a newer run, which also says that the older ones are gone;
-they are left out when runs are merged. A run knows when its rows are due, in the order of time. A
-hint may be about a row that is gone or has changed since: it leads to one lookup more.
+A run that replaces the rows of a hash contains a tombstone for it: rows of that hash in older runs
+are dead, and merging drops them. A run also has timers: when its rows are due, in order of time. A
+timer is a hint only, because its row may have been replaced since; then it causes one useless
+lookup.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.columns import HASH
@@ -27,48 +27,49 @@ from tidegate.operators.kernels.keys import find_rows, merge_rows
 from tidegate.operators.operator import KeyGroupState, Tables
 
 Combine = Callable[[Tables], Tables]
-# So many runs of a size class become one; a class is so much larger than the one before.
+# This many runs of a size class are merged; each class is larger than the previous one by this
+# factor.
 _FANOUT = 4
-# Runs that are this small are not worth a lookup of their own.
-_FEW_ROWS = 256
-# What is larger is stored in slices, so that merging needs no more memory than a few of them, and
-# no column of texts gets too long for Arrow.
+# Runs up to this size are always merged: they are not worth a lookup each.
+_SMALL_RUN_ROWS = 256
+# Larger runs are stored in slices: merging then needs memory for a few slices only, and no string
+# column exceeds Arrow's limit of 2 GiB.
 _SLICE_BYTES = 256 << 20
-# How runs and their index are laid out: part of how operators with such a log store it.
+# Identifies the layout of runs and their index; part of an operator's state format.
 FORMAT = "runs 1"
 
 _DUE = "_due"
-_GONE = pa.schema([(HASH, pa.int64())])
-_HINTS = pa.schema([(_DUE, pa.int64()), (HASH, pa.int64())])
-_NONE: Ints = np.zeros(0, np.int64)
+_TOMBSTONES = pa.schema([(HASH, pa.int64())])
+_TIMERS = pa.schema([(_DUE, pa.int64()), (HASH, pa.int64())])
+_NO_HASHES: Ints = np.zeros(0, np.int64)
 
 
 @dataclass
 class _Slice:
-    """An entry of the state, with the hashes from `first` to `last`.
+    """The index entry of a slice: a stored value with the hashes from `first` to `last`.
 
-    Of `gone` hashes it says that older rows are dead; `dead` of its own are so by what newer runs
-    say. Of its hints, the first `served` have been looked at or have fallen; `due` is the earliest
-    of the others.
+    The fields are stored by position. `tombstones` and `timers` are numbers of entries. Of the
+    timers, the first `fired` are over, and `due` is the time of the next one. `dead` rows and
+    `dead_groups` have tombstones in newer runs.
     """
 
     number: int
     first: int
     last: int
-    gone: int
+    tombstones: int
     rows: int
     groups: int
     bytes: int
-    hints: int
+    timers: int
     due: int | None
-    served: int = 0
+    fired: int = 0
     dead: int = 0
     dead_groups: int = 0
 
 
 @dataclass
 class _Run:
-    """Slices that do not overlap, by hash."""
+    """The slices of a run, which do not overlap, in order of hash."""
 
     slices: list[_Slice] = field(default_factory=list)
 
@@ -78,17 +79,17 @@ class _Run:
 
     @property
     def size(self) -> int:
-        """What it costs to merge it."""
-        return sum(part.rows + part.gone for part in self.slices)
+        """The cost of merging the run."""
+        return sum(part.rows + part.tombstones for part in self.slices)
 
 
 @dataclass(frozen=True)
 class _Content:
-    """Rows by hash, those of a hash as they came; older rows of the hashes in `gone` are dead."""
+    """The content of a slice: tables in order of hash, and the tombstones for older runs."""
 
-    gone: Ints
+    tombstones: Ints
     tables: Tables
-    hints: pa.Table | None = None
+    timers: pa.Table | None = None
 
     @property
     def rows(self) -> int:
@@ -96,34 +97,39 @@ class _Content:
 
     @property
     def size(self) -> int:
-        return self.rows + len(self.gone)
+        return self.rows + len(self.tombstones)
 
     def take(self, hashes: Ints) -> Tables:
-        return tuple(_taken(table, hashes) for table in self.tables)
+        """Return the rows with these hashes."""
+        return tuple(_take(table, hashes) for table in self.tables)
 
     def counts(self, hashes: Ints) -> list[Ints]:
-        """How many rows each table has of each hash."""
-        return [_found(hashes_of(table), hashes)[1] for table in self.tables]
+        """Return the number of rows that each table has of each hash."""
+        return [_search(hashes_of(table), hashes)[1] for table in self.tables]
 
-    def without(self, gone: Ints) -> Tables:
-        return tuple(_without(table, gone) for table in self.tables)
+    def without(self, hashes: Ints) -> Tables:
+        """Return the rows with other hashes."""
+        return tuple(_drop(table, hashes) for table in self.tables)
 
     def between(self, first: int | None, limit: int | None) -> _Content:
-        """The hashes with first ≤ hash < limit, without a copy."""
-        begin, end = _span(self.gone, first, limit)
+        """Return the part with first ≤ hash < limit, without copying."""
+        start, stop = _range(self.tombstones, first, limit)
+        tombstones = self.tombstones[start:stop]
         tables = []
         for table in self.tables:
-            start, stop = _span(hashes_of(table), first, limit)
+            start, stop = _range(hashes_of(table), first, limit)
             tables.append(table.slice(start, stop - start))
-        return _Content(self.gone[begin:end], tuple(tables))
+        return _Content(tombstones, tuple(tables))
 
 
 class SortedRunStore:
-    """The runs of one operator and key group; their index lives in the operator's meta.
+    """The runs of one operator and key group. Their index is stored in the operator's `meta`.
 
-    `combine` merges rows of the same group, of which older runs may have more. `standing` does so
-    where these are all rows of the group. `due` tells when each row is due, in the first `timed`
-    tables. What is asked for may come with rows of other keys that have the same hash.
+    `combine` merges the rows of a group when more of them may be in older runs; `combine_all` when
+    all of them are present. `due` returns when each row of the first `timed` tables is due.
+
+    Rows are found by the hash of their key, so a lookup may return rows of other keys with the same
+    hash: callers must compare keys.
     """
 
     def __init__(
@@ -131,311 +137,340 @@ class SortedRunStore:
         state: KeyGroupState,
         schemas: Sequence[pa.Schema],
         combine: Combine,
-        standing: Combine | None = None,
+        combine_all: Combine | None = None,
         due: Callable[[pa.Table], Ints] | None = None,
         timed: int = 1,
         name: str = "",
     ) -> None:
         self.state = state
-        # An operator may keep several logs; the gauges are about the one without a name.
+        # An operator can have several stores; the gauges describe the one without a name.
         self.name = f"run_{name}" if name else "run"
         self.index = f"runs_{name}" if name else "runs"
         self.schemas = tuple(schemas)
         self.combine = combine
-        self.standing = standing or combine
+        self.combine_all = combine_all or combine
         self.due = due
         self.timed = timed
-        kept = state.meta.get(self.index, {})
-        self.next = int(kept.get("next", 0))
-        # Rows that were due by then are gone, even if a slice still holds them.
-        self.floor_us: int | None = kept.get("floor")
-        self.runs = [_Run([_Slice(*part) for part in run]) for run in kept.get("runs", [])]
-        # What this epoch adds, oldest first; `save` makes a run of it.
-        self.fresh: list[_Content] = []
-        self.read: dict[int, _Content] = {}
-        self.asked_us: int | None = None
+        index = state.meta.get(self.index, {})
+        self.next = int(index.get("next", 0))
+        # Rows that are due at or before the floor have expired, even if a slice still has them.
+        self.floor_us: int | None = index.get("floor")
+        self.runs = [_Run([_Slice(*part) for part in run]) for run in index.get("runs", [])]
+        # The changes of this epoch, oldest first; `save` writes them as a run.
+        self.unsaved: list[_Content] = []
+        self.cache: dict[int, _Content] = {}
+        # The timers up to this time have been returned by `due_hashes`.
+        self.fired_until_us: int | None = None
 
-    # Reading
+    # ---- Reading
 
     def load(self, hashes: Ints) -> Tables:
-        """The rows of these hashes, combined."""
-        parts = [content.take(some) for _, content, some in self._search(np.unique(hashes))]
-        return self._combined(parts[::-1])
+        """Return the rows with these hashes, combined."""
+        matches = self._find(np.unique(hashes))
+        parts = [content.take(some_hashes) for _, content, some_hashes in matches]
+        return self._combine_layers(parts[::-1])
 
     def load_all(self) -> Tables:
-        """All rows, combined."""
-        return self._combined(_live(self._layers(self.runs))[0])
+        """Return all rows, combined."""
+        return self._combine_layers(_live_rows(self._layers(self.runs))[0])
 
-    def due_hashes(self, mark_us: int) -> Ints:
-        """The hashes that may have a row that is due by then: each is handed out in one epoch."""
-        self.asked_us = mark_us if self.asked_us is None else max(self.asked_us, mark_us)
-        found = [_NONE]
-        for content in self.fresh:
-            hints = self._hints(content.tables)
-            if hints is not None:
-                found.append(hashes_of(hints)[_ints(hints, _DUE) <= mark_us])
+    def due_hashes(self, until_us: int) -> Ints:
+        """Return the hashes with a timer at or before this time; each timer fires in one epoch."""
+        if self.fired_until_us is None or until_us > self.fired_until_us:
+            self.fired_until_us = until_us
+        parts = [_NO_HASHES]
+        for content in self.unsaved:
+            timers = self._build_timers(content.tables)
+            if timers is not None:
+                parts.append(hashes_of(timers)[_column(timers, _DUE) <= until_us])
         for part in self._slices():
-            if part.due is not None and part.due <= mark_us:
-                found.append(self._unserved(part, mark_us))
-        return np.unique(np.concatenate(found))
+            if part.due is not None and part.due <= until_us:
+                parts.append(self._pending_timers(part, until_us))
+        return np.unique(np.concatenate(parts))
 
-    def _unserved(self, part: _Slice, mark_us: int) -> Ints:
-        hints = self._content(part).hints
-        assert hints is not None, "a slice with something due has hints"
-        stop = int(np.searchsorted(_ints(hints, _DUE), mark_us, "right"))
-        return hashes_of(hints)[part.served : stop]
+    def _pending_timers(self, part: _Slice, until_us: int) -> Ints:
+        """Return the hashes of the timers of a slice that have not fired and are due by then."""
+        timers = self._content(part).timers
+        assert timers is not None, "a slice that has something due has timers"
+        stop = int(np.searchsorted(_column(timers, _DUE), until_us, "right"))
+        return hashes_of(timers)[part.fired : stop]
 
-    def _search(self, hashes: Ints) -> Iterator[tuple[_Slice | None, _Content, Ints]]:
-        """What may hold live rows, newest first, each with the hashes to look for."""
-        for content in reversed(self.fresh):
+    def _find(self, hashes: Ints) -> Iterator[tuple[_Slice | None, _Content, Ints]]:
+        """Yield, newest first, contents that may have live rows, with the hashes to look up."""
+        for content in reversed(self.unsaved):
             yield None, content, hashes
-            hashes = hashes[~_among(content.gone, hashes)]
+            hashes = hashes[~_contains(content.tombstones, hashes)]
         for run in reversed(self.runs):
-            gone = []
+            tombstones = []
             for part in run.slices:
-                begin = np.searchsorted(hashes, part.first)
-                some = hashes[begin : np.searchsorted(hashes, part.last, "right")]
-                if len(some):
+                start = np.searchsorted(hashes, part.first)
+                in_slice = hashes[start : np.searchsorted(hashes, part.last, "right")]
+                if len(in_slice):
                     content = self._content(part)
-                    yield part, content, some
-                    gone.append(content.gone)
-            for those in gone:
-                hashes = hashes[~_among(those, hashes)]
+                    yield part, content, in_slice
+                    tombstones.append(content.tombstones)
+            for deleted in tombstones:
+                hashes = hashes[~_contains(deleted, hashes)]
 
     def _slices(self) -> Iterator[_Slice]:
         return (part for run in self.runs for part in run.slices)
 
     def _content(self, part: _Slice) -> _Content:
-        if part.number not in self.read:
-            hints = (_HINTS,) if self.due is not None else ()
-            schemas = (_GONE, *self.schemas, *hints)
+        """Read a slice, once per epoch."""
+        if part.number not in self.cache:
+            timers = (_TIMERS,) if self.due is not None else ()
+            schemas = (_TOMBSTONES, *self.schemas, *timers)
             stored = self.state.get(self.name, _key(part.number), schemas)
-            assert stored is not None, "a slice of the index is there"
-            gone, *tables = stored
+            assert stored is not None, "every slice of the index is stored"
+            tombstones, *tables = stored
             count = len(self.schemas)
-            hinted = tables[count] if hints else None
-            self.read[part.number] = _Content(hashes_of(gone), tuple(tables[:count]), hinted)
-        return self.read[part.number]
+            self.cache[part.number] = _Content(
+                hashes_of(tombstones), tuple(tables[:count]), tables[count] if timers else None
+            )
+        return self.cache[part.number]
 
     def _layers(self, runs: Sequence[_Run]) -> list[_Content]:
-        """Runs and what is new, oldest first."""
-        return [*(self._content(part) for run in runs for part in run.slices), *self.fresh]
+        """Return the contents of runs and of the unsaved changes, oldest first."""
+        return [*(self._content(part) for run in runs for part in run.slices), *self.unsaved]
 
-    def _combined(self, parts: Sequence[Tables]) -> Tables:
+    def _combine_layers(self, parts: Sequence[Tables]) -> Tables:
         if not parts:
             return tuple(schema.empty_table() for schema in self.schemas)
-        return self.standing(self._standing_up(concat(parts)))
+        return self.combine_all(self._drop_expired(concat(parts)))
 
-    def _standing_up(self, tables: Tables) -> Tables:
-        """Without the rows that have fallen."""
+    def _drop_expired(self, tables: Tables) -> Tables:
+        """Remove rows that are due at or before the floor."""
         if self.floor_us is None or self.due is None:
             return tables
         floor, due = self.floor_us, self.due
         return tuple(table.filter(pa.array(due(table) > floor)) for table in tables)
 
-    # Writing
+    # ---- Writing
 
     def append(self, tables: Tables) -> None:
-        """Add rows to what is there, without reading it."""
-        self._add(_NONE, tables)
+        """Add rows without reading the existing ones."""
+        self._add(_NO_HASHES, tables)
 
     def replace(self, hashes: Ints, tables: Tables) -> None:
-        """These hashes hold exactly this from now on."""
-        self._add(self._add_tombstones(np.unique(hashes)), tables)
+        """Replace all rows with these hashes."""
+        self._add(self._bury(np.unique(hashes)), tables)
 
-    def drop_due(self, mark_us: int) -> None:
-        """Forget all rows that are due by then, of all tables; none of them comes afterwards."""
-        if self.floor_us is None or mark_us > self.floor_us:
-            self.floor_us = mark_us
+    def drop_due(self, until_us: int) -> None:
+        """Expire the rows of all tables that are due by then; later calls add none of them."""
+        if self.floor_us is None or until_us > self.floor_us:
+            self.floor_us = until_us
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all rows."""
         for run in self.runs:
-            self._delete(run)
-        self.runs, self.fresh = [], []
+            self._delete_run(run)
+        self.runs, self.unsaved = [], []
 
-    def _add(self, gone: Ints, tables: Tables) -> None:
-        content = _Content(gone, tuple(_by_hash(table) for table in tables))
+    def _add(self, tombstones: Ints, tables: Tables) -> None:
+        content = _Content(tombstones, tuple(_sort_by_hash(table) for table in tables))
         if content.size:
-            self.fresh.append(content)
+            self.unsaved.append(content)
 
-    def _add_tombstones(self, hashes: Ints) -> Ints:
-        """Count the rows of these hashes as dead; returns the hashes that have some."""
-        found = [_NONE]
-        for part, content, some in self._search(hashes):
-            counts = content.counts(some)
-            every = np.sum(counts, axis=0)
-            found.append(some[every > 0])
+    def _bury(self, hashes: Ints) -> Ints:
+        """Count the rows with these hashes as dead; return the hashes that have rows."""
+        parts = [_NO_HASHES]
+        for part, content, in_content in self._find(hashes):
+            counts = content.counts(in_content)
+            totals = np.sum(counts, axis=0)
+            parts.append(in_content[totals > 0])
             if part is not None:
-                part.dead += int(every.sum())
+                part.dead += int(totals.sum())
                 part.dead_groups += int(counts[0].sum())
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(parts))
 
     def save(self) -> None:
-        """Write what is new, put the index into the meta, and say how much there is."""
-        self._note_served()
-        while self.runs and not self._live_rows(self.runs[0]):
-            self._delete(self.runs.pop(0))
+        """Write the changes of the epoch, store the index in `meta`, and set the gauges."""
+        self._consume_timers()
+        while self.runs and not self._live_row_count(self.runs[0]):
+            self._delete_run(self.runs.pop(0))
         if 2 * self.rows < sum(run.rows for run in self.runs):
-            self._merge(len(self.runs))
-        elif self.fresh:
-            self._merge(self._alike())
+            self._merge_newest(len(self.runs))
+        elif self.unsaved:
+            self._merge_newest(self._runs_to_merge())
         runs = [[list(vars(part).values()) for part in run.slices] for run in self.runs]
         self.state.meta[self.index] = {"next": self.next, "floor": self.floor_us, "runs": runs}
         if self.index == "runs":
             self.state.gauges.update(rows=self.rows, groups=self.groups, bytes=self.bytes)
 
     def compact(self) -> None:
-        """One run of everything, so that every group is counted once."""
-        self._note_served()
+        """Merge all runs, so that the gauges count every group once."""
+        self._consume_timers()
         stored = sum(run.rows for run in self.runs)
-        if len(self.runs) + len(self.fresh) > 1 or self.rows < stored:
-            self._merge(len(self.runs))
+        if len(self.runs) + len(self.unsaved) > 1 or self.rows < stored:
+            self._merge_newest(len(self.runs))
 
     @property
     def rows(self) -> int:
-        return sum(self._live_rows(run) for run in self.runs)
+        """The number of live rows in runs, estimated if some have expired."""
+        return sum(self._live_row_count(run) for run in self.runs)
 
-    def _live_rows(self, run: _Run) -> int:
-        return sum(self._left(part, part.rows - part.dead) for part in run.slices)
+    def _live_row_count(self, run: _Run) -> int:
+        return sum(self._estimate_live(part, part.rows - part.dead) for part in run.slices)
 
     @property
     def groups(self) -> int:
-        return sum(self._left(part, part.groups - part.dead_groups) for part in self._slices())
+        """The number of groups in runs; a group in several runs counts several times."""
+        counts = ((part, part.groups - part.dead_groups) for part in self._slices())
+        return sum(self._estimate_live(part, count) for part, count in counts)
 
-    def _left(self, part: _Slice, rows: int) -> int:
-        """About how many of so many rows have not fallen; none only if that is so."""
-        if self.floor_us is None or not part.served:
-            return rows
-        return -(-rows * (part.hints - part.served) // part.hints)
+    def _estimate_live(self, part: _Slice, count: int) -> int:
+        """Estimate how many of `count` rows have not expired; 0 only if all have."""
+        if self.floor_us is None or not part.fired:
+            return count
+        return -(-count * (part.timers - part.fired) // part.timers)
 
     @property
     def bytes(self) -> int:
+        """The size of all slices."""
         return sum(part.bytes for part in self._slices())
 
-    def _note_served(self) -> None:
-        """What was asked for has been handed out, and what fell is counted."""
-        marks = [mark for mark in (self.asked_us, self.floor_us) if mark is not None]
+    def _consume_timers(self) -> None:
+        """Advance every slice past the timers that have fired or whose rows have expired."""
+        limits = [us for us in (self.fired_until_us, self.floor_us) if us is not None]
         for part in self._slices():
-            if marks and part.due is not None and part.due <= max(marks):
-                part.served += len(self._unserved(part, max(marks)))
-                hints = self._content(part).hints
-                dues = _ints(hints, _DUE)
-                part.due = int(dues[part.served]) if part.served < len(dues) else None
-        self.asked_us = None
+            if limits and part.due is not None and part.due <= max(limits):
+                part.fired += len(self._pending_timers(part, max(limits)))
+                timers = self._content(part).timers
+                dues = _column(timers, _DUE)
+                part.due = int(dues[part.fired]) if part.fired < len(dues) else None
+        self.fired_until_us = None
 
-    def _alike(self) -> int:
-        """How many of the newest runs are merged with what is new."""
+    def _runs_to_merge(self) -> int:
+        """Return how many of the newest runs to merge with the changes of the epoch."""
         sizes = [run.size for run in reversed(self.runs)]
-        taken = sum(1 for _ in takewhile(lambda size: size <= _FEW_ROWS, sizes))
-        size = sum(content.size for content in self.fresh) + sum(sizes[:taken])
+        count = sum(1 for _ in takewhile(lambda size: size <= _SMALL_RUN_ROWS, sizes))
+        size = sum(content.size for content in self.unsaved) + sum(sizes[:count])
         while True:
             more = 0
-            while taken + more < len(sizes) and sizes[taken + more] <= _FANOUT * max(size, 1):
+            while count + more < len(sizes) and sizes[count + more] <= _FANOUT * max(size, 1):
                 more += 1
             if more + 1 < _FANOUT:
-                return taken
-            size += sum(sizes[taken : taken + more])
-            taken += more
+                return count
+            size += sum(sizes[count : count + more])
+            count += more
 
-    def _merge(self, count: int) -> None:
-        """The newest runs and what is new as one run, slice by slice."""
-        cut = len(self.runs) - count
-        layers = self._layers(self.runs[cut:])
+    def _merge_newest(self, count: int) -> None:
+        """Merge the newest `count` runs and the changes of the epoch into one run."""
+        older = len(self.runs) - count
+        layers = self._layers(self.runs[older:])
         merged = _Run()
-        for first, limit in _ranges(layers):
-            some = layers
+        for first, limit in _slice_ranges(layers):
+            parts = layers
             if first is not None or limit is not None:
-                some = [content.between(first, limit) for content in layers]
-            merged.slices += self._written(self._merged(some, whole=cut == 0))
-        for run in self.runs[cut:]:
-            self._delete(run)
-        self.runs = [*self.runs[:cut], *([merged] if merged.slices else [])]
-        self.fresh = []
+                parts = [content.between(first, limit) for content in layers]
+            merged.slices += self._write_slice(self._merge_layers(parts, is_oldest=older == 0))
+        for run in self.runs[older:]:
+            self._delete_run(run)
+        self.runs = [*self.runs[:older], *([merged] if merged.slices else [])]
+        self.unsaved = []
 
-    def _merged(self, layers: Sequence[_Content], whole: bool) -> _Content:
-        parts, gone = _live(layers)
-        if whole:
-            tables, gone = self._combined(parts), _NONE
+    def _merge_layers(self, layers: Sequence[_Content], is_oldest: bool) -> _Content:
+        """Merge contents; the oldest run needs no tombstones."""
+        parts, tombstones = _live_rows(layers)
+        if is_oldest:
+            tables, tombstones = self._combine_layers(parts), _NO_HASHES
         else:
-            tables = self._standing_up(concat(parts))
+            tables = self._drop_expired(concat(parts))
             tables = tables if len(parts) == 1 else self.combine(tables)
-        return _Content(gone, tuple(_by_hash(table) for table in tables))
+        return _Content(tombstones, tuple(_sort_by_hash(table) for table in tables))
 
-    def _written(self, content: _Content) -> list[_Slice]:
-        """The content as a slice, or none if there is nothing."""
-        hashes = [content.gone, *map(hashes_of, content.tables)]
-        ends = [(own[0], own[-1]) for own in hashes if len(own)]
+    def _write_slice(self, content: _Content) -> list[_Slice]:
+        """Write a slice and return its index entry; empty content is not written."""
+        hashes = [content.tombstones, *map(hashes_of, content.tables)]
+        ends = [
+            (sorted_hashes[0], sorted_hashes[-1]) for sorted_hashes in hashes if len(sorted_hashes)
+        ]
         if not ends:
             return []
-        hints = self._hints(content.tables)
-        tables = (pa.table([content.gone], schema=_GONE), *content.tables)
+        timers = self._build_timers(content.tables)
+        tables = (pa.table([content.tombstones], schema=_TOMBSTONES), *content.tables)
         size = self.state.put(
-            self.name, _key(self.next), tables if hints is None else (*tables, hints)
+            self.name, _key(self.next), tables if timers is None else (*tables, timers)
         )
-        due = None if hints is None or not hints.num_rows else int(_ints(hints, _DUE)[0])
+        due = None if timers is None or not timers.num_rows else int(_column(timers, _DUE)[0])
         first, last = int(min(end[0] for end in ends)), int(max(end[1] for end in ends))
-        counts = (len(content.gone), content.rows, content.tables[0].num_rows)
-        hinted = 0 if hints is None else hints.num_rows
+        counts = (len(content.tombstones), content.rows, content.tables[0].num_rows)
+        timer_count = 0 if timers is None else timers.num_rows
         self.next += 1
-        return [_Slice(self.next - 1, first, last, *counts, size, hinted, due)]
+        return [_Slice(self.next - 1, first, last, *counts, size, timer_count, due)]
 
-    def _hints(self, tables: Tables) -> pa.Table | None:
-        """When rows are due, by time."""
+    def _build_timers(self, tables: Tables) -> pa.Table | None:
+        """Return the timers of rows, in order of time."""
         if self.due is None:
             return None
         timed = [table for table in tables[: self.timed] if table.num_rows]
-        dues = np.concatenate([_NONE, *map(self.due, timed)])
-        hashes = np.concatenate([_NONE, *map(hashes_of, timed)])
+        dues = np.concatenate([_NO_HASHES, *map(self.due, timed)])
+        hashes = np.concatenate([_NO_HASHES, *map(hashes_of, timed)])
         order = np.argsort(dues, kind="stable")
-        return pa.table([dues[order], hashes[order]], schema=_HINTS)
+        return pa.table([dues[order], hashes[order]], schema=_TIMERS)
 
-    def _delete(self, run: _Run) -> None:
+    def _delete_run(self, run: _Run) -> None:
         for part in run.slices:
             self.state.delete(self.name, _key(part.number))
-            self.read.pop(part.number, None)
+            self.cache.pop(part.number, None)
+
+
+# ---- Rows by hash
 
 
 def hashes_of(table: pa.Table) -> Ints:
-    return _ints(table, HASH)
+    """Return the hashes of rows."""
+    return _column(table, HASH)
 
 
 def split_by_hashes(tables: Tables, hashes: Ints) -> tuple[Tables, Tables]:
-    """The rows with these hashes, and the others."""
+    """Return the rows with these hashes, and the rows with other hashes."""
     hashes = np.unique(hashes)
-    masks = [_among(hashes, hashes_of(table)) for table in tables]
+    masks = [_contains(hashes, hashes_of(table)) for table in tables]
     pairs = list(zip(tables, masks, strict=True))
-    own = tuple(table.filter(pa.array(mask)) for table, mask in pairs)
-    return own, tuple(table.filter(pa.array(~mask)) for table, mask in pairs)
+    matches = tuple(table.filter(pa.array(mask)) for table, mask in pairs)
+    return matches, tuple(table.filter(pa.array(~mask)) for table, mask in pairs)
 
 
-def _ints(table: pa.Table, name: str) -> Ints:
-    """A column as it lies in memory."""
+def load_same_keys(
+    store: SortedRunStore, tables: Sequence[pa.Table], keys: Sequence[str]
+) -> list[pa.Table]:
+    """Load the rows of both sides of a join that have the same keys as these rows."""
+    by = [HASH, *keys]
+    key_rows = pa.concat_tables([table.select(by) for table in tables])
+    stored = store.load(int_column(key_rows, HASH))[-2:]
+    masks = [find_rows(key_rows, table.select(by), by) >= 0 for table in stored]
+    return [table.filter(pa.array(mask)) for table, mask in zip(stored, masks, strict=True)]
+
+
+def _column(table: pa.Table, name: str) -> Ints:
+    """Return a column without copying it, so that mapped files are read only where needed."""
     array = as_array(table.column(name))
     return np.asarray(array.to_numpy(), np.int64)
 
 
-def _by_hash(table: pa.Table) -> pa.Table:
+def _sort_by_hash(table: pa.Table) -> pa.Table:
+    """Sort rows by hash; rows with the same hash keep their order."""
     hashes = hashes_of(table)
     if np.all(hashes[1:] >= hashes[:-1]):
         return table
     return table.take(pa.array(np.argsort(hashes, kind="stable")))
 
 
-def _found(own: Ints, hashes: Ints) -> tuple[Ints, Ints]:
-    """Where each hash begins in sorted ones, and how often it is there."""
-    first = np.searchsorted(own, hashes)
+def _search(sorted_hashes: Ints, hashes: Ints) -> tuple[Ints, Ints]:
+    """Return where each hash starts in sorted hashes, and how often it occurs."""
+    first = np.searchsorted(sorted_hashes, hashes)
     counts = np.zeros(len(hashes), np.int64)
-    if len(own):
-        there = own[np.minimum(first, len(own) - 1)] == hashes
-        counts[there] = np.searchsorted(own, hashes[there], "right") - first[there]
+    if len(sorted_hashes):
+        exists = sorted_hashes[np.minimum(first, len(sorted_hashes) - 1)] == hashes
+        counts[exists] = np.searchsorted(sorted_hashes, hashes[exists], "right") - first[exists]
     return first, counts
 
 
-def _taken(table: pa.Table, hashes: Ints) -> pa.Table:
+def _take(table: pa.Table, hashes: Ints) -> pa.Table:
     if not table.num_rows:
         return table
-    first, counts = _found(hashes_of(table), hashes)
+    first, counts = _search(hashes_of(table), hashes)
     total = int(counts.sum())
     if not total:
         return table.slice(0, 0)
@@ -443,125 +478,118 @@ def _taken(table: pa.Table, hashes: Ints) -> pa.Table:
     return table.take(pa.array(np.repeat(shifts, counts) + np.arange(total)))
 
 
-def _among(some: Ints, hashes: Ints) -> Mask:
-    """Which hashes are among sorted ones."""
-    if not len(some):
+def _contains(sorted_hashes: Ints, hashes: Ints) -> Mask:
+    """Return which hashes are among the sorted ones."""
+    if not len(sorted_hashes):
         return np.zeros(len(hashes), np.bool_)
-    places = np.minimum(np.searchsorted(some, hashes), len(some) - 1)
-    found: Mask = some[places] == hashes
-    return found
+    indices = np.minimum(np.searchsorted(sorted_hashes, hashes), len(sorted_hashes) - 1)
+    result: Mask = sorted_hashes[indices] == hashes
+    return result
 
 
-def _without(table: pa.Table, gone: Ints) -> pa.Table:
-    if not len(gone) or not table.num_rows:
+def _drop(table: pa.Table, hashes: Ints) -> pa.Table:
+    if not len(hashes) or not table.num_rows:
         return table
-    dead = _among(gone, hashes_of(table))
-    return table.filter(pa.array(~dead)) if dead.any() else table
+    dropped = _contains(hashes, hashes_of(table))
+    return table.filter(pa.array(~dropped)) if dropped.any() else table
 
 
-def _span(hashes: Ints, first: int | None, limit: int | None) -> tuple[int, int]:
-    """Where first ≤ hash < limit lies in sorted hashes."""
-    begin = 0 if first is None else int(np.searchsorted(hashes, first))
-    return begin, len(hashes) if limit is None else int(np.searchsorted(hashes, limit))
+def _range(sorted_hashes: Ints, first: int | None, limit: int | None) -> tuple[int, int]:
+    """Return the range of sorted hashes with first ≤ hash < limit."""
+    start = 0 if first is None else int(np.searchsorted(sorted_hashes, first))
+    stop = len(sorted_hashes) if limit is None else int(np.searchsorted(sorted_hashes, limit))
+    return start, stop
 
 
-def _live(layers: Sequence[_Content]) -> tuple[list[Tables], Ints]:
-    """The rows of each layer that no newer one says are gone, and all that they say is gone."""
-    parts, gone = [], _NONE
+def _live_rows(layers: Sequence[_Content]) -> tuple[list[Tables], Ints]:
+    """Return the rows of each layer without tombstones in newer ones, and all tombstones."""
+    parts, tombstones = [], _NO_HASHES
     for content in reversed(layers):
-        parts.append(content.without(gone))
-        gone = np.union1d(gone, content.gone) if len(content.gone) else gone
-    return parts[::-1], gone
+        parts.append(content.without(tombstones))
+        if len(content.tombstones):
+            tombstones = np.union1d(tombstones, content.tombstones)
+    return parts[::-1], tombstones
 
 
-def _ranges(layers: Sequence[_Content]) -> list[tuple[int | None, int | None]]:
-    """Ranges of hashes with about as much as a slice has."""
+def _slice_ranges(layers: Sequence[_Content]) -> list[tuple[int | None, int | None]]:
+    """Divide the hashes of layers into ranges of about the size of a slice."""
     size = sum(table.nbytes for content in layers for table in content.tables)
     count = -(-size // _SLICE_BYTES)
     if count <= 1:
         return [(None, None)]
-    every = np.sort(np.concatenate([hashes_of(t) for content in layers for t in content.tables]))
-    cuts = [int(cut) for cut in np.unique(every[:: -(-len(every) // count)])[1:]]
-    return list(zip([None, *cuts], [*cuts, None], strict=True))
+    hashes = np.sort(np.concatenate([hashes_of(t) for content in layers for t in content.tables]))
+    bounds = [int(bound) for bound in np.unique(hashes[:: -(-len(hashes) // count)])[1:]]
+    return list(zip([None, *bounds], [*bounds, None], strict=True))
 
 
 def _key(number: int) -> bytes:
     return struct.pack(">Q", number)
 
 
-# ---- Keys are forgotten some time after their last row, in processing time.
+# ---- Time to live: keys expire some processing time after their last row
 #
-# A log with a time to live has one more table, its first: when each key was last touched. It is
-# written when rows arrive, whenever what they say comes out. A row counts if it is left after those
-# of its epoch have cancelled out, and is not a retraction of what was forgotten.
+# A store with a time to live has one more table, the first: when each key was last touched. It is
+# written when rows arrive, even if their output is emitted later. A row counts as a touch if it
+# remains after the rows of its epoch have been consolidated and does not retract an expired row.
 
 TOUCHED = "_touched"
 
 
 @dataclass(frozen=True)
 class TimeToLive:
-    """`keys` are the columns that make up a key, besides its hash."""
+    """The time to live of keys; `keys` are the key columns without the hash."""
 
     ttl_us: int
     keys: tuple[pa.Field, ...]
 
     @property
     def by(self) -> list[str]:
+        """The names of the key columns, with the hash."""
         return [HASH, *(item.name for item in self.keys)]
 
     @property
     def schema(self) -> pa.Schema:
-        stamps = [pa.field(HASH, pa.int64()), *self.keys, pa.field(TOUCHED, pa.int64())]
-        return pa.schema(stamps)
+        """The schema of the table of touches."""
+        fields = [pa.field(HASH, pa.int64()), *self.keys, pa.field(TOUCHED, pa.int64())]
+        return pa.schema(fields)
 
     def touch(self, tables: Sequence[pa.Table], now_us: int) -> pa.Table:
-        """The keys of these rows, touched now."""
+        """Return the keys of these rows, touched now."""
         keys = pa.concat_tables([table.select(self.by) for table in tables])
-        stamps = pa.array(np.full(keys.num_rows, now_us, np.int64))
-        return self.keep_latest(keys.append_column(TOUCHED, stamps).cast(self.schema))
+        times = pa.array(np.full(keys.num_rows, now_us, np.int64))
+        return self.keep_latest(keys.append_column(TOUCHED, times).cast(self.schema))
 
     def keep_latest(self, touches: pa.Table) -> pa.Table:
-        """Each key once, with its last touch."""
+        """Keep the last touch of each key."""
         if touches.num_rows <= 1:
             return touches
         return merge_rows(touches, self.by, [(TOUCHED, "max")]).cast(self.schema)
 
     def due(self, touches: pa.Table) -> Ints:
-        """When each key is forgotten."""
+        """Return when each key expires."""
         return np.asarray(touches.column(TOUCHED).to_numpy(), np.int64) + self.ttl_us
 
-    def expired(self, log: SortedRunStore, now_us: int) -> pa.Table:
-        """The keys whose time is over."""
-        return self._over(log.load(log.due_hashes(now_us))[0], now_us)
+    def expired(self, store: SortedRunStore, now_us: int) -> pa.Table:
+        """Return the keys that have expired."""
+        return self._select_expired(store.load(store.due_hashes(now_us))[0], now_us)
 
-    def _over(self, touches: pa.Table, now_us: int) -> pa.Table:
+    def _select_expired(self, touches: pa.Table, now_us: int) -> pa.Table:
         return touches.filter(pa.array(self.due(touches) <= now_us))
 
-    def drop_expired(self, log: SortedRunStore, now_us: int) -> None:
-        """Drop those keys and their rows, before anything is added to them."""
-        tables = log.load(log.due_hashes(now_us))
-        hashes = hashes_of(self._over(tables[0], now_us))
+    def drop_expired(self, store: SortedRunStore, now_us: int) -> None:
+        """Delete expired keys and their rows. Must run before rows of the epoch are added."""
+        tables = store.load(store.due_hashes(now_us))
+        hashes = hashes_of(self._select_expired(tables[0], now_us))
         if len(hashes):
-            # Keys that live on and have the hash of one that does not.
+            # Keys that have not expired and share their hash with one that has must stay.
             (touches, *rows), _ = split_by_hashes(tables, hashes)
             alive = touches.filter(pa.array(self.due(touches) > now_us))
-            log.replace(hashes, (alive, *(self.rows_of_keys(alive, table) for table in rows)))
+            store.replace(hashes, (alive, *(self.rows_of_keys(alive, table) for table in rows)))
 
     def rows_of_keys(self, keys: pa.Table, rows: pa.Table) -> pa.Table:
-        """The rows that have one of these keys."""
+        """Return the rows that have one of these keys."""
         return rows.filter(pa.array(self.has_key(keys, rows))) if rows.num_rows else rows
 
-    def has_key(self, keys: pa.Table, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Which rows have one of these keys."""
+    def has_key(self, keys: pa.Table, rows: pa.Table) -> Mask:
+        """Return which rows have one of these keys."""
         return find_rows(keys, rows, self.by) >= 0
-
-
-def load_same_keys(
-    log: SortedRunStore, came: Sequence[pa.Table], keys: Sequence[str]
-) -> list[pa.Table]:
-    """What is kept on both sides of a join of the keys that came in."""
-    by = [HASH, *keys]
-    found = pa.concat_tables([table.select(by) for table in came])
-    stored = log.load(int_column(found, HASH))[-2:]
-    known = [find_rows(found, table.select(by), by) >= 0 for table in stored]
-    return [table.filter(pa.array(mask)) for table, mask in zip(stored, known, strict=True)]

@@ -1,10 +1,10 @@
-"""State as a log: what comes in is appended, what is due is read, and nothing else is touched.
+"""Time-ordered state as a log: new rows are appended, due rows are read, the rest is not touched.
 
-Rows lie in segments, segments in buckets. A bucket is a stretch of time with a few thousand rows,
-as long or short as the rows make it, and buckets do not overlap. An epoch appends one segment to
-each bucket it touches, without reading. Where a bucket has many segments of about the same size
-they become one, and where it has too many rows it is cut: a row is rewritten a few times in its
-life, however much there is, so the cost of an epoch follows its input and not the state.
+Rows are stored in segments, and segments belong to buckets. A bucket is a range of time with a few
+thousand rows; buckets do not overlap. Every epoch appends one segment to each bucket that it has
+rows for, without reading it. Segments of about the same size are merged, and a bucket with too many
+rows is split. A row is rewritten only a few times, so the cost of an epoch depends on its input and
+not on the size of the state.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.columns import PANE
-from tidegate.operators.kernels.arrays import Ints, concat, filter_panes
+from tidegate.operators.kernels.arrays import Ints, Mask, concat, filter_panes, int_column
 from tidegate.operators.operator import KeyGroupState, Tables
 
-# A bucket takes new panes until it has so many rows, and is cut when it has twice as many; where
-# there are very many rows, buckets are larger instead of more than the index should hold.
+# A bucket takes new panes until it has this many rows, and is split at twice as many. With very
+# many rows buckets get larger instead of more numerous than the index should hold.
 _BUCKET_ROWS = 4_096
-_MOST_BUCKETS = 128
-# So many segments of a size class become one; a class is so much larger than the one before.
+_MAX_BUCKETS = 128
+# This many segments of a size class are merged; each class is larger than the previous one by this
+# factor.
 _FANOUT = 8
-_MOST_SEGMENTS = 64
+_MAX_SEGMENTS = 64
 _EARLIEST_US = -(2**63)
-# How the index is laid out: part of how operators with a log store it.
+# Identifies the layout of segments and their index; part of an operator's state format.
 FORMAT = "segments 2"
 
 Combine = Callable[[Tables], Tables]
 
 
 class _Segment(NamedTuple):
+    """The index entry of a segment. The fields are stored by position."""
+
     number: int
     rows: int
     groups: int
@@ -47,7 +49,7 @@ class _Segment(NamedTuple):
 
 @dataclass
 class _Bucket:
-    """Segments in the order they were written, which some rows need."""
+    """The segments of a range of time, in the order in which they were written."""
 
     segments: list[_Segment] = field(default_factory=list)
 
@@ -65,7 +67,10 @@ class _Bucket:
 
 
 class TimeBucketStore:
-    """The segments of one operator and key group; its index lives in the operator's meta."""
+    """The buckets of one operator and key group. Their index is stored in the operator's `meta`.
+
+    The time of a row is its pane. `combine` merges the rows of a group when segments are merged.
+    """
 
     def __init__(
         self,
@@ -75,22 +80,22 @@ class TimeBucketStore:
         name: str = "",
     ) -> None:
         self.state = state
-        # An operator may keep several logs.
+        # An operator can have several stores.
         self.index = f"log_{name}" if name else "log"
         self.name = f"segment_{name}" if name else "segment"
         self.schemas = schemas
         self.combine = combine
-        kept = state.meta.get(self.index, {})
-        self.next = int(kept.get("next", 0))
-        # Panes before the floor are gone, even if a segment still holds some of their rows.
-        self.floor_us: int | None = kept.get("floor")
+        index = state.meta.get(self.index, {})
+        self.next = int(index.get("next", 0))
+        # Panes before the floor are deleted, even if a segment still has some of their rows.
+        self.floor_us: int | None = index.get("floor")
         self.buckets = [
             _Bucket([_Segment(*segment) for segment in segments])
-            for segments in kept.get("buckets", [])
+            for segments in index.get("buckets", [])
         ]
 
     def save(self) -> None:
-        """Put the index back into the meta, and say how much there is."""
+        """Store the index in `meta` and set the gauges."""
         self.state.meta[self.index] = {
             "next": self.next,
             "floor": self.floor_us,
@@ -99,39 +104,41 @@ class TimeBucketStore:
         self.state.gauges.update(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        kept = [segment for bucket in self.buckets for segment in bucket.segments]
+        """Return the number of rows, groups and bytes in all segments."""
+        segments = list(self._segments())
         return {
-            "rows": sum(segment.rows for segment in kept),
-            "groups": sum(segment.groups for segment in kept),
-            "bytes": sum(segment.bytes for segment in kept),
+            "rows": sum(segment.rows for segment in segments),
+            "groups": sum(segment.groups for segment in segments),
+            "bytes": sum(segment.bytes for segment in segments),
         }
 
-    # Writing
+    # ---- Writing
 
     def append(self, tables: Tables) -> None:
         """Add rows to the buckets of their panes."""
-        full = self._full_rows()
-        starts, owners = self._regions(full)
+        full = self._bucket_capacity()
+        starts, owners = self._bucket_ranges(full)
         buckets = []
         for owner, piece in zip(owners, split_at(sort_by_pane(tables), starts), strict=True):
             buckets += self._append_to(owner, piece, full)
         self.buckets = [bucket for bucket in buckets if bucket.segments]
-        if len(self.buckets) > _MOST_BUCKETS:
-            self._join_small(full)
+        if len(self.buckets) > _MAX_BUCKETS:
+            self._join_small_buckets(full)
 
     def compact(self) -> None:
-        """One segment in each bucket, so that every group is counted once."""
+        """Merge the segments of each bucket, so that the gauges count every group once."""
         for bucket in self.buckets:
             if len(bucket.segments) > 1:
-                self._merge(bucket, len(bucket.segments))
+                self._merge_newest(bucket, len(bucket.segments))
         self.buckets = [bucket for bucket in self.buckets if bucket.segments]
 
-    def _full_rows(self) -> int:
+    def _bucket_capacity(self) -> int:
+        """Return the number of rows at which a bucket is full."""
         rows = sum(bucket.rows for bucket in self.buckets)
-        return max(_BUCKET_ROWS, 2 * rows // _MOST_BUCKETS)
+        return max(_BUCKET_ROWS, 2 * rows // _MAX_BUCKETS)
 
-    def _regions(self, full: int) -> tuple[list[int], list[_Bucket]]:
-        """Where each bucket begins. What lies beside a full one gets a bucket of its own."""
+    def _bucket_ranges(self, full: int) -> tuple[list[int], list[_Bucket]]:
+        """Return where each bucket starts; panes next to a full bucket get a new one."""
         starts, owners = [], []
         if not self.buckets or self.buckets[0].rows >= full:
             starts, owners = [_EARLIEST_US], [_Bucket()]
@@ -144,27 +151,27 @@ class TimeBucketStore:
         return starts, owners
 
     def _append_to(self, bucket: _Bucket, tables: Tables, full: int) -> list[_Bucket]:
-        """The bucket with these rows, or several if they are too many for one."""
-        rows = _rows(tables)
+        """Append rows to a bucket; return it, or several buckets if it had to be split."""
+        rows = _row_count(tables)
         if not rows:
             return [bucket]
         if bucket.rows + rows > 2 * full:
-            known = [bucket.first_us, bucket.last_us] if bucket.segments else []
-            panes = [*_span(tables), *known]
+            bounds = [bucket.first_us, bucket.last_us] if bucket.segments else []
+            panes = [*_pane_range(tables), *bounds]
             if min(panes) < max(panes):
                 return self._split(bucket, tables, full)
         self._write(bucket, tables)
-        while (count := _alike(bucket)) >= _FANOUT:
-            self._merge(bucket, count)
-        if len(bucket.segments) > _MOST_SEGMENTS:
-            self._merge(bucket, len(bucket.segments))
+        while (count := _mergeable_segments(bucket)) >= _FANOUT:
+            self._merge_newest(bucket, count)
+        if len(bucket.segments) > _MAX_SEGMENTS:
+            self._merge_newest(bucket, len(bucket.segments))
         return [bucket]
 
     def _split(self, bucket: _Bucket, tables: Tables, full: int) -> list[_Bucket]:
-        """Buckets with about so many rows each; a pane is never cut."""
+        """Divide rows into buckets of about `full` rows each; a pane is never divided."""
         if bucket.segments:
-            old = self._taken(bucket, len(bucket.segments))
-            tables = sort_by_pane(self._combined(concat([*old, tables])))
+            old = self._pop_segments(bucket, len(bucket.segments))
+            tables = sort_by_pane(self._combine(concat([*old, tables])))
         buckets = []
         for piece in split_at(tables, _even_starts(tables, full)):
             buckets.append(_Bucket())
@@ -172,35 +179,37 @@ class TimeBucketStore:
         return buckets
 
     def _write(self, bucket: _Bucket, tables: Tables) -> None:
-        rows = _rows(tables)
+        """Append a segment to a bucket."""
+        rows = _row_count(tables)
         if not rows:
             return
         size = self.state.put(self.name, _key(self.next), tables)
-        segment = _Segment(self.next, rows, tables[0].num_rows, size, *_span(tables))
+        segment = _Segment(self.next, rows, tables[0].num_rows, size, *_pane_range(tables))
         bucket.segments.append(segment)
         self.next += 1
 
-    def _merge(self, bucket: _Bucket, count: int) -> None:
-        """The last segments of a bucket as one."""
-        self._write(bucket, self._combined(concat(self._taken(bucket, count))))
+    def _merge_newest(self, bucket: _Bucket, count: int) -> None:
+        """Merge the newest `count` segments of a bucket into one."""
+        self._write(bucket, self._combine(concat(self._pop_segments(bucket, count))))
 
-    def _taken(self, bucket: _Bucket, count: int) -> list[Tables]:
-        """The last segments of a bucket, which no longer has them."""
-        taken = bucket.segments[-count:]
+    def _pop_segments(self, bucket: _Bucket, count: int) -> list[Tables]:
+        """Remove the newest `count` segments of a bucket and return their rows."""
+        segments = bucket.segments[-count:]
         bucket.segments = bucket.segments[:-count]
-        parts = [self._read(segment) for segment in taken]
-        for segment in taken:
+        parts = [self._read(segment) for segment in segments]
+        for segment in segments:
             self.state.delete(self.name, _key(segment.number))
         return parts
 
-    def _combined(self, tables: Tables) -> Tables:
+    def _combine(self, tables: Tables) -> Tables:
+        """Merge the rows of each group, without panes before the floor."""
         if self.floor_us is not None:
             floor = self.floor_us
             tables = filter_panes(tables, lambda pane: pane >= floor)
         return self.combine(tables) if self.combine is not None else tables
 
-    def _join_small(self, full: int) -> None:
-        """Small neighbours become one bucket; only the index changes."""
+    def _join_small_buckets(self, full: int) -> None:
+        """Join small adjacent buckets; this changes only the index."""
         joined: list[_Bucket] = []
         for bucket in self.buckets:
             if joined and joined[-1].rows + bucket.rows <= 2 * full:
@@ -210,10 +219,10 @@ class TimeBucketStore:
                 joined.append(bucket)
         self.buckets = joined
 
-    # Reading
+    # ---- Reading
 
     def load(self, first_us: int | None, limit_us: int) -> list[Tables]:
-        """All rows with first ≤ pane < limit, oldest segments first within a bucket."""
+        """Return all rows with first ≤ pane < limit; in a bucket, oldest segments first."""
         bounds = [us for us in (self.floor_us, first_us) if us is not None]
         low = max(bounds, default=_EARLIEST_US)
         parts = []
@@ -230,11 +239,11 @@ class TimeBucketStore:
 
     def _read(self, segment: _Segment) -> Tables:
         tables = self.state.get(self.name, _key(segment.number), self.schemas)
-        assert tables is not None, "a segment of the index is there"
+        assert tables is not None, "every segment of the index is stored"
         return tables
 
     def drop_before(self, floor_us: int) -> None:
-        """Forget all panes before this one."""
+        """Delete all panes before this one."""
         if self.floor_us is None or floor_us > self.floor_us:
             self.floor_us = floor_us
         for segment in self._segments():
@@ -245,11 +254,17 @@ class TimeBucketStore:
         self.buckets = [bucket for bucket in self.buckets if bucket.segments]
 
 
+def panes_between(first_us: int | None, limit_us: int) -> Callable[[Ints], Mask]:
+    """Return a predicate for first ≤ pane < limit, for `filter_panes`."""
+    first = _EARLIEST_US if first_us is None else first_us
+    return lambda pane: (pane >= first) & (pane < limit_us)
+
+
 def sort_by_pane(tables: Tables) -> Tables:
-    """The rows of each table by pane; those of a pane in the order they were."""
+    """Sort the rows of each table by pane; rows of the same pane keep their order."""
     ordered = []
     for table in tables:
-        panes = panes_of(table)
+        panes = int_column(table, PANE)
         if np.any(panes[1:] < panes[:-1]):
             table = table.take(pa.array(np.argsort(panes, kind="stable")))
         ordered.append(table)
@@ -257,47 +272,45 @@ def sort_by_pane(tables: Tables) -> Tables:
 
 
 def split_at(tables: Tables, starts: Sequence[int]) -> list[Tables]:
-    """Ordered tables in pieces: what is before the second start, before the third, and so on."""
+    """Split tables, sorted by pane, where each piece starts; the first start does not matter."""
     if len(starts) == 1:
         return [tables]
-    cuts = []
+    bounds = []
     for table in tables:
-        inner = np.searchsorted(panes_of(table), np.asarray(starts[1:], np.int64))
-        cuts.append([0, *inner.tolist(), table.num_rows])
+        inner = np.searchsorted(int_column(table, PANE), np.asarray(starts[1:], np.int64))
+        bounds.append([0, *inner.tolist(), table.num_rows])
     return [
         tuple(
-            table.slice(places[number], places[number + 1] - places[number])
-            for table, places in zip(tables, cuts, strict=True)
+            table.slice(rows[number], rows[number + 1] - rows[number])
+            for table, rows in zip(tables, bounds, strict=True)
         )
         for number, _ in enumerate(starts)
     ]
 
 
-def panes_of(table: pa.Table) -> Ints:
-    return np.asarray(table.column(PANE).to_numpy(), np.int64)
-
-
 def _even_starts(tables: Tables, rows: int) -> list[int]:
-    """Panes at which to cut, so that a piece of several panes has no more than so many rows."""
-    panes, counts = np.unique(np.concatenate([*map(panes_of, tables)]), return_counts=True)
+    """Return where to split, so that a piece with several panes has at most `rows` rows."""
+    all_panes = np.concatenate([int_column(table, PANE) for table in tables])
+    panes, counts = np.unique(all_panes, return_counts=True)
     ends = np.cumsum(counts)
-    # A pane belongs to the piece before it as long as both begin and end in the same stretch.
-    begins, finishes = (ends - counts) // rows, (ends - 1) // rows
-    new = (np.diff(begins, prepend=-1) != 0) | (np.diff(finishes, prepend=-1) != 0)
-    return [int(pane) for pane in panes[new]]
+    # A pane belongs to the piece before it if its first and its last row fall into the same piece.
+    first_piece, last_piece = (ends - counts) // rows, (ends - 1) // rows
+    starts = (np.diff(first_piece, prepend=-1) != 0) | (np.diff(last_piece, prepend=-1) != 0)
+    return [int(pane) for pane in panes[starts]]
 
 
-def _rows(tables: Tables) -> int:
+def _row_count(tables: Tables) -> int:
     return sum(table.num_rows for table in tables)
 
 
-def _span(tables: Tables) -> tuple[int, int]:
-    panes = [panes_of(table) for table in tables if table.num_rows]
+def _pane_range(tables: Tables) -> tuple[int, int]:
+    """Return the first and the last pane."""
+    panes = [int_column(table, PANE) for table in tables if table.num_rows]
     return min(int(p.min()) for p in panes), max(int(p.max()) for p in panes)
 
 
-def _alike(bucket: _Bucket) -> int:
-    """How many segments at the end are no larger, by class, than the last one."""
+def _mergeable_segments(bucket: _Bucket) -> int:
+    """Return how many of the newest segments are at most a size class larger than the last one."""
     if len(bucket.segments) < _FANOUT:
         return 0
     limit = _FANOUT * max(bucket.segments[-1].rows, 1)
@@ -311,9 +324,3 @@ def _alike(bucket: _Bucket) -> int:
 
 def _key(segment: int) -> bytes:
     return struct.pack(">Q", segment)
-
-
-def panes_between(first_us: int | None, limit_us: int) -> Callable[[Ints], npt.NDArray[np.bool_]]:
-    """Whether first ≤ pane < limit, for `filter_all`."""
-    first = _EARLIEST_US if first_us is None else first_us
-    return lambda pane: (pane >= first) & (pane < limit_us)
