@@ -226,7 +226,7 @@ class OptionReader:
             )
 
     def _expand(self, option: Option) -> str:
-        """Replace ${NAME} by the environment variable; `check` accepts variables that are not set."""
+        """Replace ${NAME} by the environment variable; `check` accepts unset ones."""
         if not self.resolve_environment:
             return option.value
 
