@@ -1,4 +1,4 @@
-"""The rows that stand after changes, against the model of the test kit."""
+"""Materializing and compacting changelogs, compared with the model of the test kit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(rows: pa.Table, kind: ChangelogKind) -> list[str]:
     return sorted(map(repr, output.all_rows()))
 
 
-def shown(rows: pa.Table) -> list[str]:
+def sorted_texts(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
@@ -44,55 +44,55 @@ def upserts(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 @st.composite
 def changelogs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """Rows are retracted that are there, and no others."""
-    there: list[tuple[Any, Any]] = []
+    """Generate changes that only retract existing rows."""
+    rows: list[tuple[Any, Any]] = []
     rows: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(0, 12))):
-        if there and draw(st.booleans()):
-            gone = there.pop(draw(st.integers(0, len(there) - 1)))
+        if rows and draw(st.booleans()):
+            gone = rows.pop(draw(st.integers(0, len(rows) - 1)))
             rows.append((*gone, draw(st.sampled_from(["-U", "-D"]))))
         else:
             row = (draw(keys), draw(values))
-            there.append(row)
+            rows.append(row)
             rows.append((*row, draw(st.sampled_from(["+I", "+U"]))))
     return rows
 
 
 @given(upserts(), st.integers(0, 12), st.integers(0, 12))
-def test_upserts_fold_anywhere_to_the_same_table(
+def test_compacting_upserts_in_parts_gives_the_same_table(
     rows: list[tuple[Any, ...]], one: int, two: int
 ) -> None:
-    check_folds(rows, one, two, ChangelogKind.UPSERT)
+    check_compaction(rows, one, two, ChangelogKind.UPSERT)
 
 
 @given(changelogs(), st.integers(0, 12), st.integers(0, 12))
-def test_changelogs_fold_anywhere_to_the_same_table(
+def test_compacting_changelogs_in_parts_gives_the_same_table(
     rows: list[tuple[Any, ...]], one: int, two: int
 ) -> None:
-    check_folds(rows, one, two, ChangelogKind.CHANGELOG)
+    check_compaction(rows, one, two, ChangelogKind.CHANGELOG)
 
 
-def check_folds(rows: list[tuple[Any, ...]], one: int, two: int, kind: ChangelogKind) -> None:
+def check_compaction(rows: list[tuple[Any, ...]], one: int, two: int, kind: ChangelogKind) -> None:
     first, last = sorted((one, two))
     whole = model(table(rows), kind)
     parts = [table(rows[:first]), table(rows[first:last]), table(rows[last:])]
     parts[0] = compact_changes(parts[0], kind, KEY, complete=True)
     parts[1] = compact_changes(parts[1], kind, KEY)
     assert parts[1].num_rows <= max(last - first, 0)
-    assert shown(materialize(pa.concat_tables(parts), kind, KEY)) == whole
+    assert sorted_texts(materialize(pa.concat_tables(parts), kind, KEY)) == whole
 
 
-def test_rows_that_are_only_added_stay_as_they_are() -> None:
+def test_append_only_rows_are_not_changed() -> None:
     rows = pa.table({"a": [1, 1, 2]})
     assert materialize(rows, ChangelogKind.APPEND, ()).equals(rows)
 
 
-def test_one_row_without_a_key_is_replaced_by_the_next() -> None:
+def test_upserts_without_a_key_keep_the_last_row() -> None:
     rows = pa.table({"n": [1, 2, 3]})
     assert materialize(rows, ChangelogKind.UPSERT, ()).to_pylist() == [{"n": 3}]
 
 
-def test_types_are_what_they_were() -> None:
+def test_types_do_not_change() -> None:
     kind = pa.map_(
         pa.string(), pa.struct([("x", pa.decimal128(20, 3)), ("y", pa.list_(pa.date32()))])
     )
@@ -103,11 +103,11 @@ def test_types_are_what_they_were() -> None:
             OP: ["+I", "+I"],
         }
     )
-    found = materialize(rows, ChangelogKind.CHANGELOG, ())
-    assert found.equals(rows.drop_columns([OP]))
+    table_rows = materialize(rows, ChangelogKind.CHANGELOG, ())
+    assert table_rows.equals(rows.drop_columns([OP]))
 
 
-def test_a_row_that_was_never_there_is_not_left_out_silently() -> None:
+def test_rejects_the_retraction_of_an_unknown_row() -> None:
     with pytest.raises(RunError) as caught:
         materialize(table([(1, 0.5, "-D")]), ChangelogKind.CHANGELOG, ())
     assert caught.value.code == "TG-605"

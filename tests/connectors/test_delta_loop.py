@@ -1,4 +1,4 @@
-"""The loop of a pipeline with sinks in Delta Lake, killed at every step, without Spark.
+"""A pipeline with Delta sinks, killed at every step, without Spark.
 
 Rows get random ids when they are computed: two sinks only agree if nothing is computed twice.
 """
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.compiling import compile_text
-from tests.support.delta import there
-from tests.support.pipelines import PipelineHarness, Killed, PythonPipeline, expected
+from tests.support.delta import table_rows
+from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, expected
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.connectors.base import SinkContext, StreamRows
 from tidegate.connectors.delta import table_sink as delta_sink
@@ -31,9 +31,8 @@ ROWS = {
 }
 
 
-class DeltaHouse(PipelineHarness):
-    """One stream with a table that is appended to, one whose rows are replaced, and one sink that
-    is kept."""
+class DeltaPipelineHarness(PipelineHarness):
+    """A stream that appends to a table, one that updates a table by key, and a memory sink."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, streams=0)
@@ -46,7 +45,7 @@ class DeltaHouse(PipelineHarness):
             )
         script += "CREATE SINK kept0 FROM t0 WITH (connector = 'memory');"
         self.catalog = compile_text(script).catalog
-        self.members = [self.member(stream, True) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, True) for stream in self.catalog.of(Stream)]
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
@@ -60,22 +59,22 @@ class DeltaHouse(PipelineHarness):
         return PythonPipeline(replace(context, open_sink=opened), "main")
 
     def rows(self, sink: str) -> list[tuple[int, str]]:
-        return super().rows(sink) if sink == "kept0" else sorted(there(self.files(sink)))
+        return super().rows(sink) if sink == "kept0" else sorted(table_rows(self.files(sink)))
 
     def check(self, *values: int) -> None:
-        kept = self.rows("kept0")
-        assert [a for a, _ in kept] == expected(*values)
-        assert self.rows("one") == self.rows("two") == kept
+        memory_rows = self.rows("kept0")
+        assert [a for a, _ in memory_rows] == expected(*values)
+        assert self.rows("one") == self.rows("two") == memory_rows
         assert self.run().failure is None
         left = [p for name in ("one", "two") for p in self.files(name).rglob("staging/*.parquet")]
-        # What an attempt left that was never decided goes when the sink is opened again, unless the
-        # stream died before its first manifest: then nobody knows whose it is.
+        # Staged files of uncommitted epochs are deleted when the sink is opened again, unless the
+        # stream crashed before its first manifest: then their owner is unknown.
         stream = self.run()._manifest.streams["t0"].id
         assert [p for p in left if stream in str(p)] == []
 
 
-def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> None:
-    """Die when a step is reached for the Nth time, or in the middle of a commit."""
+def kill_at(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> None:
+    """Crash when a step is reached for the Nth time, or in the middle of publishing."""
     left = [times]
 
     def passed(here: object) -> None:
@@ -84,11 +83,11 @@ def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> N
             raise Killed
 
     patch.setattr(module, "reached", passed)
-    shown, durable = DeltaSink._add_action, DeltaSink._make_durable
+    add_action, durable = DeltaSink._add_action, DeltaSink._make_durable
     merge = delta_sink.merge_changes
 
     def shown_and_dead(self: DeltaSink, *given: Any) -> Any:
-        action = shown(self, *given)
+        action = add_action(self, *given)
         passed("files moved")
         return action
 
@@ -106,16 +105,16 @@ def killed_in(step: EpochStep | str, patch: pytest.MonkeyPatch, times: int) -> N
 
 
 @pytest.mark.parametrize("step", [*EpochStep, "files moved", "before the merge", "logged"])
-def test_killed_at_every_step_each_row_is_there_once(
+def test_survives_a_kill_at_every_step_without_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: EpochStep | str
 ) -> None:
-    harness = DeltaHouse(tmp_path)
+    harness = DeltaPipelineHarness(tmp_path)
     values: list[int] = []
     for times in (1, 2):
         values += [10 * times, 10 * times + 1]
         harness.insert(*values[-2:])
         with monkeypatch.context() as patch:
-            killed_in(step, patch, times)
+            kill_at(step, patch, times)
             assert harness.run().failure is not None, "it was killed"
     assert harness.run().failure is None
     harness.check(*values)

@@ -1,4 +1,4 @@
-"""A sink of Delta Lake: an epoch is one version, once; what does not fit is rejected."""
+"""The delta sink publishes an epoch as one version, once, and rejects unsuitable tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.delta import (
     schema_of,
     sink_of,
     staged,
-    there,
+    table_rows,
 )
 from tidegate.checkpoint.manifest import EpochRange
 from tidegate.connectors.base import CommittedState, EpochId, StreamRows
@@ -42,22 +42,22 @@ def version(path: Path) -> int:
     return DeltaTable(str(path)).version()
 
 
-def test_an_epoch_is_one_version_and_there_once_however_often_it_is_committed(path: Path) -> None:
+def test_publishing_an_epoch_again_adds_no_version(path: Path) -> None:
     sink = opened(path)
     committables = staged(sink, E0, [row(1, "a")], [row(2, "b"), row(3, None)], [])
-    assert there(path) == [], "nothing is seen before the commit"
+    assert table_rows(path) == [], "nothing is seen before the commit"
     before = version(path)
     for again in (sink, sink, sink_of(path)):
         if again is not sink:
             again.recover(CommittedState(E0, committables))
         again.publish(E0, committables)
-        assert there(path) == [(1, "a"), (2, "b"), (3, None)]
+        assert table_rows(path) == [(1, "a"), (2, "b"), (3, None)]
         assert version(path) == before + 1
     sink.publish(E1, [])
     assert version(path) == before + 1, "no rows, no version"
 
 
-def test_what_was_decided_is_finished_and_what_was_only_staged_is_swept(path: Path) -> None:
+def test_recover_publishes_committed_rows_and_deletes_staged_ones(path: Path) -> None:
     sink = opened(path)
     staged(sink, E0, [row(1)])
     committed = staged(sink, E0, [row(2, "x")])
@@ -66,11 +66,11 @@ def test_what_was_decided_is_finished_and_what_was_only_staged_is_swept(path: Pa
     left = [f.name for f in (path / "_tidegate").rglob("*.parquet")]
     assert left == [following[0]["staged"]], "a process that should be dead may decide it yet"
     sink.publish(E1, following)
-    assert there(path) == [(2, "x"), (3, "y")]
+    assert table_rows(path) == [(2, "x"), (3, "y")]
 
 
 @pytest.mark.parametrize(("rows", "op"), [(ROWS, None), (KEYED, "+I")])
-def test_of_two_who_commit_one_epoch_from_the_same_version_one_does(
+def test_one_of_two_concurrent_publishers_of_an_epoch_wins(
     path: Path, monkeypatch: pytest.MonkeyPatch, rows: StreamRows, op: str | None
 ) -> None:
     sink = opened(path, rows)
@@ -81,7 +81,7 @@ def test_of_two_who_commit_one_epoch_from_the_same_version_one_does(
     calls = [0]
 
     def raced() -> None:
-        """It looks, and before it writes the other one has written."""
+        """Let the other sink publish between the refresh and the write."""
         plain()
         calls[0] += 1
         if calls[0] == 1:
@@ -89,10 +89,10 @@ def test_of_two_who_commit_one_epoch_from_the_same_version_one_does(
 
     monkeypatch.setattr(other.table, "refresh", raced)
     other.publish(E0, committables)
-    assert calls[0] > 1 and there(path) == [(1, "a")]
+    assert calls[0] > 1 and table_rows(path) == [(1, "a")]
 
 
-def test_others_may_write_to_the_table_at_the_same_time(path: Path) -> None:
+def test_publishes_despite_concurrent_writers(path: Path) -> None:
     sink = opened(path, KEYED)
     sink.publish(E0, staged(sink, E0, [row(1, "a", "+I")]))
     write_deltalake(
@@ -103,10 +103,10 @@ def test_others_may_write_to_the_table_at_the_same_time(path: Path) -> None:
     DeltaTable(str(path)).optimize.compact()
     DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
     sink.publish(E2, committables)
-    assert there(path) == [(1, "b"), (2, "c")]
+    assert table_rows(path) == [(1, "b"), (2, "c")]
 
 
-def test_a_pipeline_of_an_older_generation_cannot_commit(path: Path) -> None:
+def test_fences_older_generations(path: Path) -> None:
     zombie = opened(path)
     zombie.publish(E0, staged(zombie, E0, [row(1, "a")]))
     late = staged(zombie, E1, [row(2, "zombie")])
@@ -119,10 +119,10 @@ def test_a_pipeline_of_an_older_generation_cannot_commit(path: Path) -> None:
     with pytest.raises(TidegateError, match="generation 1 of its pipeline"):
         zombie.publish(E1, late)
     newer.publish(EpochId(1, 4), staged(newer, EpochId(1, 4), [row(3, "c")]))
-    assert there(path) == [(1, "a"), (3, "c")]
+    assert table_rows(path) == [(1, "a"), (3, "c")]
 
 
-def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(path: Path) -> None:
+def test_rejects_a_marker_that_is_ahead_or_lost_or_of_another_pipeline(path: Path) -> None:
     sink = opened(path)
     committables = staged(sink, E1, [row(1, "a")])
     sink.publish(E1, committables)
@@ -135,8 +135,8 @@ def test_a_marker_that_is_ahead_or_lost_or_of_another_pipeline_is_rejected(path:
         sink_of(path, stream="9999").recover(CommittedState(E2, committables, E2))
 
 
-class Noting(disk.Disk):
-    """A disk that notes what it is asked to make durable and to remove."""
+class RecordingDisk(disk.Disk):
+    """A disk that records fsyncs and deletes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,12 +152,12 @@ class Noting(disk.Disk):
 
 
 @pytest.mark.parametrize(("rows", "op"), [(ROWS, None), (KEYED, "+I")])
-def test_what_deltalake_wrote_is_synced_before_the_staged_copy_goes(
+def test_syncs_files_of_deltalake_before_deleting_staged_files(
     path: Path, rows: StreamRows, op: str | None
 ) -> None:
     sink = opened(path, rows)
     committables = staged(sink, E0, [row(1, "a", op)])
-    noting = Noting()
+    noting = RecordingDisk()
     before = disk.use_disk(noting)
     try:
         sink.publish(E0, committables)
@@ -175,17 +175,17 @@ changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]
 
 @settings(max_examples=6)
 @given(st.lists(changes, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_a_changelog_in_any_order_leaves_what_stands(
+def test_a_changelog_in_any_order_leaves_its_net_rows(
     tmp_path_factory: pytest.TempPathFactory, epochs: list, chance: Any
 ) -> None:
-    """Each step sets the row of a key, or deletes it; tasks get the changes in any order."""
+    """Each step upserts or deletes a key; the tasks get the changes in any order."""
     path = tmp_path_factory.mktemp("delta") / "table"
     sink = opened(path, KEYED)
-    standing: dict[int, str] = {}
+    expected: dict[int, str] = {}
     for number, steps in enumerate(epochs):
         rows = []
         for key, name in steps:
-            before = standing.pop(key, None)
+            before = expected.pop(key, None)
             if name is None:
                 rows += [row(key, before, "-D")] if before is not None else []
                 continue
@@ -194,29 +194,29 @@ def test_a_changelog_in_any_order_leaves_what_stands(
                 if before is not None
                 else [row(key, name, "+I")]
             )
-            standing[key] = name
+            expected[key] = name
         chance.shuffle(rows)
         half = len(rows) // 2
         epoch = EpochId(0, number)
         committables = staged(sink, epoch, rows[:half], rows[half:])
         sink.publish(epoch, committables)
-        # What was staged is gone, and the epoch is known all the same.
+        # The staged files are deleted, and publishing the epoch again still succeeds.
         sink_of(path, KEYED).recover(CommittedState(epoch, committables, epoch))
         sink.publish(epoch, committables)
-        assert there(path) == sorted(standing.items())
+        assert table_rows(path) == sorted(expected.items())
 
 
-def test_keys_that_are_null_and_upserts_without_deletes(path: Path) -> None:
+def test_updates_rows_with_null_keys_and_upserts_without_op(path: Path) -> None:
     rows = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",), True, frozenset({"id"}))
     sink = opened(path / "a", rows)
     sink.publish(E0, staged(sink, E0, [row(None, "x", "+I"), row(1, "a", "+I")]))
     sink.publish(E1, staged(sink, E1, [row(None, "y", "+U"), row(1, "a", "-D")]))
-    assert there(path / "a") == [(None, "y")]
+    assert table_rows(path / "a") == [(None, "y")]
     plain = StreamRows(ROWS.columns, ChangelogKind.UPSERT, ("id",))
     other = opened(path / "b", plain)
     other.publish(E0, staged(other, E0, [row(1, "a"), row(2, "b")]))
     other.publish(E1, staged(other, E1, [row(1, "c")]))
-    assert there(path / "b") == [(1, "c"), (2, "b")]
+    assert table_rows(path / "b") == [(1, "c"), (2, "b")]
 
 
 TYPES: list[tuple[str, list[Any]]] = [
@@ -240,7 +240,7 @@ TYPES: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_every_type_comes_back_as_it_was(path: Path, by_key: bool) -> None:
+def test_every_type_round_trips(path: Path, by_key: bool) -> None:
     columns = tuple((f"c{place}", kind) for place, (kind, _) in enumerate(TYPES))
     kind = ChangelogKind.UPSERT if by_key else ChangelogKind.APPEND
     rows = StreamRows(columns, kind, ("c4",) if by_key else None)
@@ -253,13 +253,13 @@ def test_every_type_comes_back_as_it_was(path: Path, by_key: bool) -> None:
     writer_factory = sink.writer_factory(schema).open(E0.stamp, 0)
     writer_factory.add(table)
     sink.publish(E0, writer_factory.finish())
-    found = pa.table(DeltaTable(str(path)).to_pyarrow_table()).sort_by("c4")
+    stored = pa.table(DeltaTable(str(path)).to_pyarrow_table()).sort_by("c4")
     for place, (name, values) in enumerate(TYPES):
-        assert found.column(f"c{place}").to_pylist() == values, name
+        assert stored.column(f"c{place}").to_pylist() == values, name
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) -> None:
+def test_partition_values_may_be_any_text_except_the_empty_one(path: Path, by_key: bool) -> None:
     columns = (("id", "BIGINT"), ("Name", "STRING"), ("day", "DATE"))
     kind = ChangelogKind.UPSERT if by_key else ChangelogKind.APPEND
     rows = StreamRows(columns, kind, ("id",) if by_key else None)
@@ -271,12 +271,12 @@ def test_partitions_hold_any_text_but_the_empty_one(path: Path, by_key: bool) ->
     ]
     sink.publish(E0, staged(sink, E0, given_rows))
     assert DeltaTable(str(path)).metadata().partition_columns == ["Name", "day"]
-    found = (
+    stored = (
         pa.table(DeltaTable(str(path)).to_pyarrow_table())
         .sort_by("id")
         .select(["id", "Name", "day"])
     )
-    assert found.to_pylist() == given_rows
+    assert stored.to_pylist() == given_rows
     with pytest.raises(TidegateError, match="Name is '' in a row") as caught:
         staged(sink, E1, [{"id": 1, "Name": "", "day": day}])
     assert caught.value.code == "TG-504" and caught.value.hint
@@ -295,7 +295,7 @@ def created(path: Path, *fields: Any, **more: Any) -> None:
     DeltaTable.create(str(path), Schema.from_arrow(pa.schema(fields)), mode="overwrite", **more)
 
 
-def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
+def test_rejects_unsuitable_tables_when_opened(path: Path) -> None:
     assert "which does not exist" in rejected(path, create_table="false")
     id_field, name = pa.field("id", pa.int64()), pa.field("NAME", pa.string())
     created(path, pa.field("id", pa.int32()), name)
@@ -315,7 +315,7 @@ def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
     assert "cannot be compared safely" in rejected(path / "other", odd)
 
 
-def test_a_row_without_a_value_that_the_table_needs_shows_before_the_epoch_is_decided(
+def test_rejects_null_in_a_not_null_column_before_the_commit(
     path: Path,
 ) -> None:
     created(path, pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string()))
@@ -324,7 +324,7 @@ def test_a_row_without_a_value_that_the_table_needs_shows_before_the_epoch_is_de
         staged(sink, E0, [row(None, "a")])
 
 
-def test_a_table_that_is_gone_is_told(path: Path) -> None:
+def test_publishing_to_a_deleted_table_is_an_error(path: Path) -> None:
     import shutil
 
     sink = opened(path)

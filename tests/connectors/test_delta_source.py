@@ -1,4 +1,4 @@
-"""A source of Delta Lake: the table as it is, then what versions append; nothing twice."""
+"""The delta source reads a snapshot and then appended files, each once."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def add(path: Path, *numbers: int, **options: Any) -> None:
-    """A version that appends rows."""
+    """Append rows as a new version."""
     table = pa.table({"id": pa.array(numbers, pa.int64()), "name": [f"n{n}" for n in numbers]})
     write_deltalake(str(path), table, mode="append", **options)
 
 
 def ids(source: Any, input_range: InputRange | None) -> list[int]:
-    return sorted(found["id"] for found in rows_of(source, input_range))
+    return sorted(row["id"] for row in rows_of(source, input_range))
 
 
-def test_the_table_and_then_each_version_once_also_after_a_restart(path: Path) -> None:
+def test_reads_the_snapshot_and_each_later_version_once(path: Path) -> None:
     add(path, 1, 2)
     add(path, 3)
     source = source_of(path)
@@ -43,13 +43,13 @@ def test_the_table_and_then_each_version_once_also_after_a_restart(path: Path) -
     DeltaTable(str(path)).optimize.compact()
     DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
     add(path, 6)
-    # What was swept before it was read is an error, and not nothing.
+    # A log entry that was deleted before it was read is an error.
     with pytest.raises(TidegateError, match="was removed before it was read") as caught:
         ids(source, source.plan_range(first.offset, 2))
     assert caught.value.code == "TG-528" and caught.value.hint
 
 
-def test_what_is_compacted_is_not_read_again_and_limits_hold(path: Path) -> None:
+def test_skips_compaction_and_respects_limits(path: Path) -> None:
     for number in range(5):
         add(path, number)
     source = source_of(path, files_per_epoch="2")
@@ -59,9 +59,9 @@ def test_what_is_compacted_is_not_read_again_and_limits_hold(path: Path) -> None
         assert len(got) <= 2 and input_range.more == (len(seen) + len(got) < 5)
         seen += got
         if len(seen) == 2:
-            # The table as of the first cut is read to its end, whatever comes.
+            # The snapshot of the first range is read completely, despite later versions.
             DeltaTable(str(path)).optimize.compact()
-        # After a restart an offset is all that is known.
+        # After a restart only the offset is known.
         source, at = source_of(path, files_per_epoch="2"), input_range.offset
     assert sorted(seen) == [0, 1, 2, 3, 4]
     add(path, 5)
@@ -69,7 +69,7 @@ def test_what_is_compacted_is_not_read_again_and_limits_hold(path: Path) -> None
     assert ids(source, last) == [5]
 
 
-def test_a_version_that_changes_rows_stops_or_is_skipped(path: Path) -> None:
+def test_a_version_that_changes_rows_stops_the_source_or_is_skipped(path: Path) -> None:
     sink = opened(path, KEYED)
     sink.publish(E0, staged(sink, E0, [row(1, "a", "+I"), row(2, "b", "+I")]))
     stopping, skipping = source_of(path), source_of(path, on_rewrite="skip")
@@ -83,7 +83,7 @@ def test_a_version_that_changes_rows_stops_or_is_skipped(path: Path) -> None:
     assert ids(skipping, skipping.plan_range(first.offset, 1)) == [3]
 
 
-def test_where_it_begins_and_ends(path: Path) -> None:
+def test_start_and_bounded_choose_the_versions(path: Path) -> None:
     add(path, 1)
     add(path, 2)
     later = source_of(path, start="0")
@@ -102,7 +102,7 @@ def test_where_it_begins_and_ends(path: Path) -> None:
     assert part.plan_range(third.offset, 1) is None
 
 
-def test_values_of_partitions_and_columns_that_are_younger_than_a_file(path: Path) -> None:
+def test_reads_partition_values_and_columns_missing_in_old_files(path: Path) -> None:
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678, dt.UTC)
     schema = pa.schema(
         [
@@ -125,28 +125,28 @@ def test_values_of_partitions_and_columns_that_are_younger_than_a_file(path: Pat
     columns = "id BIGINT, name STRING, day DATE, at TIMESTAMP, OK BOOLEAN"
     source = source_of(path, columns)
     first = source.plan_range(None, 1)
-    wanted = [{"OK" if k == "ok" else k: v for k, v in item.items()} for item in given]
-    assert sorted(rows_of(source, first), key=lambda r: r["id"]) == wanted
+    expected = [{"OK" if k == "ok" else k: v for k, v in item.items()} for item in given]
+    assert sorted(rows_of(source, first), key=lambda r: r["id"]) == expected
     more = pa.Table.from_pylist(
         [{**given[0], "more": [1]}], schema.append(pa.field("more", pa.list_(pa.int32())))
     )
     write_deltalake(str(path), more, mode="append", schema_mode="merge")
-    assert first is not None and rows_of(source, source.plan_range(first.offset, 1)) == wanted[:1]
+    assert first is not None and rows_of(source, source.plan_range(first.offset, 1)) == expected[:1]
     wide = source_of(path, f"{columns}, more ARRAY<INT>")
-    found = rows_of(wide, wide.plan_range(None, 1))
-    assert sorted(str(item["more"]) for item in found) == ["None", "None", "[1]"]
+    rows = rows_of(wide, wide.plan_range(None, 1))
+    assert sorted(str(item["more"]) for item in rows) == ["None", "None", "[1]"]
 
 
-def test_rows_tell_where_they_stood_in_the_order_of_versions(path: Path) -> None:
+def test_rows_carry_their_position_in_version_order(path: Path) -> None:
     for number in (3, 1, 2):
         add(path, number)
     source = source_of(path, start="0")
-    found = rows_of(source, source.plan_range(None, 1), arrival=True)
-    found.sort(key=lambda item: (item["_tg_file"], item["_tg_row"]))
-    assert [item["id"] for item in found] == [1, 2]
+    rows = rows_of(source, source.plan_range(None, 1), arrival=True)
+    rows.sort(key=lambda item: (item["_tg_file"], item["_tg_row"]))
+    assert [item["id"] for item in rows] == [1, 2]
 
 
-def test_what_does_not_fit_is_rejected_when_it_is_opened(path: Path) -> None:
+def test_rejects_unsuitable_tables_when_opened(path: Path) -> None:
     def rejected(columns: str = "id BIGINT") -> str:
         with pytest.raises(TidegateError) as caught:
             source_of(path, columns)

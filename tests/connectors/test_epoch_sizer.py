@@ -1,4 +1,4 @@
-"""How much an epoch reads while it catches up."""
+"""The adaptive size of epochs that catch up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidegate.connectors.base import EpochSizer
 @pytest.mark.parametrize(
     ("sizes", "taken"), [([], 0), ([500], 1), ([40, 60], 2), ([40, 61], 1), ([1] * 300, 100)]
 )
-def test_as_many_as_fit_and_one_at_least(sizes: list[int], taken: int) -> None:
+def test_fitting_returns_at_least_one_item(sizes: list[int], taken: int) -> None:
     pace = EpochSizer()
     pace.bytes = 100
     assert pace.fitting(sizes) == taken
 
 
-def test_epochs_come_to_take_the_time_they_should() -> None:
+def test_converges_to_the_target_duration() -> None:
     pace = EpochSizer(target_seconds=2.0)
     for _ in range(20):
         pace.learn(pace.bytes, seconds=0.5 + pace.bytes / 50e6)
@@ -29,10 +29,10 @@ def test_epochs_come_to_take_the_time_they_should() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth_it(
+def test_balances_reading_with_a_fixed_cost_above_the_target(
     noise: float,
 ) -> None:
-    """Smaller epochs would take as long, and get nowhere."""
+    """Smaller epochs would take as long and read less."""
     pace, dice = EpochSizer(target_seconds=1.0), random.Random(1)
     sizes = []
     for _ in range(60):
@@ -44,14 +44,14 @@ def test_where_every_epoch_costs_more_than_its_time_it_reads_as_much_as_is_worth
     assert min(sizes[10:]) > 20e6
 
 
-def test_an_epoch_that_was_slow_by_chance_is_made_up_for() -> None:
+def test_recovers_from_a_single_slow_epoch() -> None:
     pace = EpochSizer()
     for number in range(40):
         pace.learn(pace.bytes, seconds=5.0 if number == 20 else 0.2 + pace.bytes / 50e6)
     assert pace.bytes == pytest.approx(40e6, rel=0.1)
 
 
-def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
+def test_changes_are_bounded_per_epoch_and_by_a_minimum() -> None:
     pace = EpochSizer()
     pace.learn(100 << 20, seconds=1_000)
     assert pace.bytes == 25 << 20
@@ -60,7 +60,7 @@ def test_one_epoch_changes_only_so_much_and_there_is_a_least() -> None:
     assert pace.bytes == 1 << 20
 
 
-def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
+def test_reads_a_backlog_of_inserts_in_several_epochs(tmp_path: Path) -> None:
     harness = PipelineHarness(tmp_path, streams=1)
     source = harness.catalog.get("s")
     assert source is not None
@@ -70,7 +70,7 @@ def test_a_backlog_of_inserts_is_read_in_several_epochs(tmp_path: Path) -> None:
         harness.inserts.append(pa.table({"a": pa.array(values, pa.int64())}))
     pipeline = harness.pipeline()
     pipeline.pace.bytes = 200 << 10
-    pipeline.start(harness.members, until_end=True)
+    pipeline.start(harness.streams, until_end=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)
     assert max(harness.epochs()) > 1

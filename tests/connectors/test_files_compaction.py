@@ -1,4 +1,4 @@
-"""Small files of a sink become larger ones: the same rows, at every moment and after every death."""
+"""Compaction of a files sink never loses or duplicates rows, also after crashes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FRESH = CommittedState(None)
 
 
 def names(path: Path) -> list[str]:
-    """What a reader sees: hidden folders are none of its business."""
-    found = (str(item.relative_to(path)) for item in path.rglob("*.*") if item.is_file())
-    return sorted(n for n in found if not n.startswith(("_", ".")) and "/." not in n)
+    """Return the files that a reader sees, without hidden folders."""
+    files = (str(item.relative_to(path)) for item in path.rglob("*.*") if item.is_file())
+    return sorted(n for n in files if not n.startswith(("_", ".")) and "/." not in n)
 
 
 def rows(path: Path, which: Callable[[str], bool] = lambda name: True) -> Counter[int]:
@@ -38,8 +38,8 @@ def rows(path: Path, which: Callable[[str], bool] = lambda name: True) -> Counte
     return Counter(value for table in tables for value in table.column("a").to_pylist())
 
 
-def believed(path: Path) -> Counter[int]:
-    """What a reader sees that knows what names mean."""
+def visible_rows(path: Path) -> Counter[int]:
+    """Return the rows for a reader that skips files replaced by a merged file."""
     merged = MergedFiles(names(path))
     return rows(path, lambda name: not merged.hold(name))
 
@@ -50,21 +50,21 @@ def opened(path: Path, options: str = ", compact_after = 3", last: int | None = 
     return sink
 
 
-def aside(path: Path, folder: str) -> list[str]:
+def internal_files(path: Path, folder: str) -> list[str]:
     return sorted(item.name for item in (path / "_tidegate" / "1234-out-" / folder).glob("*"))
 
 
-def test_as_many_small_files_as_said_become_one(tmp_path: Path) -> None:
+def test_merges_the_configured_number_of_files(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     run(sink, 0, 1)
     assert len(names(tmp_path)) == 2
     run(sink, 2)
     assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000002.parquet"]
     run(sink, 3, 4)
-    # With the merged one these are three again.
+    # Together with the merged file these are three files again.
     assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000004.parquet"]
     assert rows(tmp_path) == Counter(range(5))
-    assert aside(tmp_path, "merged") == [] and len(aside(tmp_path, "merges")) == 1
+    assert internal_files(tmp_path, "merged") == [] and len(internal_files(tmp_path, "merges")) == 1
 
 
 def test_rows_keep_their_order(tmp_path: Path) -> None:
@@ -76,18 +76,18 @@ def test_rows_keep_their_order(tmp_path: Path) -> None:
     assert table.column("a").to_pylist() == [0, 2, 1, 3, 10, 12, 11, 13, 20, 22, 21, 23]
 
 
-def test_nothing_is_merged_unless_it_is_said(tmp_path: Path) -> None:
+def test_merges_nothing_by_default(tmp_path: Path) -> None:
     run(opened(tmp_path, ""), *range(20))
     assert len(names(tmp_path)) == 20
 
 
-def test_what_was_there_at_the_start_is_merged_too(tmp_path: Path) -> None:
+def test_merges_files_that_existed_at_the_start(tmp_path: Path) -> None:
     run(opened(tmp_path, ""), *range(5))
     run(opened(tmp_path, last=4), 5)
     assert names(tmp_path) == ["1234-out-000-000000000000-to-000000000005.parquet"]
 
 
-def test_every_folder_is_merged_for_itself(tmp_path: Path) -> None:
+def test_merges_partition_folders_separately(tmp_path: Path) -> None:
     sink = opened(tmp_path, ", compact_after = 2, partition_by = 'a'")
     factory = sink.writer_factory(pa.schema([("b", pa.int64()), ("a", pa.string())]))
     for epoch, keys in enumerate(["xy", "x", "yz", "x"]):
@@ -107,7 +107,7 @@ def test_every_folder_is_merged_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "csv', header = 'false"])
-def test_lines_are_merged_and_a_header_stays_one(tmp_path: Path, kind: str) -> None:
+def test_merges_text_files_and_keeps_one_header(tmp_path: Path, kind: str) -> None:
     sink = opened(tmp_path, f", compact_after = 2, max_file_rows = 100, format = '{kind}'")
     factory = sink.writer_factory(pa.schema([("a", pa.int64())]))
     texts = ['{"a":"\\"\\n"}', '{"a":2}'] if kind == "json" else ['"x ""\ny"', "2"]
@@ -122,10 +122,10 @@ def test_lines_are_merged_and_a_header_stays_one(tmp_path: Path, kind: str) -> N
     assert again.format.count(again.store, names(tmp_path)[0]) == 2
 
 
-def test_a_merged_file_has_as_many_rows_as_a_file_may_have(tmp_path: Path) -> None:
+def test_merged_files_respect_max_file_rows(tmp_path: Path) -> None:
     sink = opened(tmp_path, ", compact_after = 2, max_file_rows = 4")
     run(sink, *range(7))
-    # After a restart rows have to be counted.
+    # After a restart the rows of the files must be counted.
     run(opened(tmp_path, ", compact_after = 2, max_file_rows = 4", last=6), *range(7, 11))
     assert [file.num_rows for file in map(pq.read_table, sorted(tmp_path.glob("*.p*")))] == [
         4,
@@ -135,8 +135,10 @@ def test_a_merged_file_has_as_many_rows_as_a_file_may_have(tmp_path: Path) -> No
     assert rows(tmp_path) == Counter(range(11))
 
 
-def test_a_large_file_waits_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or it would be written again for every few small ones."""
+def test_large_files_are_merged_only_with_enough_newer_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would be rewritten for every few small files."""
     monkeypatch.setattr(files_compaction, "_TINY_BYTES", 1)
     sink = opened(tmp_path, ", compact_after = 2")
     written: list[int] = []
@@ -151,11 +153,11 @@ def test_a_large_file_waits_for_others(tmp_path: Path, monkeypatch: pytest.Monke
         place = EpochId(0, number)
         sink.publish(place, stage(sink, place, random.Random(number).sample(range(10**9), 2000)))
     assert sum(rows(tmp_path).values()) == 64 * 2000
-    kept = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
-    assert len(kept) <= 8 and sum(written) <= 8 * sum(kept)
+    sizes = [(tmp_path / name).stat().st_size for name in names(tmp_path)]
+    assert len(sizes) <= 8 and sum(written) <= 8 * sum(sizes)
 
 
-def test_epochs_of_two_generations_stay_apart(tmp_path: Path) -> None:
+def test_does_not_merge_files_of_two_generations(tmp_path: Path) -> None:
     sink = opened(tmp_path, ", compact_after = 3")
     run(sink, 0, 1)
     run(sink, 2, 3, generation=1)
@@ -164,14 +166,14 @@ def test_epochs_of_two_generations_stay_apart(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3 and rows(tmp_path) == Counter(range(5))
 
 
-def test_a_merged_file_beyond_the_manifest_is_rejected(tmp_path: Path) -> None:
+def test_rejects_a_merged_file_ahead_of_the_manifest(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     with pytest.raises(RunError, match="ahead of the pipeline"):
         opened(tmp_path, last=1)
     assert rows(tmp_path) == Counter(range(3))
 
 
-def test_files_that_somebody_removed_stay_removed(tmp_path: Path) -> None:
+def test_files_removed_by_a_user_stay_removed(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     run(sink, 0, 1)
     next(tmp_path.glob("*0000-*")).unlink()
@@ -179,14 +181,14 @@ def test_files_that_somebody_removed_stay_removed(tmp_path: Path) -> None:
     assert sum(rows(tmp_path).values()) == 3 and len(names(tmp_path)) == 1
 
 
-def test_a_merged_file_that_somebody_removed_is_not_missed(tmp_path: Path) -> None:
+def test_a_merged_file_removed_by_a_user_is_not_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
     (tmp_path / names(tmp_path)[0]).unlink()
     run(opened(tmp_path, last=2), 3)
     assert rows(tmp_path) == Counter([3])
 
 
-def test_a_committed_file_that_was_damaged_is_an_error_and_stays(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_and_is_kept(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     run(sink, 0, 1)
     damaged = tmp_path / names(tmp_path)[0]
@@ -196,8 +198,8 @@ def test_a_committed_file_that_was_damaged_is_an_error_and_stays(tmp_path: Path)
     assert len(names(tmp_path)) == 3
 
 
-def test_a_marker_that_was_put_back_does_not_bring_rows_again(tmp_path: Path) -> None:
-    """A process that should be dead may write it once more."""
+def test_an_old_marker_does_not_publish_merged_rows_again(tmp_path: Path) -> None:
+    """A zombie process may write the marker again."""
     sink = opened(tmp_path)
     marker = tmp_path / "_tidegate" / "1234-out-" / "committed.json"
     run(sink, 0, 1)
@@ -209,11 +211,11 @@ def test_a_marker_that_was_put_back_does_not_bring_rows_again(tmp_path: Path) ->
     assert rows(tmp_path) == Counter(range(3)) and again.last == EpochId(0, 2)
 
 
-# Dying
+# Crashes.
 
 
-class Watched(disk.Disk):
-    """Looks at a directory after every step, as readers do that may come at any time."""
+class WatchedDisk(disk.Disk):
+    """A disk that reads the directory after every step, like a concurrent reader."""
 
     def __init__(self, path: Path, expected: Counter[int]) -> None:
         super().__init__()
@@ -221,10 +223,10 @@ class Watched(disk.Disk):
         self.doubles: list[str] = []
 
     def _look(self, step: str) -> None:
-        found = rows(self.path)
-        assert not self.expected - found, f"rows are missing after {step}"
-        assert believed(self.path) == self.expected, f"names lie after {step}"
-        if found != self.expected:
+        visible = rows(self.path)
+        assert not self.expected - visible, f"rows are missing after {step}"
+        assert visible_rows(self.path) == self.expected, f"names lie after {step}"
+        if visible != self.expected:
             self.doubles.append(step)
 
     def sync(self, handle: int) -> None:
@@ -246,13 +248,13 @@ class Watched(disk.Disk):
         self._look("sync_folder")
 
 
-def test_readers_see_every_row_and_twice_only_between_a_rename_and_the_deletes(
+def test_readers_see_duplicates_only_between_the_rename_and_the_deletes(
     tmp_path: Path,
 ) -> None:
-    """Nothing is waited for while they do, and the names tell which rows are twice."""
+    """No fsync happens in between, and the names identify the duplicates."""
     run(opened(tmp_path, ""), *range(4))
     sink = opened(tmp_path, ", compact_after = 4", last=3)
-    watched = Watched(tmp_path, Counter(range(4)))
+    watched = WatchedDisk(tmp_path, Counter(range(4)))
     before = disk.use_disk(watched)
     try:
         sink.publish(EpochId(0, 3), [])
@@ -262,8 +264,8 @@ def test_readers_see_every_row_and_twice_only_between_a_rename_and_the_deletes(
     assert watched.doubles == ["rename", "unlink", "unlink", "unlink"]
 
 
-def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) -> bool:
-    """Commit with a merge, dying after some steps of the disk; whether it came so far."""
+def run_until_crash(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) -> bool:
+    """Publish with a merge and crash after some disk operations. Return whether it crashed."""
     path, journal = tmp_path / "out", tmp_path / "journal"
     sink = opened(path, ", compact_after = 4")
     run(sink, *range(3))
@@ -279,39 +281,37 @@ def died(tmp_path: Path, steps: int, dice: random.Random | None, loses: bool) ->
     if loses:
         lose_power(journal, dice)
     if names(path) and len(names(path)) > 4:
-        assert believed(path) == Counter(range(4))
-    # Whoever comes next may not merge, and must finish it all the same.
+        assert visible_rows(path) == Counter(range(4))
+    # The next process does not merge, but must finish the pending merge.
     for options in ("", ", compact_after = 4"):
         again = files_sink(path, options=options)
         again.recover(committed(3, committables))
         assert rows(path) == Counter(range(4)), f"after {steps} steps"
     again.publish(EpochId(0, 3), committables)
     assert rows(path) == Counter(range(4)) and len(names(path)) == 1
-    assert aside(path, "merged") == [] and aside(path, "staging") == []
+    assert internal_files(path, "merged") == [] and internal_files(path, "staging") == []
     return ended
 
 
 @pytest.mark.parametrize("loses", [False, True])
-def test_dead_after_any_step_each_row_is_there_once(tmp_path: Path, loses: bool) -> None:
-    """Killed; or all that was not synced is gone."""
+def test_survives_a_crash_after_any_step_without_duplicates(tmp_path: Path, loses: bool) -> None:
+    """The process is killed, or all unsynced writes are lost."""
     steps = 0
-    while died(tmp_path / str(steps), steps, None, loses):
+    while run_until_crash(tmp_path / str(steps), steps, None, loses):
         steps += 1
     assert steps > 20
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_dead_after_any_step_and_any_part_of_what_was_not_synced_is_gone(
-    tmp_path: Path, seed: int
-) -> None:
+def test_survives_a_power_loss_after_any_step(tmp_path: Path, seed: int) -> None:
     steps = 0
-    while died(tmp_path / str(steps), steps, random.Random(seed * 1000 + steps), True):
+    while run_until_crash(tmp_path / str(steps), steps, random.Random(seed * 1000 + steps), True):
         steps += 1
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int) -> None:
-    """Also while what was left undone is being finished."""
+def test_survives_repeated_crashes_without_duplicates(tmp_path: Path, seed: int) -> None:
+    """Also while an interrupted merge is being finished."""
     dice = random.Random(seed)
     path, journal = tmp_path / "out", tmp_path / "journal"
     before = disk.current_disk()
@@ -337,10 +337,10 @@ def test_dying_again_and_again_each_row_is_there_once(tmp_path: Path, seed: int)
 
 @pytest.mark.parametrize("operation", ["move_new", "delete", "sync", "put_new", "list"])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_store_that_fails_for_a_while_is_asked_again(
+def test_retries_while_the_store_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, after: bool
 ) -> None:
-    """Whether it did what it was asked to, or not: a commit is tried until it goes through."""
+    """Operations fail before or after they take effect; publishing is retried until it succeeds."""
     real = getattr(LocalStore, operation)
     path, failures = tmp_path, 0
     for skipped in range(12):
@@ -372,16 +372,16 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
     assert failures
 
 
-# Two processes
+# Two processes.
 
 
-def test_of_two_processes_that_merge_one_does_and_the_other_goes_on(tmp_path: Path) -> None:
+def test_one_of_two_merging_processes_wins(tmp_path: Path) -> None:
     one = opened(tmp_path, ", compact_after = 3")
     run(one, 0, 1)
     two = opened(tmp_path, ", compact_after = 4", last=1)
     two.compaction._listed_files()
     run(one, 2)
-    # It knows nothing of that merge, and has files in mind that are gone.
+    # The second process does not know the merge, and its list of files is outdated.
     run(two, 3, 4)
     assert rows(tmp_path) == Counter(range(5))
     run(two, 5, 6)
@@ -389,10 +389,10 @@ def test_of_two_processes_that_merge_one_does_and_the_other_goes_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize("merges", [1, 2])
-def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
+def test_a_zombie_cannot_commit_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: int
 ) -> None:
-    """Its successor has merged the same files, once or more, meanwhile."""
+    """Its successor has already merged the same files, once or more."""
     zombie = opened(tmp_path, ", compact_after = 3")
     run(zombie, 0, 1)
     decide = files_compaction.Compaction._commit
@@ -414,7 +414,7 @@ def test_a_zombie_that_wakes_up_before_it_decides_a_merge_changes_nothing(
     assert rows(tmp_path) == expected
 
 
-def test_a_zombie_whose_file_was_swept_replaces_nothing(
+def test_a_zombie_whose_merged_file_was_deleted_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zombie = opened(tmp_path, ", compact_after = 3")
@@ -433,9 +433,9 @@ def test_a_zombie_whose_file_was_swept_replaces_nothing(
     assert rows(tmp_path) == Counter(range(4)) and len(names(tmp_path)) == 1
 
 
-def test_a_damaged_record_is_an_error_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_a_damaged_merge_record_is_an_error(tmp_path: Path) -> None:
     run(opened(tmp_path), 0, 1, 2)
-    record = tmp_path / "_tidegate" / "1234-out-" / "merges" / aside(tmp_path, "merges")[0]
+    record = tmp_path / "_tidegate" / "1234-out-" / "merges" / internal_files(tmp_path, "merges")[0]
     for text in ("", "[]", "{}", json.dumps({"files": 5})):
         record.write_text(text)
         with pytest.raises(RunError, match="is damaged"):
@@ -443,17 +443,17 @@ def test_a_damaged_record_is_an_error_and_nothing_is_changed(tmp_path: Path) -> 
     assert rows(tmp_path) == Counter(range(3))
 
 
-# Reading
+# Reading merged files.
 
 
-def test_a_source_reads_what_was_merged_once(tmp_path: Path) -> None:
-    """Files that lie beside the merged one are about to go."""
+def test_a_source_reads_a_merged_file_once(tmp_path: Path) -> None:
+    """Files next to the merged file are about to be deleted."""
     path = tmp_path / "out"
     sink = opened(path, "")
     run(sink, *range(3))
-    kept = {name: (path / name).read_bytes() for name in names(path)}
+    contents = {name: (path / name).read_bytes() for name in names(path)}
     run(opened(path, last=2), 3)
-    for name, data in kept.items():
+    for name, data in contents.items():
         (path / name).write_bytes(data)
     source = files_source(path, tmp_path / "offsets")
     input_range = source.plan_range(None, 1)
@@ -463,7 +463,7 @@ def test_a_source_reads_what_was_merged_once(tmp_path: Path) -> None:
     assert source.plan_range(input_range.offset, 1) is None
 
 
-def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) -> None:
+def test_a_source_that_read_a_part_of_a_merged_file_stops(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink = opened(path, ", compact_after = 3")
     run(sink, 0, 1)
@@ -476,8 +476,8 @@ def test_a_source_that_has_read_some_of_it_stops_and_says_why(tmp_path: Path) ->
     assert caught.value.code == "TG-528" and "compact_after" in str(caught.value.hint)
 
 
-def test_the_store_is_what_it_was(tmp_path: Path) -> None:
-    """A directory without a sink of ours has no merged files, whatever its names are."""
+def test_compaction_does_not_change_the_store(tmp_path: Path) -> None:
+    """Names that resemble merged files have no meaning without a files sink."""
     for name in ("from-to-here.json", "a-000-1-to-2.json"):
         (tmp_path / name).write_text("{}\n")
     assert not MergedFiles(item.name for item in open_store(str(tmp_path)).list())

@@ -1,4 +1,4 @@
-"""A files sink: nothing is seen before its commit, nothing twice, nothing is ever deleted."""
+"""The files sink publishes every row once, after the commit, and never deletes published files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def staged(path: Path) -> list[Path]:
     return list((path / "_tidegate").rglob("*.parquet"))
 
 
-def test_staged_rows_are_seen_by_nobody_before_the_commit(tmp_path: Path) -> None:
+def test_staged_rows_are_invisible_before_publish(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), [1, 2, 3], tasks=2)
@@ -60,14 +60,14 @@ def test_staged_rows_are_seen_by_nobody_before_the_commit(tmp_path: Path) -> Non
     }
 
 
-def test_no_rows_no_file(tmp_path: Path) -> None:
+def test_an_epoch_without_rows_writes_no_file(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, tasks=0)
     assert names(tmp_path) == [] and sink.last == EpochId(0, -1)
 
 
-def test_names_are_made_of_pipeline_sink_generation_epoch_and_task(tmp_path: Path) -> None:
+def test_file_names_contain_stream_sink_generation_epoch_and_task(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 3, tasks=2)
@@ -77,8 +77,8 @@ def test_names_are_made_of_pipeline_sink_generation_epoch_and_task(tmp_path: Pat
 
 
 @pytest.mark.parametrize("batches", [[10], [3, 3, 4], [1] * 10, [4, 4, 2]])
-def test_a_full_file_is_followed_by_another(tmp_path: Path, batches: list[int]) -> None:
-    """However the rows come, and a file is never begun for nothing."""
+def test_starts_a_new_file_at_max_file_rows(tmp_path: Path, batches: list[int]) -> None:
+    """For any batch sizes, and without empty files."""
     sink = files_sink(tmp_path, options=", max_file_rows = 4")
     sink.recover(FRESH)
     writer_factory = sink.writer_factory(pa.schema([("a", pa.int64())])).open(
@@ -94,7 +94,7 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, batches: list[int]) 
     assert rows(tmp_path) == list(range(10))
 
 
-def test_every_folder_has_full_files_of_its_own(tmp_path: Path) -> None:
+def test_partition_folders_fill_their_files_separately(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, options=", max_file_rows = 2, partition_by = 'a'")
     sink.recover(FRESH)
     writer_factory = sink.writer_factory(pa.schema([("b", pa.int64()), ("a", pa.string())])).open(
@@ -102,14 +102,14 @@ def test_every_folder_has_full_files_of_its_own(tmp_path: Path) -> None:
     )
     for _ in range(3):
         writer_factory.add(pa.table({"b": [1, 2, 3], "a": ["x", "y", "x"]}))
-    found = [
+    files = [
         (committable["folder"], committable["rows"]) for committable in writer_factory.finish()
     ]
-    assert sorted(found) == [(["a=x"], 2)] * 3 + [(["a=y"], 1), (["a=y"], 2)]
+    assert sorted(files) == [(["a=x"], 2)] * 3 + [(["a=y"], 1), (["a=y"], 2)]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_a_file_with_enough_bytes_is_full_too(tmp_path: Path, kind: str) -> None:
+def test_starts_a_new_file_at_max_file_bytes(tmp_path: Path, kind: str) -> None:
     sink = files_sink(tmp_path, options=f", max_file_bytes = 20000, format = '{kind}'")
     sink.recover(FRESH)
     writer_factory = sink.writer_factory(pa.schema([("a", pa.string())])).open(
@@ -125,10 +125,10 @@ def test_a_file_with_enough_bytes_is_full_too(tmp_path: Path, kind: str) -> None
     assert sum(committable["rows"] for committable in committables) == 3000
 
 
-def test_a_commit_can_be_repeated_at_any_point(
+def test_publish_can_be_repeated_after_a_crash_at_any_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after each of its moves, and before its marker."""
+    """Crash after each rename, and before the marker is written."""
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), list(range(9)), tasks=3)
@@ -151,7 +151,7 @@ def test_a_commit_can_be_repeated_at_any_point(
         assert rows(tmp_path) == list(range(9)) and len(names(tmp_path)) == 3
 
 
-def test_what_was_only_staged_is_removed_once_its_epoch_is_decided(tmp_path: Path) -> None:
+def test_recover_deletes_staged_files_of_committed_epochs(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     stage(sink, EpochId(0, 0), [666])
@@ -162,10 +162,8 @@ def test_what_was_only_staged_is_removed_once_its_epoch_is_decided(tmp_path: Pat
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
-    tmp_path: Path, epoch: int
-) -> None:
-    """It may still decide that epoch, and then its rows must be there."""
+def test_recover_keeps_staged_files_of_the_next_epoch(tmp_path: Path, epoch: int) -> None:
+    """A zombie driver may still commit that epoch."""
     zombie = files_sink(tmp_path)
     zombie.recover(CommittedState(None))
     run(zombie, *range(epoch))
@@ -176,7 +174,7 @@ def test_what_a_zombie_has_staged_for_the_next_epoch_is_left_to_it(
 
 
 def rejected(path: Path, *args: Any) -> str:
-    """The rejection of a recovery, which leaves everything as it is."""
+    """Return the error of `recover`, which must not change any file."""
     before = {item: item.read_bytes() for item in path.rglob("*") if item.is_file()}
     with pytest.raises(RunError) as caught:
         files_sink(path).recover(*args)
@@ -185,7 +183,7 @@ def rejected(path: Path, *args: Any) -> str:
     return caught.value.message
 
 
-def test_a_lost_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
+def test_rejects_a_lost_marker_and_deletes_nothing(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1)
@@ -195,7 +193,7 @@ def test_a_lost_marker_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"epoch": "x"}', '{"epoch": null}', "5"])
-def test_a_damaged_marker_is_an_error(tmp_path: Path, text: str) -> None:
+def test_rejects_a_damaged_marker(tmp_path: Path, text: str) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
@@ -203,7 +201,7 @@ def test_a_damaged_marker_is_an_error(tmp_path: Path, text: str) -> None:
     assert "is damaged" in rejected(tmp_path, committed(0))
 
 
-def test_a_marker_that_is_ahead_is_rejected(tmp_path: Path) -> None:
+def test_rejects_a_marker_ahead_of_the_manifest(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
@@ -211,7 +209,7 @@ def test_a_marker_that_is_ahead_is_rejected(tmp_path: Path) -> None:
     assert "ahead of the pipeline" in rejected(tmp_path, FRESH)
 
 
-def test_a_marker_of_another_generation_is_rejected(tmp_path: Path) -> None:
+def test_rejects_a_marker_of_another_generation(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 5, generation=1)
@@ -219,7 +217,7 @@ def test_a_marker_of_another_generation_is_rejected(tmp_path: Path) -> None:
     assert "generation 1" in rejected(tmp_path, committed(9, generation=2))
 
 
-def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
+def test_recover_publishes_the_epoch_that_the_marker_lacks(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
@@ -229,7 +227,7 @@ def test_a_marker_that_is_one_behind_is_finished(tmp_path: Path) -> None:
     assert rows(tmp_path) == [0, 11] and again.last == EpochId(0, 1)
 
 
-def test_files_beyond_the_marker_are_rejected(tmp_path: Path) -> None:
+def test_rejects_files_beyond_the_marker(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0, 1, 2)
@@ -237,7 +235,7 @@ def test_files_beyond_the_marker_are_rejected(tmp_path: Path) -> None:
     assert "contains epochs up to 2" in rejected(tmp_path, committed(0))
 
 
-def test_tokens_whose_files_are_gone_are_an_error(tmp_path: Path) -> None:
+def test_missing_staged_files_are_an_error(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), [1])
@@ -247,7 +245,7 @@ def test_tokens_whose_files_are_gone_are_an_error(tmp_path: Path) -> None:
     assert caught.value.code == "TG-529" and "does not exist" in caught.value.message
 
 
-def test_a_pipeline_that_wrote_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_pipeline_without_rows_does_not_block_another(tmp_path: Path) -> None:
     first = files_sink(tmp_path)
     first.recover(FRESH)
     other = files_sink(tmp_path, "5678")
@@ -261,14 +259,14 @@ def test_a_pipeline_that_wrote_nothing_is_in_nobodys_way(tmp_path: Path) -> None
     assert rows(tmp_path) == [0, 0]
 
 
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError) as caught:
         files_sink(tmp_path / "file" / "out").recover(FRESH)
     assert caught.value.code == "TG-529" and "cannot write to" in caught.value.message
 
 
-# Columns
+# Columns and layout.
 
 
 def files(path: Path) -> dict[Path, bytes]:
@@ -276,7 +274,7 @@ def files(path: Path) -> dict[Path, bytes]:
 
 
 def changed(path: Path, given: CommittedState, **other: Any) -> str:
-    """The rejection of a sink that writes something else now; nothing is touched."""
+    """Return the differences in the error of a sink with another layout; no file may change."""
     before = files(path)
     with pytest.raises(RunError) as caught:
         files_sink(path, **other).recover(given)
@@ -285,32 +283,39 @@ def changed(path: Path, given: CommittedState, **other: Any) -> str:
     return caught.value.message.partition("would have: ")[2]
 
 
-def test_other_columns_than_those_of_the_files_are_rejected(tmp_path: Path) -> None:
+def test_rejects_columns_that_differ_from_existing_files(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, columns=(("a", "BIGINT"), ("b", "STRING")))
     sink.recover(FRESH)
     run(sink, 0)
-    for columns, said in [
+    for columns, difference in [
         ([("a", "STRING"), ("b", "STRING")], "the column a was BIGINT and is now STRING"),
         ([("a", "BIGINT")], "the column b STRING is missing"),
         ([("a", "BIGINT"), ("b", "STRING"), ("c", "INT")], "the column c INT is new"),
-        ([("a", "BIGINT"), ("B", "STRING")], "the column b STRING is missing; the column B STRING is"),
+        (
+            [("a", "BIGINT"), ("B", "STRING")],
+            "the column b STRING is missing; the column B STRING is",
+        ),
     ]:
-        assert said in changed(tmp_path, committed(0), columns=tuple(columns))
-    # In another order they are the same.
+        assert difference in changed(tmp_path, committed(0), columns=tuple(columns))
+    # The order of the columns does not matter.
     files_sink(tmp_path, columns=(("b", "string"), ("a", "bigint"))).recover(committed(0))
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "difference"),
     [
         ("", ", format = 'json'", "format was parquet and is now json"),
         ("", ", partition_by = 'a'", "partition_by was nothing and is now a"),
-        (", format = 'csv'", ", format = 'csv', header = false", "header was True and is now False"),
+        (
+            ", format = 'csv'",
+            ", format = 'csv', header = false",
+            "header was True and is now False",
+        ),
         (", format = 'csv'", ", format = 'csv', delimiter = ';'", "delimiter was , and is now ;"),
     ],
 )
-def test_files_that_are_written_in_another_way_are_rejected(
-    tmp_path: Path, before: str, now: str, said: str
+def test_rejects_options_that_differ_from_existing_files(
+    tmp_path: Path, before: str, now: str, difference: str
 ) -> None:
     columns = (("a", "STRING"), ("b", "STRING"))
     sink = files_sink(tmp_path, options=before, columns=columns)
@@ -320,14 +325,14 @@ def test_files_that_are_written_in_another_way_are_rejected(
     )
     writer_factory.add(pa.table({"a": ["x"]}))
     sink.publish(EpochId(0, 0), writer_factory.finish())
-    assert said in changed(tmp_path, committed(0), options=now, columns=columns)
+    assert difference in changed(tmp_path, committed(0), options=now, columns=columns)
     if "csv" in before:
-        said = "the columns were a, b and are now b, a"
-        assert said in changed(tmp_path, committed(0), options=before, columns=columns[::-1])
+        difference = "the columns were a, b and are now b, a"
+        assert difference in changed(tmp_path, committed(0), options=before, columns=columns[::-1])
 
 
-def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
-    """Nothing was written yet; or somebody has moved the files away, and the stream goes on."""
+def test_accepts_other_columns_if_there_are_no_files(tmp_path: Path) -> None:
+    """No rows were written yet, or a user has moved the files away and the stream continues."""
     other = (("z", "STRING"),)
     files_sink(tmp_path, columns=other).recover(FRESH)
     sink = files_sink(tmp_path)
@@ -341,7 +346,7 @@ def test_other_columns_go_where_no_files_are(tmp_path: Path) -> None:
     assert stored["epoch"] == 0 and stored["shape"]["columns"] == [["z", "STRING"]]
 
 
-def test_rows_that_were_decided_and_not_shown_yet_have_columns_too(tmp_path: Path) -> None:
+def test_rejects_other_columns_before_publishing_committed_rows(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     committables = stage(sink, EpochId(0, 0), [1])
@@ -350,7 +355,7 @@ def test_rows_that_were_decided_and_not_shown_yet_have_columns_too(tmp_path: Pat
     assert rows(tmp_path) == [1]
 
 
-def test_appending_to_the_rows_of_an_earlier_pipeline_needs_its_columns(tmp_path: Path) -> None:
+def test_existing_append_requires_the_same_columns(tmp_path: Path) -> None:
     first = files_sink(tmp_path)
     first.recover(FRESH)
     run(first, 0)
@@ -360,7 +365,7 @@ def test_appending_to_the_rows_of_an_earlier_pipeline_needs_its_columns(tmp_path
     files_sink(tmp_path, "5678", append).recover(FRESH)
 
 
-def test_a_marker_without_columns_gets_them(tmp_path: Path) -> None:
+def test_adds_the_layout_to_a_marker_without_one(tmp_path: Path) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
@@ -370,7 +375,7 @@ def test_a_marker_without_columns_gets_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": null}', '{"epoch": 1, "shape": 5}'])
-def test_a_damaged_marker_of_an_earlier_pipeline_is_an_error(tmp_path: Path, text: str) -> None:
+def test_rejects_a_damaged_marker_of_an_earlier_pipeline(tmp_path: Path, text: str) -> None:
     sink = files_sink(tmp_path)
     sink.recover(FRESH)
     run(sink, 0)
@@ -381,14 +386,14 @@ def test_a_damaged_marker_of_an_earlier_pipeline_is_an_error(tmp_path: Path, tex
     assert caught.value.code == "TG-526" and files(tmp_path) == before
 
 
-def test_a_sink_whose_name_ends_alike_is_another_one(tmp_path: Path) -> None:
+def test_distinguishes_sinks_with_the_same_name_suffix(tmp_path: Path) -> None:
     sink = files_sink(tmp_path, "1234-other")
     sink.recover(FRESH)
     run(sink, 0)
     files_sink(tmp_path, columns=(("z", "STRING"),)).recover(FRESH)
 
 
-def test_relative_paths_begin_beside_the_sql_file(tmp_path: Path) -> None:
+def test_relative_paths_are_relative_to_the_sql_file(tmp_path: Path) -> None:
     file = tmp_path / "project" / "a.sql"
     (tmp_path / "project" / "in").mkdir(parents=True)
     text = "CREATE SOURCE s (a BIGINT) WITH (connector = 'files', path = 'in', format = 'json');"

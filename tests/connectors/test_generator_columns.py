@@ -1,4 +1,4 @@
-"""What can be said about the generator source without starting Spark."""
+"""The generator source as far as it can be tested without Spark."""
 
 import subprocess
 import sys
@@ -51,12 +51,12 @@ def test_columns(options: dict[str, Any], expected: str) -> None:
         {"start": "tomorrow"},
     ],
 )
-def test_nonsense_is_rejected(options: dict[str, Any]) -> None:
+def test_rejects_invalid_options(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         generator.columns(options)
 
 
-def test_the_three_tables_share_out_every_event_once() -> None:
+def test_every_event_belongs_to_exactly_one_table() -> None:
     for event in range(120):
         takers = [
             name
@@ -76,6 +76,6 @@ def test_rows_between_offsets_add_up() -> None:
     assert bids == [0, 0, 46 + 3, 920 - 49]
 
 
-def test_a_share_lies_within_its_cycle() -> None:
+def test_rejects_a_slice_outside_of_its_cycle() -> None:
     with pytest.raises(ValueError, match="within its cycle"):
         CycleSlice(cycle=50, first=4, width=47)

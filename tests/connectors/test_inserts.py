@@ -25,7 +25,7 @@ def identities(text: str) -> list[str | None]:
     return [script_identity(item, script) for item in inserts]
 
 
-def test_an_insert_is_known_by_what_it_says() -> None:
+def test_the_identity_of_an_insert_depends_on_its_text() -> None:
     one, other = identities(
         f"{SOURCE} INSERT INTO s VALUES (1, 'x'); INSERT INTO s VALUES (2, 'x');"
     )
@@ -41,15 +41,15 @@ def test_an_insert_is_known_by_what_it_says() -> None:
         assert identities(f"{SOURCE} INSERT INTO s {another};")[0] not in (one, other)
 
 
-def test_the_same_text_twice_is_two_inserts() -> None:
+def test_the_same_text_twice_has_two_identities() -> None:
     insert = "INSERT INTO s VALUES (1, 'x');"
     once, twice = identities(SOURCE + insert), identities(SOURCE + insert + insert.lower())
     assert twice[0] == once[0] and twice[1] != once[0]
-    # Where the source is declared does not matter, and what else stands there.
+    # The position of the source declaration and other statements do not matter.
     assert identities(insert + "SHOW SOURCES;" + insert + SOURCE) == twice
 
 
-def test_without_the_declaration_of_its_source_it_is_a_command() -> None:
+def test_an_insert_without_its_source_declaration_has_no_identity() -> None:
     assert identities("INSERT INTO s VALUES (1, 'x');") == [None]
     assert identities(f"{SOURCE} INSERT INTO other VALUES (1, 'x');") == [None]
 
@@ -63,7 +63,7 @@ def stored(inserts: Inserts) -> list[list[int]]:
     return [[a for batch, _ in reader.read(n) for a in batch[0].to_pylist()] for n in names]
 
 
-def test_an_insert_with_an_identity_is_found_again(tmp_path: Path) -> None:
+def test_finds_an_insert_by_its_identity(tmp_path: Path) -> None:
     inserts = Inserts(str(tmp_path))
     inserts.append(ROWS)
     assert not inserts.has("x-0")
@@ -75,8 +75,10 @@ def test_an_insert_with_an_identity_is_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("others", [0, 1])
-def test_dead_after_any_step_it_is_made_once(tmp_path: Path, loses: bool, others: int) -> None:
-    """Killed, or power is lost; and others may take its number before it is tried again."""
+def test_an_insert_survives_a_crash_after_any_step_exactly_once(
+    tmp_path: Path, loses: bool, others: int
+) -> None:
+    """After a crash or a power loss; others may take its number before it is retried."""
     steps, died = 0, True
     while died:
         path, journal = tmp_path / str(steps), tmp_path / "journal"

@@ -1,4 +1,4 @@
-"""The files of a pipeline: what a kept manifest names stays, everything else goes in time."""
+"""Files that a kept manifest refers to are kept; all others are deleted eventually."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.sinks import files_source
 from tidegate.checkpoint.manifest import Manifest, OperatorState, StreamState
 from tidegate.checkpoint.manifests import Manifests
 from tidegate.connectors.files import listing
-from tidegate.runtime.cleanup import StateFiles
+from tidegate.runtime.cleanup import StateSweeper
 from tidegate.storage import Store, open_store
 from tidegate.storage.local import LocalStore
 
@@ -22,7 +22,7 @@ EMPTY = Manifest(0, -1, 16, 0)
 
 
 def epoch(number: int, state: list[str] | None = None, older: list[str] | None = None) -> Manifest:
-    """An epoch that needs some state files, and some files of names."""
+    """Return a manifest that refers to state files and to chunks of names."""
     files = dict.fromkeys(state or [], 5)
     stream = StreamState(
         "x", offsets={"s": {"files": [], "older": older or []}, "m": {"insert": 3}}
@@ -31,48 +31,48 @@ def epoch(number: int, state: list[str] | None = None, older: list[str] | None =
     return replace(EMPTY, epoch=number, streams={"t": stream}, operators={"t.1": operator})
 
 
-def opened(path: Path, last: Manifest = EMPTY, retained: int = 2) -> StateFiles:
+def opened(path: Path, last: Manifest = EMPTY, retained: int = 2) -> StateSweeper:
     store = open_store(str(path))
-    files = StateFiles(store, Manifests(store, retained))
-    files.open(last)
+    files = StateSweeper(store, Manifests(store, retained))
+    files.start(last)
     return files
 
 
-def decide(files: StateFiles, manifest: Manifest) -> None:
+def decide(files: StateSweeper, manifest: Manifest) -> None:
     files.manifests.create(manifest)
-    files.committed(manifest)
+    files.on_commit(manifest)
 
 
-def there(store: Store, folder: str) -> list[str]:
+def stored_names(store: Store, folder: str) -> list[str]:
     return [item.name.rpartition("/")[2] for item in store.list(folder)]
 
 
-def test_files_of_names_go_with_the_last_manifest_that_needs_them(tmp_path: Path) -> None:
+def test_deletes_name_chunks_with_their_last_manifest(tmp_path: Path) -> None:
     files = opened(tmp_path)
     for name in ("names-a", "names-b"):
         files.store.put(f"offsets/s/{name}", b"[]")
     decide(files, epoch(0, older=["names-a", "names-b"]))
     files.store.put("offsets/s/names-ab", b"[]")
     decide(files, epoch(1, older=["names-ab"]))
-    assert there(files.store, "offsets") == ["names-a", "names-ab", "names-b"]
+    assert stored_names(files.store, "offsets") == ["names-a", "names-ab", "names-b"]
     decide(files, epoch(2, older=["names-ab"]))
-    assert there(files.store, "offsets") == ["names-ab"]
+    assert stored_names(files.store, "offsets") == ["names-ab"]
 
 
-def test_what_a_dead_process_left_goes_once_an_epoch_is_decided(tmp_path: Path) -> None:
-    """A process that should be dead may still decide the next epoch, and then needs its names."""
+def test_deletes_leftovers_of_a_dead_process_after_a_commit(tmp_path: Path) -> None:
+    """A zombie driver may still commit the next epoch, which needs its chunks."""
     store = open_store(str(tmp_path))
     Manifests(store).create(epoch(0, older=["names-a"]))
     for name in ("offsets/s/names-a", "offsets/s/names-merged", "offsets/s/other-things"):
         store.put(name, b"[]")
     files = opened(tmp_path, epoch(0))
-    assert len(there(store, "offsets")) == 3
+    assert len(stored_names(store, "offsets")) == 3
     decide(files, epoch(1, older=["names-a"]))
-    # What is not a file of names belongs to another source, and is its own business.
-    assert there(store, "offsets") == ["names-a", "other-things"]
+    # Files that are not chunks belong to other sources.
+    assert stored_names(store, "offsets") == ["names-a", "other-things"]
 
 
-def test_half_written_state_goes(tmp_path: Path) -> None:
+def test_deletes_unfinished_state_files(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     Manifests(store).create(epoch(0, ["000-000000000000-a"]))
     store.put("state/000-000000000000-a", b"state")
@@ -82,22 +82,22 @@ def test_half_written_state_goes(tmp_path: Path) -> None:
     assert not half.exists()
     half.write_bytes(b"sta")
     decide(files, epoch(1, ["000-000000000000-a"]))
-    assert not half.exists() and there(store, "state") == ["000-000000000000-a"]
+    assert not half.exists() and stored_names(store, "state") == ["000-000000000000-a"]
 
 
-def test_a_named_checkpoint_keeps_its_files_of_names(tmp_path: Path) -> None:
+def test_a_named_checkpoint_keeps_its_name_chunks(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.store.put("offsets/s/names-a", b"[]")
     decide(files, epoch(0, older=["names-a"]))
     files.manifests.name_newest("x")
     for number in range(1, 5):
         decide(files, epoch(number))
-    assert there(files.store, "offsets") == ["names-a"]
+    assert stored_names(files.store, "offsets") == ["names-a"]
     opened(tmp_path, epoch(4))
-    assert there(files.store, "offsets") == ["names-a"]
+    assert stored_names(files.store, "offsets") == ["names-a"]
 
 
-def test_a_source_that_reads_for_long_keeps_few_files_of_names(
+def test_a_long_running_source_keeps_few_name_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "_RECENT", 4)
@@ -114,17 +114,17 @@ def test_a_source_that_reads_for_long_keeps_few_files_of_names(
         stream = StreamState("x", offsets={"s": offset})
         decide(files, replace(EMPTY, epoch=number, streams={"t": stream}))
         source.on_commit(offset)
-    kept = there(files.store, "offsets")
-    assert set(offset["older"]) <= set(kept) and len(kept) < 2 * 8 + 3
+    chunks = stored_names(files.store, "offsets")
+    assert set(offset["older"]) <= set(chunks) and len(chunks) < 2 * 8 + 3
     assert (
         files_source(given, tmp_path / "pipeline" / "offsets" / "s").plan_range(offset, 1) is None
     )
 
 
-def test_no_folder_of_manifests_is_listed_in_an_epoch(
+def test_an_epoch_does_not_list_the_manifests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing is slow in an object store, and costs money."""
+    """Listings of object stores are slow and cost money."""
     listed: Counter[str] = Counter()
     real = LocalStore.list
 

@@ -1,4 +1,4 @@
-"""Which files of a directory are new: every one once, however they turn up."""
+"""The listing returns every new file once, whenever it appears."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ def names(items: list[StoredFile]) -> list[str]:
     return [item.name for item in items]
 
 
-def test_new_files_come_by_time_then_path() -> None:
-    items = [StoredFile("b", 1, 5), StoredFile("a", 1, 9), StoredFile("d/c", 1, 5), StoredFile("a b", 1, 5)]
+def test_new_files_are_sorted_by_time_then_path() -> None:
+    items = [
+        StoredFile("b", 1, 5),
+        StoredFile("a", 1, 9),
+        StoredFile("d/c", 1, 5),
+        StoredFile("a b", 1, 5),
+    ]
     assert names(new_files(items, set(), None)) == ["a b", "b", "d/c", "a"]
     assert names(new_files(items, {"b", "a"}, None)) == ["a b", "d/c"]
 
@@ -41,7 +46,7 @@ def test_new_files_come_by_time_then_path() -> None:
         ("X.JSON", False),
     ],
 )
-def test_hidden_files_are_no_data_and_a_glob_is_about_the_name(name: str, is_data: bool) -> None:
+def test_ignores_hidden_files_and_matches_globs_by_name(name: str, is_data: bool) -> None:
     assert bool(new_files([StoredFile(name, 1, 1)], set(), "*.json")) is is_data
 
 
@@ -56,17 +61,17 @@ def chosen(input_range: Any) -> list[str]:
     return list(input_range.offset["files"])
 
 
-def cut_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
-    """Everything there is, epoch by epoch, and where that leads."""
-    found: list[str] = []
+def plan_all(source: FilesSource, since: Any) -> tuple[list[str], Any]:
+    """Plan epochs until there is no new file. Return the files and the last offset."""
+    files: list[str] = []
     while (input_range := source.plan_range(since, 2)) is not None:
         assert input_range.more == (
             len(chosen(input_range)) > 0 and _more(source, input_range.offset)
         )
-        found += chosen(input_range)
+        files += chosen(input_range)
         source.on_commit(input_range.offset)
         since = input_range.offset
-    return found, since
+    return files, since
 
 
 def _more(source: FilesSource, offset: Any) -> bool:
@@ -74,23 +79,23 @@ def _more(source: FilesSource, offset: Any) -> bool:
     return bool(new_files(source.store.list(), seen, source.options["glob"]))
 
 
-def test_a_file_that_turns_up_late_with_an_old_time_is_read(tmp_path: Path) -> None:
+def test_reads_a_late_file_with_an_old_modification_time(tmp_path: Path) -> None:
     given, offsets = tmp_path / "in", tmp_path / "offsets"
     for number in range(4):
         put(given, f"{number}.json", 100 + number)
     source = files_source(given, offsets, ", files_per_epoch = 3")
-    found, since = cut_all(source, None)
-    assert found == [f"{number}.json" for number in range(4)]
+    files, since = plan_all(source, None)
+    assert files == [f"{number}.json" for number in range(4)]
     put(given, "late.json", 50)
     put(given, "0a.json", 100)
     again = files_source(given, offsets, ", files_per_epoch = 3")
-    assert cut_all(again, since)[0] == ["late.json", "0a.json"]
+    assert plan_all(again, since)[0] == ["late.json", "0a.json"]
 
 
-def test_thousands_of_files_each_once_and_offsets_stay_small(
+def test_reads_thousands_of_files_once_with_small_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names go from the offset into files of names, which are merged."""
+    """Names move from the offset to chunks, which are merged."""
     monkeypatch.setattr(listing, "_RECENT", 10)
     monkeypatch.setattr(listing, "_FANOUT", 3)
     seen_files = SeenFiles(open_store(str(tmp_path)))
@@ -107,7 +112,7 @@ def test_thousands_of_files_each_once_and_offsets_stay_small(
     assert SeenFiles(open_store(str(tmp_path))).names(offset) == expected
 
 
-def test_names_of_any_bytes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembers_names_with_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "_RECENT", 1)
     odd = ["a\nb", "ä", "x y", "\udcff", '"', "\\"]
     seen_files = SeenFiles(open_store(str(tmp_path)))
@@ -118,7 +123,7 @@ def test_names_of_any_bytes_are_remembered(tmp_path: Path, monkeypatch: pytest.M
     assert SeenFiles(open_store(str(tmp_path))).names(offset) == {*odd, "last"}
 
 
-def test_an_epoch_that_was_cut_and_never_decided_changes_nothing(
+def test_a_range_that_was_never_committed_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "_RECENT", 2)
@@ -126,26 +131,26 @@ def test_an_epoch_that_was_cut_and_never_decided_changes_nothing(
     for number in range(20):
         put(given, f"{number:02d}.json", 100)
     source = files_source(given, offsets, ", files_per_epoch = 1")
-    since, found = None, []
+    since, files = None, []
     for number in range(20):
         lost = [chosen(source.plan_range(since, 2)) for _ in range(2)]
         put(given, f"{number:02d}a.json", 100 - number)
         source = files_source(given, offsets, ", files_per_epoch = 1")
         input_range = source.plan_range(since, 2)
         assert input_range is not None and lost[0] == lost[1]
-        found += chosen(input_range)
+        files += chosen(input_range)
         since = input_range.offset
         source.on_commit(since)
-    rest, _ = cut_all(source, since)
-    assert sorted(found + rest) == sorted(path.name for path in given.iterdir())
+    rest, _ = plan_all(source, since)
+    assert sorted(files + rest) == sorted(path.name for path in given.iterdir())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(data=st.data())
-def test_streams_that_are_not_equally_far_each_read_every_file_once(
+def test_streams_at_different_offsets_read_every_file_once(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, data: Any
 ) -> None:
-    """They share the source: one is behind, files come late, with any times, some of them equal."""
+    """One stream is behind; files appear late, with arbitrary and equal modification times."""
     monkeypatch.setattr(listing, "_RECENT", 2)
     monkeypatch.setattr(listing, "_FANOUT", 2)
     folder = tmp_path_factory.mktemp("files")
@@ -170,23 +175,23 @@ def test_streams_that_are_not_equally_far_each_read_every_file_once(
                 since[stream] = input_range.offset
                 source.on_commit(input_range.offset)
     for stream in ("a", "b"):
-        read[stream] += cut_all(source, since[stream])[0]
+        read[stream] += plan_all(source, since[stream])[0]
         assert sorted(read[stream]) == sorted(path.name for path in given.iterdir())
 
 
-def test_what_is_removed_or_replaced_after_it_was_read_is_not_read_again(tmp_path: Path) -> None:
+def test_removed_or_replaced_files_are_not_read_again(tmp_path: Path) -> None:
     given, offsets = tmp_path / "in", tmp_path / "offsets"
     put(given, "a.json", 1)
     put(given, "b.json", 2)
     source = files_source(given, offsets)
-    _found, since = cut_all(source, None)
+    _, since = plan_all(source, None)
     (given / "a.json").unlink()
     put(given, "b.json", 99)
     put(given, "c.json", 3)
-    assert cut_all(source, since)[0] == ["c.json"]
+    assert plan_all(source, since)[0] == ["c.json"]
 
 
-def test_the_parts_of_large_files_are_spread_over_tasks(
+def test_large_text_files_are_split_over_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidegate.connectors.files import source as module

@@ -1,4 +1,4 @@
-"""Who is not let in stops and says why; who meets a system that is away waits for it."""
+"""A rejected login stops the pipeline with the reason; an unavailable system is waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONNECTION = Connection("the source s", "b:9092", {})
 REJECTED = KafkaError(
     KafkaError._AUTHENTICATION, "sasl://b:9092: SASL authentication error: Invalid credentials."
 )
-# What the client says of a broker that is killed while it is asked how to log in.
+# The client's error for a broker that is killed during the handshake.
 CUT_OFF = KafkaError(
     KafkaError._AUTHENTICATION,
     "sasl://b:9092: SASL PLAIN mechanism handshake failed: Local: Broker transport failure: "
@@ -32,59 +32,59 @@ CUT_OFF = KafkaError(
 )
 
 
-def complained(error: KafkaError) -> TidegateError:
+def kafka_error(error: KafkaError) -> TidegateError:
     complaints = ClientErrors(CONNECTION)
     complaints(error)
     return complaints.error("they are silent")
 
 
-def of_database(reason: str) -> TidegateError:
+def database_error(reason: str) -> TidegateError:
     return postgres_client._translated(psycopg.OperationalError(reason), "the database h/d")
 
 
 @pytest.mark.parametrize(
-    "found",
+    "error",
     [
-        lambda: complained(REJECTED),
-        lambda: of_database('FATAL:  password authentication failed for user "u"'),
-        lambda: of_database('FATAL:  LDAP authentication failed for user "u"'),
-        lambda: of_database('FATAL:  role "u" is not permitted to log in'),
-        lambda: of_database("fe_sendauth: no password supplied"),
+        lambda: kafka_error(REJECTED),
+        lambda: database_error('FATAL:  password authentication failed for user "u"'),
+        lambda: database_error('FATAL:  LDAP authentication failed for user "u"'),
+        lambda: database_error('FATAL:  role "u" is not permitted to log in'),
+        lambda: database_error("fe_sendauth: no password supplied"),
     ],
 )
-def test_who_is_not_let_in_in_a_task_stops_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Callable[[], TidegateError]
+def test_a_login_rejected_in_a_task_stops_the_pipeline_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], TidegateError]
 ) -> None:
     left = [20]
 
     def job(*_: Any) -> None:
         left[0] -= 1
         assert left[0], "it is tried for ever"
-        raise JobFailed(RuntimeError(f"in a task: {found().render()}"))
+        raise JobFailed(RuntimeError(f"in a task: {error().render()}"))
 
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
     monkeypatch.setattr(PythonPipeline, "job", staticmethod(job))
     harness = PipelineHarness(tmp_path)
     harness.insert(1)
     failure = harness.run().failure
     assert isinstance(failure, RunError) and failure.code == "TG-512", failure
-    assert found().message in failure.message and failure.hint == found().hint
+    assert error().message in failure.message and failure.hint == error().hint
 
 
-def test_a_broker_that_is_cut_off_in_the_handshake_is_away() -> None:
-    assert isinstance(complained(CUT_OFF), SystemUnavailable)
+def test_a_broker_that_closes_the_handshake_is_unavailable() -> None:
+    assert isinstance(kafka_error(CUT_OFF), SystemUnavailable)
 
 
 @pytest.mark.parametrize(
     "reason",
     ["connection refused", "FATAL:  the database system is starting up", "server closed"],
 )
-def test_a_database_that_starts_or_is_gone_is_away(reason: str) -> None:
-    assert isinstance(of_database(reason), SystemUnavailable)
+def test_a_database_that_starts_or_stops_is_unavailable(reason: str) -> None:
+    assert isinstance(database_error(reason), SystemUnavailable)
 
 
 class _Forbidden(BaseHTTPRequestHandler):
-    """An object store that knows nobody."""
+    """An object store that rejects all credentials."""
 
     def do_GET(self) -> None:
         body = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>"
@@ -99,7 +99,7 @@ class _Forbidden(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("create", ["true", "false"])
-def test_a_store_that_rejects_the_keys_of_a_delta_table_is_not_away(
+def test_rejected_credentials_of_a_delta_table_are_permanent(
     monkeypatch: pytest.MonkeyPatch, create: str
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:

@@ -1,4 +1,4 @@
-"""Rows of lookup tables that were inserted, and taken away again; no Spark is started."""
+"""Inserted and deleted rows of memory lookup tables, without Spark."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def declared(options: str, key: str = "") -> LookupTable:
     text = (
         f"CREATE LOOKUP TABLE t (id BIGINT, Name STRING{key}) WITH (connector = 'memory'{options});"
     )
-    found = compile_text(text).catalog.get("t")
-    assert isinstance(found, LookupTable)
-    return found
+    table = compile_text(text).catalog.get("t")
+    assert isinstance(table, LookupTable)
+    return table
 
 
 def after(folder: Path, table: LookupTable, *changes: list[tuple[str, int, str]]) -> list[Any]:
-    """What stands in the table after each insert."""
+    """Return the rows of the table after each insert."""
     uri = folder.as_uri()
     content = InsertedRows(LookupContext(table, uri, uri))
-    found = []
+    versions = []
     for part in changes:
         rows = [{"_op": op, "id": number, "Name": name} for op, number, name in part]
         inserts_of(uri).append(pa.Table.from_pylist(rows, COLUMNS))
         left = content.rows(cast(Any, None))
         assert left.column_names == ["id", "Name"]
-        found.append([tuple(row.values()) for row in left.to_pylist()])
-    return found
+        versions.append([tuple(row.values()) for row in left.to_pylist()])
+    return versions
 
 
-def test_a_key_is_replaced_and_taken_away(tmp_path: Path) -> None:
+def test_a_row_is_replaced_and_deleted_by_key(tmp_path: Path) -> None:
     table = declared(", changelog = true", ", PRIMARY KEY (ID)")
     assert after(
         tmp_path,
@@ -54,7 +54,7 @@ def test_a_key_is_replaced_and_taken_away(tmp_path: Path) -> None:
     ) == [[(1, "a"), (2, "b")], [(2, "b"), (1, "c")], [(2, "b")], [(2, "b"), (1, "d")]]
 
 
-def test_without_a_key_one_equal_row_is_taken_away(tmp_path: Path) -> None:
+def test_without_a_key_one_equal_row_is_deleted(tmp_path: Path) -> None:
     table = declared(", changelog = true")
     assert after(
         tmp_path,
@@ -67,8 +67,8 @@ def test_without_a_key_one_equal_row_is_taken_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["-X", None])
-def test_ops_that_are_none(op: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Spark's parser of types needs Java.
+def test_rejects_invalid_values_of_op(op: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Parsing Spark types needs Java.
     monkeypatch.setattr(rows_module, "arrow_schema", lambda source: COLUMNS)
     with pytest.raises(RunError, match=r"_op is one of \+I, -U, \+U, -D, not"):
         rows_module.to_table(declared(", changelog = true"), [{"id": 1, "Name": "a", "_op": op}])

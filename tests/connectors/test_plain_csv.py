@@ -1,4 +1,4 @@
-"""Records of CSV that tasks decode themselves, and those that they leave to Spark."""
+"""CSV records that are decoded in tasks, and those that are left to Spark."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ PLAIN = CsvFormat(",", '"', "\\")
 def rows(*lines: bytes, form: CsvFormat = PLAIN) -> list[dict[str, Any]]:
     schema = csv_schema(COLUMNS)
     assert schema is not None
-    found: list[dict[str, Any]] = decode_csv(pa.array(lines, pa.binary()), schema, form).to_pylist()
-    return found
+    decoded: list[dict[str, Any]] = decode_csv(
+        pa.array(lines, pa.binary()), schema, form
+    ).to_pylist()
+    return decoded
 
 
-def test_plain_values_are_taken() -> None:
+def test_decodes_plain_values() -> None:
     (row,) = rows(b"7,-3,0.25,12.5,TRUE,x y,2026-01-01T00:00:00Z")
     assert row["t"].isoformat() == "2026-01-01T00:00:00+00:00"
     assert {**row, "t": None} == {
@@ -40,7 +42,7 @@ def test_plain_values_are_taken() -> None:
     }
 
 
-def test_no_value_is_null_also_in_quotes() -> None:
+def test_empty_values_are_null_even_if_quoted() -> None:
     (row,) = rows(b",,,,,,")
     assert set(row.values()) == {None}
     assert set(rows(b'"",,,,,"",""')[0].values()) == {None}
@@ -65,7 +67,7 @@ def test_no_value_is_null_also_in_quotes() -> None:
         b",,,,,\xff,",
     ],
 )
-def test_what_is_no_value_to_anybody_makes_a_record_bad(line: bytes) -> None:
+def test_invalid_values_make_a_record_malformed(line: bytes) -> None:
     before, row, after = rows(b"1,,,,,,", line, b"2,,,,,,")
     assert (before["a"], after["a"]) == (1, 2)
     assert before[BAD_RECORD] is after[BAD_RECORD] is None
@@ -91,12 +93,12 @@ def test_what_is_no_value_to_anybody_makes_a_record_bad(line: bytes) -> None:
         b",,,,,\0,",
     ],
 )
-def test_what_is_written_in_another_way_is_left_to_spark(line: bytes) -> None:
+def test_other_notations_are_left_to_spark(line: bytes) -> None:
     with pytest.raises(RecordFailed):
         rows(b"1,,,,,,", line)
 
 
-def test_types_and_letters_that_are_for_spark() -> None:
+def test_unsupported_types_and_characters_are_left_to_spark() -> None:
     assert csv_schema([("x", "STRUCT<a: INT>")]) is None
     assert csv_schema([("x", "DATE")]) is None
     assert PLAIN.is_plain and CsvFormat("\t", None, "").is_plain
@@ -105,7 +107,7 @@ def test_types_and_letters_that_are_for_spark() -> None:
     assert not CsvFormat("ä", '"', "\\").is_plain
 
 
-def test_a_header_names_the_columns() -> None:
+def test_a_header_must_match_the_columns() -> None:
     assert header_fits(b"A, b ,C", ["a", "B", "c"], PLAIN)
     assert not header_fits(b"a,c,b", ["a", "b", "c"], PLAIN)
     assert not header_fits(b"a,b", ["a", "b", "c"], PLAIN)

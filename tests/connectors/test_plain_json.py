@@ -1,4 +1,4 @@
-"""Records of JSON that tasks decode: what they leave to Spark. `tests/spark` holds both together."""
+"""JSON records that are decoded in tasks. `tests/spark` compares the result with Spark."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ COLUMNS = [
 def rows(*texts: bytes) -> list[dict[str, object]]:
     schema = json_schema(COLUMNS)
     assert schema is not None
-    found: list[dict[str, object]] = decode_json(list(texts), schema).to_pylist()
-    return [{name: value for name, value in row.items() if value is not None} for row in found]
+    decoded: list[dict[str, object]] = decode_json(list(texts), schema).to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in decoded]
 
 
-def test_plain_records_are_decoded() -> None:
+def test_decodes_plain_records() -> None:
     text = '{"a": -5, "i": 7, "d": 1e3, "b": true, "s": "ä\\n\\"", "x": {"y": [1, "]"]}}'.encode()
-    found = rows(text, b"{}", b'{"s":null, "a":1}', b'{"s":"\\u00e4\\ud83d\\ude00"}')
-    assert found == [
+    records = rows(text, b"{}", b'{"s":null, "a":1}', b'{"s":"\\u00e4\\ud83d\\ude00"}')
+    assert records == [
         {"a": -5, "i": 7, "d": 1000.0, "b": True, "s": 'ä\n"'},
         {},
         {"a": 1},
@@ -39,7 +39,7 @@ def test_plain_records_are_decoded() -> None:
     ]
 
 
-def test_what_is_no_json_to_anybody_is_bad_and_stays_in_its_place() -> None:
+def test_malformed_records_keep_their_position() -> None:
     texts = [b'{"a":1}', b'{"a":2', b'{"a":3}', b"", b' {"a":4} ', b'{"a":5,}', b'{"s":"\xff"}']
     texts.append(b'{"a":6}{"a":7}')
     assert rows(*texts) == [
@@ -62,11 +62,13 @@ def test_what_is_no_json_to_anybody_is_bad_and_stays_in_its_place() -> None:
         ([b'{"t":"2026-01-01T00:00:00Z"}', b'{"t":"2026-01-01T00:00:02"}'], [0, 2_000_000]),
     ],
 )
-def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | None]) -> None:
+def test_decodes_timestamps_with_and_without_zone(
+    texts: list[bytes], micros: list[int | None]
+) -> None:
     schema = json_schema(COLUMNS)
     assert schema is not None
-    found = decode_json(texts, schema).column("t").cast(pa.int64()).to_pylist()
-    assert [None if us is None else us - START_US for us in found] == micros
+    timestamps = decode_json(texts, schema).column("t").cast(pa.int64()).to_pylist()
+    assert [None if us is None else us - START_US for us in timestamps] == micros
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,11 @@ def test_times_with_zones_and_without(texts: list[bytes], micros: list[int | Non
         [b'{"x":1' + b"0" * 1000 + b"}"],
     ],
 )
-def test_what_may_mean_something_else_is_left_to_spark(texts: list[bytes]) -> None:
+def test_ambiguous_records_are_left_to_spark(texts: list[bytes]) -> None:
     with pytest.raises(VectorFailed):
         rows(*texts)
 
 
 @pytest.mark.parametrize("kind", ["DECIMAL(10,2)", "DATE", "FLOAT", "ARRAY<INT>", "TIMESTAMP_NTZ"])
-def test_types_that_only_spark_reads(kind: str) -> None:
+def test_unsupported_types_are_left_to_spark(kind: str) -> None:
     assert json_schema([*COLUMNS, ("z", kind)]) is None

@@ -1,4 +1,4 @@
-"""Rows as bytes of PostgreSQL's binary COPY, read back by a reader of the format. No database."""
+"""Encoding of rows for binary COPY, checked with a decoder, without a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW = st.tuples(*(st.none() | values for _, _, values, _ in COLUMNS))
 
 
 def read_back(data: bytes) -> list[list[bytes | None]]:
-    """The fields of all rows."""
+    """Decode the fields of all rows."""
     rows, at = [], 0
     while at < len(data):
         (count,) = struct.unpack_from(">h", data, at)
@@ -58,15 +58,15 @@ def value(field: bytes | None, kind: str, wire: str) -> Any:
 
 
 @given(st.lists(ROW, max_size=8), st.integers(0, 3))
-def test_every_row_comes_back(rows: list[tuple[Any, ...]], skipped: int) -> None:
+def test_encoded_rows_round_trip(rows: list[tuple[Any, ...]], skipped: int) -> None:
     arrays = [
         pa.chunked_array([pa.array([row[place] for row in rows], kind)]).slice(skipped)
         for place, (_, kind, _, _) in enumerate(COLUMNS)
     ]
-    found = read_back(binary_rows(arrays, [kind for kind, *_ in COLUMNS], "the sink s"))
+    fields = read_back(binary_rows(arrays, [kind for kind, *_ in COLUMNS], "the sink s"))
     wires = [(kind, wire) for kind, _, _, wire in COLUMNS]
-    shown = [tuple(value(f, *w) for f, w in zip(row, wires, strict=True)) for row in found]
-    assert shown == rows[skipped:]
+    decoded = [tuple(value(f, *w) for f, w in zip(row, wires, strict=True)) for row in fields]
+    assert decoded == rows[skipped:]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_row_comes_back(rows: list[tuple[Any, ...]], skipped: int) -> None
         (pa.timestamp("us", "UTC"), -(2**63)),
     ],
 )
-def test_a_time_that_would_mean_infinity_is_rejected(kind: pa.DataType, number: int) -> None:
+def test_rejects_times_that_would_mean_infinity(kind: pa.DataType, number: int) -> None:
     plain = pa.int32() if kind == pa.date32() else pa.int64()
     column = pa.chunked_array([pa.array([number], plain).cast(kind)])
     name = "date" if kind == pa.date32() else "timestamptz"

@@ -1,4 +1,4 @@
-"""Lines of text files: any bytes, any cut into shares, any size of block, the same lines."""
+"""Lines of text files are the same for any bytes, any splits and any block size."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Line(NamedTuple):
 
 
 def model(content: bytes, utf8: bool = True) -> list[Line]:
-    """Lines end in \\n, \\r\\n or \\r; blank ones are counted and left out."""
+    """Split lines at \\n, \\r\\n or \\r; blank lines are counted but not returned."""
     if utf8:
         content = content.removeprefix(EVENT_TIME)
     lines = re.split(rb"\r\n|\n|\r", content)
-    found = [(text, number) for number, text in enumerate(lines, 1) if text.strip(b" \t")]
-    return [Line(text, number, place == 0) for place, (text, number) in enumerate(found)]
+    filled = [(text, number) for number, text in enumerate(lines, 1) if text.strip(b" \t")]
+    return [Line(text, number, index == 0) for index, (text, number) in enumerate(filled)]
 
 
 def reader(root: Path, utf8: bool = True, whole: bool = False, **more: Any) -> TextReader:
@@ -43,16 +43,16 @@ def reader(root: Path, utf8: bool = True, whole: bool = False, **more: Any) -> T
 def read(reading: TextReader, name: str, size: int, ranges: list[int]) -> list[Line]:
     bounds = [0, *sorted(offset for offset in set(ranges) if 0 < offset < size)]
     ends: list[int | None] = [*bounds[1:], None]
-    found: list[Line] = []
+    result: list[Line] = []
     for start, end in zip(bounds, ends, strict=True):
         records = 0
         for batch, count in reading.read([name, 7, start, end]):
             assert batch.schema == reading.schema
             columns = [batch.column(n).to_pylist() for n in (TEXT_BYTES, RECORD_LINE, FIRST)]
-            found += [Line(*row) for row in zip(*columns, strict=True)]
+            result += [Line(*row) for row in zip(*columns, strict=True)]
             records += count
             assert batch.column(ARRIVAL_ROW).equals(batch.column(RECORD_LINE))
-    return found
+    return result
 
 
 pieces = st.sampled_from(
@@ -67,7 +67,7 @@ contents = st.lists(pieces, max_size=30).map(b"".join) | st.binary(max_size=60)
 @example(b"\n\n \nx\ny", [2], 20, True)
 @example(EVENT_TIME + b"\nx", [4], 20, True)
 @example(b"a\r\nb", [2], 1, True)
-def test_any_cut_gives_the_same_lines(
+def test_any_division_into_splits_gives_the_same_lines(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     content: bytes,
@@ -80,18 +80,18 @@ def test_any_cut_gives_the_same_lines(
     assert read(reader(tmp_path, utf8), "x", len(content), ranges) == model(content, utf8)
 
 
-def test_rows_say_where_they_stood(tmp_path: Path) -> None:
+def test_rows_carry_their_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a b").write_bytes(b"one\n\ntwo")
     ((batch, count),) = reader(tmp_path).read(["a b", 12, 0, None])
-    shown = f"{open_store(str(tmp_path)).uri}/a b"
+    uri = f"{open_store(str(tmp_path)).uri}/a b"
     assert count == 2
-    assert batch.column(RECORD_FILE).to_pylist() == [shown] * 2
+    assert batch.column(RECORD_FILE).to_pylist() == [uri] * 2
     assert batch.column(RECORD_LINE).to_pylist() == [1, 3]
-    assert batch.column(ARRIVAL_FILE).to_pylist() == [f"{12:020d} {shown}"] * 2
+    assert batch.column(ARRIVAL_FILE).to_pylist() == [f"{12:020d} {uri}"] * 2
 
 
 @pytest.mark.parametrize("ranges", [[], [3], [9]])
-def test_a_header_is_no_record(tmp_path: Path, ranges: list[int]) -> None:
+def test_a_header_is_not_counted_as_a_record(tmp_path: Path, ranges: list[int]) -> None:
     content = b"\n\na,b\n1,2\n3,4\n"
     (tmp_path / "x.csv").write_bytes(content)
     reading = reader(tmp_path, format="csv", header=True)
@@ -106,7 +106,7 @@ def test_a_header_is_no_record(tmp_path: Path, ranges: list[int]) -> None:
     assert sum(sum(batch.column(FIRST).to_pylist()) for batch, _ in batches) == 1
 
 
-def packed(kind: str, content: bytes) -> bytes:
+def compressed(kind: str, content: bytes) -> bytes:
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, kind) as stream:
         stream.write(content)
@@ -118,18 +118,18 @@ def packed(kind: str, content: bytes) -> bytes:
     [
         (".gz", gzip.compress),
         (".bz2", bz2.compress),
-        (".zst", lambda content: packed("zstd", content)),
-        (".lz4", lambda content: packed("lz4", content)),
+        (".zst", lambda content: compressed("zstd", content)),
+        (".lz4", lambda content: compressed("lz4", content)),
     ],
 )
-def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, pack: Any) -> None:
+def test_decompresses_files(tmp_path: Path, suffix: str, pack: Any) -> None:
     content = b"a\r\n\nb\n" * 1_000
     (tmp_path / f"x.json{suffix}").write_bytes(pack(content))
     assert text_lines.is_compressed(f"x.json{suffix}")
     assert read(reader(tmp_path), f"x.json{suffix}", 1, []) == model(content)
 
 
-def test_whole_files_are_one_text(tmp_path: Path) -> None:
+def test_a_whole_file_is_one_text(tmp_path: Path) -> None:
     content = b'[{"a": 1},\n {"a": 2}]'
     (tmp_path / "x").write_bytes(content)
     ((batch, counted),) = reader(tmp_path, whole=True).read(["x", 1, 0, None])

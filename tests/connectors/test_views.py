@@ -1,4 +1,4 @@
-"""What the sink of a materialised view keeps: all rows, in few files, through crashes and restores."""
+"""The sink of a materialized view keeps all rows in few files, also after crashes and restores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.lossy_disk import LossyDisk, lose_power
 from tests.support.compiling import compile_text
+from tests.support.lossy_disk import LossyDisk, lose_power
 from tests.support.sinks import committed, run, stage
 from tidegate.catalog.objects import Sink, Stream
 from tidegate.catalog.options import Options
@@ -30,7 +30,7 @@ from tidegate.connectors.view import (
     read_change_file,
 )
 from tidegate.errors import RunError
-from tidegate.runtime.reconciliation import changed_view
+from tidegate.runtime.reconciliation import view_change_error
 from tidegate.storage import local as disk
 from tidegate.types import ChangelogKind
 
@@ -39,7 +39,7 @@ VIEW = "CREATE SOURCE s (a BIGINT) WITH (connector = 'memory'); CREATE MATERIALI
 
 def view_sink(
     path: Path,
-    kept: tuple[int, ...] = (),
+    restorable_epochs: tuple[int, ...] = (),
     life: str = "1234",
     kind: ChangelogKind = ChangelogKind.APPEND,
 ) -> ViewSink:
@@ -47,11 +47,13 @@ def view_sink(
     assert isinstance(stream, Stream) and stream.materialized
     key = ("a",) if kind is ChangelogKind.UPSERT else ()
     options = Options(
-        {"shape": ViewSchema(kind, key, (("a", "BIGINT"),)), "meaning": "m"}, {}, set()
+        {"schema": ViewSchema(kind, key, (("a", "BIGINT"),)), "definition": "m"}, {}, set()
     )
     sink = Sink("view of v", options, stream.statement, stream.origin, "view", "v", True)
-    manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in kept]
-    return ViewSink(SinkContext(sink, str(path), life, lambda *_: None, restorable=lambda: manifests))
+    manifests = [Manifest(0, e, 1, 0, {"v": StreamState(life)}) for e in restorable_epochs]
+    return ViewSink(
+        SinkContext(sink, str(path), life, lambda *_: None, restorable=lambda: manifests)
+    )
 
 
 def rows(sink: ViewSink) -> list[int]:
@@ -59,36 +61,36 @@ def rows(sink: ViewSink) -> list[int]:
     return [a for table in tables for a in table.column("a").to_pylist()]
 
 
-def given_out(sink: ViewSink) -> int:
+def rows_emitted(sink: ViewSink) -> int:
     return sum(read_change_file(sink.store, item)[1] for item in list_change_files(sink.store))
 
 
-def test_nothing_is_lost_and_files_are_few(tmp_path: Path) -> None:
+def test_compacts_files_without_losing_rows(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
     run(sink, *range(200))
     assert rows(sink) == list(range(200))
     assert len(list_change_files(sink.store)) < 3 * COMPACT_AFTER
-    assert given_out(sink) == 200
+    assert rows_emitted(sink) == 200
 
 
-def test_upserts_become_fewer_and_are_still_counted(tmp_path: Path) -> None:
+def test_compacts_upserts_and_keeps_their_count(tmp_path: Path) -> None:
     sink = view_sink(tmp_path, kind=ChangelogKind.UPSERT)
     sink.recover(CommittedState(None))
     for number in range(100):
         sink.publish(EpochId(0, number), stage(sink, EpochId(0, number), [number % 3]))
-    assert given_out(sink) == 100
+    assert rows_emitted(sink) == 100
     assert len(rows(sink)) < 50
     tables = [
         read_change_file(sink.store, item)[0].replace_schema_metadata(None)
         for item in list_change_files(sink.store)
     ]
-    found = materialize(pa.concat_tables(tables), ChangelogKind.UPSERT, ("a",))
-    assert sorted(found.column("a").to_pylist()) == [0, 1, 2]
+    view = materialize(pa.concat_tables(tables), ChangelogKind.UPSERT, ("a",))
+    assert sorted(view.column("a").to_pylist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
-def test_an_epoch_is_there_once_however_often_it_is_committed(tmp_path: Path, tasks: int) -> None:
+def test_publishing_an_epoch_again_changes_nothing(tmp_path: Path, tasks: int) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
     committables = stage(sink, EpochId(0, 0), [1, 2, 3], tasks)
@@ -99,7 +101,7 @@ def test_an_epoch_is_there_once_however_often_it_is_committed(tmp_path: Path, ta
     assert not list((tmp_path / "view" / "1234" / "staged").glob("*"))
 
 
-def test_a_crash_while_folding_leaves_every_row_once(
+def test_a_crash_during_compaction_leaves_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = view_sink(tmp_path)
@@ -116,20 +118,20 @@ def test_a_crash_while_folding_leaves_every_row_once(
     assert len(list((tmp_path / "view" / "1234").glob("*.arrow"))) == 1
 
 
-def test_going_back_to_an_epoch_that_is_kept(tmp_path: Path) -> None:
-    """Epochs after it never were; the numbers of those that follow are others."""
-    sink = view_sink(tmp_path, kept=(7, 38, 39))
+def test_restores_to_a_kept_epoch(tmp_path: Path) -> None:
+    """Later epochs are undone, and their numbers are used again."""
+    sink = view_sink(tmp_path, restorable_epochs=(7, 38, 39))
     sink.recover(CommittedState(None))
     run(sink, *range(40))
     assert len(list_change_files(sink.store)) < 30
-    back = view_sink(tmp_path, kept=(7,))
+    back = view_sink(tmp_path, restorable_epochs=(7,))
     back.recover(replace(committed(7), lineage=Manifest(0, 7, 1, 0).lineage))
     assert rows(back) == list(range(8))
     run(back, 50, generation=1)
     assert rows(back) == [*range(8), 50]
 
 
-def test_going_back_inside_of_a_file_is_rejected(tmp_path: Path) -> None:
+def test_rejects_a_restore_inside_of_a_file(tmp_path: Path) -> None:
     sink = view_sink(tmp_path)
     sink.recover(CommittedState(None))
     run(sink, *range(COMPACT_AFTER))
@@ -138,7 +140,7 @@ def test_going_back_inside_of_a_file_is_rejected(tmp_path: Path) -> None:
     assert caught.value.code == "TG-605" and "epoch 5" in caught.value.message
 
 
-def test_another_life_begins_empty_and_the_old_one_goes_when_nothing_leads_back(
+def test_starting_over_uses_a_new_folder_and_deletes_unreferenced_ones(
     tmp_path: Path,
 ) -> None:
     sink = view_sink(tmp_path)
@@ -170,32 +172,32 @@ def test_committed_epochs_survive_a_loss_of_power(tmp_path: Path, seed: int) -> 
 
 
 @given(st.sets(st.integers(0, 120)), st.integers(0, 10**6))
-def test_no_kept_epoch_lies_inside_of_a_range(kept: set[int], seed: int) -> None:
-    """Whatever is kept while epochs come and fold."""
+def test_compaction_never_crosses_a_restorable_epoch(restorable: set[int], seed: int) -> None:
+    """For any restorable epochs while files are compacted."""
     numbers = random.Random(seed).sample(range(121), 80)
-    found: list[ChangeFile] = []
+    files: list[ChangeFile] = []
     for number in sorted(numbers):
-        found.append(ChangeFile(number, number))
-        chosen = files_to_compact(found, kept)
+        files.append(ChangeFile(number, number))
+        chosen = files_to_compact(files, restorable)
         if chosen:
-            at = found.index(chosen[0])
+            at = files.index(chosen[0])
             whole = ChangeFile(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
-            found[at : at + len(chosen)] = [whole]
-    assert sum(item.epochs for item in found) == len(numbers)
-    assert not any(item.first <= e < item.last for item in found for e in kept)
+            files[at : at + len(chosen)] = [whole]
+    assert sum(item.epochs for item in files) == len(numbers)
+    assert not any(item.first <= e < item.last for item in files for e in restorable)
 
 
 def test_files_grow_with_the_logarithm_of_epochs() -> None:
-    found: list[ChangeFile] = []
+    files: list[ChangeFile] = []
     written = 0
     for number in range(5_000):
-        found.append(ChangeFile(number, number))
-        chosen = files_to_compact(found, ())
+        files.append(ChangeFile(number, number))
+        chosen = files_to_compact(files, ())
         if chosen:
             whole = ChangeFile(chosen[0].first, chosen[-1].last, sum(c.epochs for c in chosen))
-            found[found.index(chosen[0]) :] = [whole]
+            files[files.index(chosen[0]) :] = [whole]
             written += whole.epochs
-    assert len(found) < 2 * COMPACT_AFTER + 10
+    assert len(files) < 2 * COMPACT_AFTER + 10
     assert written < 20 * 5_000
 
 
@@ -209,11 +211,15 @@ STORED = StreamState("1", rows_out=7, view_definition="old")
         (None, STORED, None),
         ("new", replace(STORED, rows_out=0), None),
         ("new", STORED, "the query of the materialized view v changed"),
-        ("new", replace(STORED, view_definition=None), "7 rows that it gave out before are not kept"),
+        (
+            "new",
+            replace(STORED, view_definition=None),
+            "7 rows that it emitted before were not stored",
+        ),
     ],
 )
-def test_a_view_is_the_table_of_one_query(now: Any, stored: StreamState, words: Any) -> None:
-    error = changed_view("v", now, stored)
+def test_rejects_a_changed_view_query(now: Any, stored: StreamState, words: Any) -> None:
+    error = view_change_error("v", now, stored)
     assert (error is None) == (words is None)
     if error is not None:
         assert words in error.message and "--on-change restart" in str(error.hint)

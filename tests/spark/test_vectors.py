@@ -159,7 +159,7 @@ STREAMS = ("plain", "counted", "again", "changes", "pairs", "begun", "placed")
 
 
 def made(data: Path, spark: Any, script: str, vectors: str) -> Any:
-    with open_with(data, spark, script, vectors=vectors) as session:
+    with open_with(data, spark, script, vectorized=vectors) as session:
         outs = {name: session.subscribe(name) for name in STREAMS}
         session.start(until_end=True)
         session.wait()

@@ -80,7 +80,7 @@ def row(number: int | None, name: str | None = None, op: str | None = None) -> d
     return {"id": number, "name": name, **({OP: op} if op else {})}
 
 
-def there(path: Path | str) -> list[tuple[Any, ...]]:
+def table_rows(path: Path | str) -> list[tuple[Any, ...]]:
     """The rows of a table."""
     rows = pa.table(DeltaTable(str(path)).to_pyarrow_table()).to_pylist()
     return sorted((tuple(r.values()) for r in rows), key=str)
