@@ -143,9 +143,9 @@ class TestExplain:
     def test_the_plan_before_and_after_the_optimizer(self, runner: CliRunner) -> None:
         query = "SELECT p FROM (SELECT price AS p FROM bids) WHERE p > 5;"
         Path("query.sql").write_text(SOURCE + f"EXPLAIN {query}")
-        optimised = runner.invoke(app, ["explain", "query.sql"]).stdout
+        optimized = runner.invoke(app, ["explain", "query.sql"]).stdout
         logical = runner.invoke(app, ["explain", "--logical", "query.sql"]).stdout
-        assert (optimised.count("Project"), logical.count("Project")) == (1, 2)
+        assert (optimized.count("Project"), logical.count("Project")) == (1, 2)
         Path("query.sql").write_text(SOURCE + f"EXPLAIN LOGICAL {query}")
         assert runner.invoke(app, ["explain", "query.sql"]).stdout == logical
         Path("query.sql").write_text(SOURCE + f"SET optimizer = 'off'; EXPLAIN {query}")

@@ -25,7 +25,7 @@ from tidegate.physical.operator_kind import Request
 from tidegate.physical.stage_sql import PortPlan
 from tidegate.physical.typed import Types, arrow_type
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.sql.quoting import quoted
 
 SECOND = 1_000_000
@@ -126,7 +126,7 @@ class MatchQuery:
 
     def built(self) -> tuple[Operator, PortPlan]:
         """The operator and its port, by all the layers there are but Spark."""
-        plan = optimise(accepted(self.sql, "state_ttl = '1 day', validator = 'off'"))
+        plan = optimize(accepted(self.sql, "state_ttl = '1 day', validator = 'off'"))
         node = next(node for node in n.walk(plan) if isinstance(node, n.Match))
         assert not list(KIND.rejections(node))
         made = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
@@ -248,7 +248,7 @@ def _types(node: n.Match) -> Types:
     known = {quoted(item.id): item.type or "?" for item in node.input.fields}
     texts = [text for operands in KIND.operands(node) for text in operands.sql]
     for item, part in zip(node.fields[1:], node.measures, strict=True):
-        tree = part.value if isinstance(part, n.Pick) else part.call
+        tree = part.value if isinstance(part, n.Navigation) else part.call
         texts.append(f"{tree.sql('spark')} /* {item.id} */")
     for text in texts:
         found = _connection.sql(f"SELECT {_duck(text)} FROM listed").types[0]

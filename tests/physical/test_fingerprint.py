@@ -11,7 +11,7 @@ from tidegate.catalog.objects import Stream
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.stages import all_stateful, plan_stages
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 
 MINUTE = "INTERVAL '1' MINUTE"
 COUNT = "SELECT auction, count(*) AS n FROM bids {} GROUP BY auction, TUMBLE(ts, " + MINUTE + ") {}"
@@ -78,7 +78,7 @@ def test_the_texts_of_nexmark(golden: Golden) -> None:
     for name in nexmark.names():
         compiled = compile_text(nexmark.query(name), f"{name}.sql")
         for stream in compiled.catalog.of(Stream):
-            for leaf in all_stateful(plan_stages(optimise(stream.plan))):
+            for leaf in all_stateful(plan_stages(optimize(stream.plan))):
                 texts.append(f"-- {name} {stream.name} {leaf.name}\n{canonical(leaf.node)}")
     golden(TESTS / "plan" / "plans" / "nexmark.fingerprints", "\n\n".join(texts) + "\n")
 
@@ -90,7 +90,7 @@ def test_every_node_has_a_text() -> None:
         for kind in vars(n).values()
         if isinstance(kind, type) and issubclass(kind, n.Node) and kind not in NEVER_RUN
     }
-    for path in sorted(TESTS.glob("plans/*.sql")):
+    for path in sorted(TESTS.glob("plan/plans/*.sql")):
         for declared in compile_text(path.read_text("utf-8")).declared:
             plan = getattr(declared, "plan", None)
             if plan is not None:

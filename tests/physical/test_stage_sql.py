@@ -13,7 +13,7 @@ from tests.support.compiling import TESTS, accepted, compile_text
 from tidegate.physical.stage_sql import SqlWriter, filters_changes, output_sql, window_bounds
 from tidegate.physical.stages import all_scans, all_stateful, plan_stages
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.sql.dialect import DIALECT
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -157,7 +157,7 @@ def test_what_spark_sql_alone_can_run(query: str, stateless: bool) -> None:
 def test_old_rows_whose_new_rows_may_go_elsewhere(query: str, may_lose_new_rows: bool) -> None:
     plan = accepted(query)
     assert filters_changes(plan) is may_lose_new_rows
-    assert filters_changes(optimise(plan)) is may_lose_new_rows
+    assert filters_changes(optimize(plan)) is may_lose_new_rows
 
 
 def test_every_plan_can_be_printed_for_its_types() -> None:

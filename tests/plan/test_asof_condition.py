@@ -10,7 +10,7 @@ from tests.support.compiling import compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.physical.registry import kind_of
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 
 SOURCES = """
 CREATE SOURCE l (k BIGINT, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (connector = 'memory');
@@ -196,8 +196,8 @@ def test_a_condition_on_the_version_is_asked_after_it_is_found() -> None:
     left = plan_of(f"SELECT l.v, h.ts FROM l LEFT JOIN u {on}")
     assert not any(isinstance(node, n.Filter) for node in n.walk(left))
     for plan in (inner, left):
-        join = join_of(optimise(plan))
-        assert [pair.right.name for pair in join.equal] == ["k_1"] and join.residual is None
+        join = join_of(optimize(plan))
+        assert [pair.right.name for pair in join.key_pairs] == ["k_1"] and join.residual is None
 
 
 @pytest.mark.parametrize(

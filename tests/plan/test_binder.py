@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.compiling import accepted, compile_with_sources, find, plan_of, rejected
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import referenced
+from tidegate.plan.bind.scope import referenced_ids
 from tidegate.sql.dialect import to_sql
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -144,7 +144,7 @@ def test_a_column_wins_over_an_alias_of_the_same_name() -> None:
     plan = accepted("SELECT seller AS price, price * 2 AS twice FROM asks")
     project = find(plan, n.Project)
     assert isinstance(project, n.Project)
-    assert referenced(project.expressions[1]) == {"price"}
+    assert referenced_ids(project.expressions[1]) == {"price"}
 
 
 def test_lambda_variables_are_no_columns() -> None:
@@ -186,7 +186,7 @@ def test_order_by_a_qualified_column_is_not_the_alias() -> None:
     plan = accepted("SELECT v AS k, h.k AS j FROM history AS h ORDER BY h.k")
     sort = find(plan, n.Sort)
     assert isinstance(sort, n.Sort)
-    assert sort.field(next(iter(referenced(sort.order[0])))).name == "j"
+    assert sort.field(next(iter(referenced_ids(sort.order[0])))).name == "j"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_order_by_a_qualified_column_is_not_the_alias() -> None:
 def test_order_by_position(query: str, position: str) -> None:
     sort = find(accepted(query), n.Sort)
     assert isinstance(sort, n.Sort)
-    assert sort.field(next(iter(referenced(sort.order[0])))).name == position
+    assert sort.field(next(iter(referenced_ids(sort.order[0])))).name == position
 
 
 def test_except_is_not_associative() -> None:
@@ -299,16 +299,16 @@ def test_what_is_on_time_and_what_closes() -> None:
     tumble = f"SELECT * FROM TUMBLE(bids, ts, {MINUTE})"
     session = f"SELECT * FROM SESSION(bids, ts, {MINUTE})"
     clock = f"SELECT * FROM TUMBLE(bids, PROCTIME(), {MINUTE})"
-    assert [field_of(tumble, name).on_time for name in ("window_start", "window_end")] == [
+    assert [field_of(tumble, name).is_event_time for name in ("window_start", "window_end")] == [
         False,
         True,
     ]
-    assert field_of(tumble, "window_start").closes
-    assert not field_of(session, "window_start").closes
-    assert field_of(session, "window_end").closes
-    assert not field_of(clock, "window_time").on_time
-    assert field_of(clock, "window_end").closes
-    assert not field_of(tumble, "other").closes
+    assert field_of(tumble, "window_start").closed_by_watermark
+    assert not field_of(session, "window_start").closed_by_watermark
+    assert field_of(session, "window_end").closed_by_watermark
+    assert not field_of(clock, "window_time").is_event_time
+    assert field_of(clock, "window_end").closed_by_watermark
+    assert not field_of(tumble, "other").closed_by_watermark
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from tests.support.compiling import accepted, find
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 
@@ -110,7 +110,7 @@ def test_the_kind_of_a_join(tables: str, kind: n.JoinKind) -> None:
 )
 def test_a_random_value_between_two_is_drawn_once(query: str) -> None:
     plan = accepted(query)
-    for shown in (plan, optimise(plan)):
+    for shown in (plan, optimize(plan)):
         (condition,) = [node.condition for node in n.walk(shown) if isinstance(node, n.Filter)]
         assert [name for name, _ in ex.calls(condition)] == ["RAND"]
 

@@ -190,7 +190,9 @@ def test_a_sink_that_cannot_take_the_new_stream_keeps_the_old_one() -> None:
     after = Compiler(CONNECTORS, before.catalog).compile(change)
     assert [error.code for error in after.errors] == ["TG-413"]
     assert after.errors[0].location is not None
-    assert "CREATE SINK c" in after.errors[0].location.text, "it points to the sink, wherever that was"
+    assert "CREATE SINK c" in after.errors[0].location.text, (
+        "it points to the sink, wherever that was"
+    )
 
 
 def test_options_of_a_stream_are_added_and_changed() -> None:

@@ -11,7 +11,7 @@ from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.operator import NO_LIMITS
 from tidegate.physical.operator_kind import Unrunnable
 from tidegate.physical.planner import plan_physical, runner_of, typed_side
-from tidegate.plan.side_streams import LateStream, late_side, late_stream
+from tidegate.plan.side_streams import LateStream, late_row_streams, late_stream
 
 MINUTE = "INTERVAL '1' MINUTE"
 WINDOW = f"GROUP BY TUMBLE(ts, {MINUTE})"
@@ -60,7 +60,7 @@ def test_rows_are_judged_where_they_come_in() -> None:
     late = late_of(
         f"SELECT count(*) AS n FROM ({inner} UNION ALL SELECT ts FROM asks) {WINDOW} {LATE}"
     )
-    assert len({id(item.judge) for item in late.inputs}) == 2
+    assert len({id(item.operator) for item in late.inputs}) == 2
     inside, outside = late.inputs
     assert [item.name for item in outside.rows.fields] == ["ts"]
     assert late.sources(inside.rows) == tuple(range(8))
@@ -143,7 +143,7 @@ def side_of(query: str) -> SideStream:
     """The late stream of a query, as it is once types are known."""
     stream = compile_with_sources(f"CREATE STREAM s AS {query};").catalog.get("s")
     assert isinstance(stream, Stream)
-    (side,) = late_side(stream)
+    (side,) = late_row_streams(stream)
     return typed_side(side, typed(accepted(query)).plan)
 
 

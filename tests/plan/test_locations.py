@@ -42,7 +42,7 @@ def test_paths_of_one_machine_are_rejected_on_a_cluster(tmp_path: Path) -> None:
         session.execute(SCRIPT)
     data, source, sink = caught.value.errors
     assert (data.code, source.code, sink.code) == ("TG-601", "TG-207", "TG-207")
-    assert "is on the disk of one machine, and tasks of a cluster run on others" in data.message
+    assert "is on the disk of one machine, but tasks of a cluster run on others" in data.message
     assert source.message.startswith("the path of s ") and "'in'" in source.render()
     assert "^^^^" in source.render()
     assert sink.message.startswith("the path of p ")

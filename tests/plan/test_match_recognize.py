@@ -17,7 +17,7 @@ from tidegate.physical.match_conditions import kind_named, scalar_of
 from tidegate.physical.operator_kind import Unrunnable
 from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import Context, fresh_copy, referenced
+from tidegate.plan.bind.scope import Context, copy_with_new_ids, referenced_ids
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import DIALECT
 from tidegate.types import Span
@@ -103,7 +103,7 @@ def test_facts_about_patterns_are_those_of_their_words(text: str) -> None:
 def test_what_a_node_knows_about_itself() -> None:
     node = matches(QUERY)
     # B is never the first row, so one row before the match is seen by PREV(B.price, 2).
-    assert (node.rows_back, node.most_rows, node.within_us) == (1, None, 3_600_000_000)
+    assert (node.rows_back, node.max_rows, node.within_us) == (1, None, 3_600_000_000)
     assert node.drops_late_rows and node.needs_watermark and not node.needs_processing_time
     assert matches(QUERY, "state_ttl = '1 day'").needs_processing_time
     assert [item.role for item in node.fields] == [n.Role.PLAIN, n.Role.PLAIN, n.Role.TIME]
@@ -123,9 +123,9 @@ def test_a_copy_has_columns_of_its_own() -> None:
     node = matches(QUERY)
     context = Context(compile_text("").catalog, "", None, Span(0, 0))
     context.ids = {item.id.lower(): 1 for part in n.walk(node) for item in part.fields}
-    copied, names = fresh_copy(context, node)
+    copied, names = copy_with_new_ids(context, node)
     assert isinstance(copied, n.Match)
-    used = {name for tree in copied.kept_expressions or () for name in referenced(tree)}
+    used = {name for tree in copied.state_expressions or () for name in referenced_ids(tree)}
     assert (
         used | {copied.time_id} <= {item.id for item in copied.input.fields} <= set(names.values())
     )

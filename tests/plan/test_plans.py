@@ -1,4 +1,4 @@
-"""Golden plans: tests/plan/plans/*.sql, and the NEXMark queries as they run (optimised)."""
+"""Golden plans: tests/plan/plans/*.sql, and the NEXMark queries as they run (optimized)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SCRIPTS = sorted(PLANS.glob("*.sql"))
 NEVER_RUN = (n.Node, n.Unary, n.NoRows)
 
 
-def rendered(text: str, name: str, optimised: bool = False) -> str:
+def rendered(text: str, name: str, optimized: bool = False) -> str:
     compiled = compile_text(text, name)
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     assert not compiled.warnings
-    return explained(compiled, optimised)
+    return explained(compiled, optimized)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

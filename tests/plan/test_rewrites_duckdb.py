@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.compiling import as_stream, compile_text, plan_of
 from tidegate.physical.stage_sql import output_sql
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 
 SOURCES = "".join(
     f"CREATE SOURCE {name} (k BIGINT{rule}, v BIGINT, ts TIMESTAMP, WATERMARK FOR ts AS ts) "
@@ -55,13 +55,13 @@ SURE = st.lists(st.tuples(st.integers(0, 2), NUMBERS, st.integers(0, 4)), max_si
 
 
 @cache
-def planned(query: str, optimised: bool) -> str:
+def planned(query: str, optimized: bool) -> str:
     """The plan of a query as one statement of DuckDB's."""
     text = SOURCES + as_stream(f"{query} EMIT CHANGES", "state_ttl = '1 day'")
     compiled = compile_text(text)
     assert not compiled.errors, "\n".join(error.render() for error in compiled.errors)
     plan = plan_of(compiled, "s")
-    plan = optimise(plan) if optimised else plan
+    plan = optimize(plan) if optimized else plan
     sql = output_sql(plan, lambda node: node.source.name if isinstance(node, n.Scan) else None)
     # DuckDB compares and prints times without a zone, as its tables here have them.
     return sqlglot.transpile(sql, read="spark", write="duckdb")[0].replace(

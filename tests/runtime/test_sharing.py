@@ -9,7 +9,7 @@ import pytest
 from tests.support.compiling import accepted, compile_with_sources, plan_of, typed
 from tidegate.operators.operator import NO_LIMITS, Limits
 from tidegate.physical.planner import OperatorPlan, plan_physical
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.runtime.frames import below, is_equivalent, is_shareable
 
 MINUTE = "INTERVAL '1' MINUTE"
@@ -29,7 +29,7 @@ def lowest(
     script = "".join(f"CREATE STREAM s{i} {_declared(q)};" for i, q in enumerate(queries))
     compiled = compile_with_sources(script)
     assert not compiled.errors, [error.render() for error in compiled.errors]
-    plans = [typed(optimise(plan_of(compiled, f"s{i}"))) for i, _ in enumerate(queries)]
+    plans = [typed(optimize(plan_of(compiled, f"s{i}"))) for i, _ in enumerate(queries)]
     bounds = limits or [NO_LIMITS] * len(plans)
     pairs = zip(plans, bounds, strict=True)
     return [plan_physical("s", plan, bound, keeps_late).operators[-1] for plan, bound in pairs]

@@ -25,7 +25,7 @@ from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.physical.fingerprint import canonical
 from tidegate.physical.stages import all_stateful, plan_stages
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.testing.declare import declare
 
 TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*|\w+|\s+|[^\w\s]")
@@ -247,7 +247,7 @@ def probe(text: str) -> None:
         assert error.render()
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
     for plan in [stream.plan for stream in streams] + [plan for _, plan in compiled.explained]:
-        better = optimise(plan)
+        better = optimize(plan)
         assert (better.changelog, better.key) == (plan.changelog, plan.key), "it promises the same"
         assert [item.id for item in better.fields] == [item.id for item in plan.fields]
         assert explain(plan, "s") and explain(better, "s")

@@ -11,7 +11,7 @@ from tidegate.errors import TidegateError
 from tidegate.physical.explain import explain
 from tidegate.physical.typed import TypedPlan, Types, with_types
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.sql.quoting import quoted
 
 TESTS = Path(__file__).parents[1]
@@ -79,10 +79,10 @@ def plan_of(compiled: Compiled, name: str) -> n.Emit:
     return stream.plan
 
 
-def explained(compiled: Compiled, optimised: bool = False) -> str:
+def explained(compiled: Compiled, optimized: bool = False) -> str:
     """The plans of all streams of a script."""
     streams = [item for item in compiled.declared if isinstance(item, Stream)]
-    plans = [(optimise(s.plan) if optimised else s.plan, s.name) for s in streams]
+    plans = [(optimize(s.plan) if optimized else s.plan, s.name) for s in streams]
     return "\n\n".join(explain(plan, name) for plan, name in plans) + "\n"
 
 

@@ -105,7 +105,7 @@ def explain(
     file: Annotated[str, typer.Argument(help="A SQL file; - reads stdin.")],
     stream: Annotated[str | None, typer.Argument(help="One stream; all by default.")] = None,
     logical: Annotated[
-        bool, typer.Option("--logical", help="The plans before they are optimised.")
+        bool, typer.Option("--logical", help="The plans before they are optimized.")
     ] = False,
     var: Variables = None,
     debug: Debug = False,

@@ -55,13 +55,13 @@ from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.binder import bind
 from tidegate.plan.bind.declarations import (
-    bound_computed,
-    declared_function,
-    with_calls_written_out,
+    bind_computed_columns,
+    bind_function,
+    inline_calls,
 )
 from tidegate.plan.bind.scope import Context
 from tidegate.plan.rewrite.optimizer import plan_to_run
-from tidegate.plan.rewrite.semantics import forget_deletes, rewrite
+from tidegate.plan.rewrite.semantics import rewrite, set_tombstone_ttl
 from tidegate.plan.side_streams import side_streams
 from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
@@ -105,7 +105,7 @@ class Compiler:
     connectors: Connectors
     catalog: Catalog = field(default_factory=Catalog)
     settings: Settings = field(default_factory=Settings)
-    knows_function: Callable[[str], bool] = lambda name: False
+    function_exists: Callable[[str], bool] = lambda name: False
     resolve_environment: bool = True
 
     def compile(self, text: str, file: str | None = None) -> Compiled:
@@ -342,14 +342,14 @@ class _Run:
         if not self._require_functions(statement, [statement.body]):
             return None
         context = self._context(statement.span)
-        made = declared_function(statement, context, self.declarer)
+        made = bind_function(statement, context, self.declarer)
         self.errors += context.errors
         return [made] if made is not None and not context.errors else None
 
     def _with_computed(self, source: Source) -> Source | None:
         """Computed columns may use the stored ones, and functions that exist."""
         context = self._context(source.statement.span)
-        checked = bound_computed(source, context)
+        checked = bind_computed_columns(source, context)
         self.errors += context.errors
         return checked if not context.errors else None
 
@@ -391,7 +391,7 @@ class _Run:
         self, span: Span, emit: st.EmitClause | None = None, ttl_us: int | None = None
     ) -> Context:
         text, file = self.origin.text, self.origin.file
-        known, broken = self.compiler.knows_function, frozenset(self.broken)
+        known, broken = self.compiler.function_exists, frozenset(self.broken)
         return Context(self.catalog, text, file, span, emit, ttl_us, known, broken)
 
     def _bind(self, query: st.Query, span: Span, options: Options | None) -> n.Emit | None:
@@ -402,7 +402,7 @@ class _Run:
         if bound is None:
             return None
         plan = rewrite(bound)
-        plan = plan if ttl is None else forget_deletes(plan, ttl)
+        plan = plan if ttl is None else set_tombstone_ttl(plan, ttl)
         assert isinstance(plan, n.Emit), "the root of a plan emits"
         return plan
 
@@ -515,7 +515,7 @@ class _Run:
         if target is None:
             return None
         context = self._context(statement.span)
-        tree = with_calls_written_out(statement.tree, context)
+        tree = inline_calls(statement.tree, context)
         self.errors += context.errors
         found = list(insert_errors(statement, target, self.origin))
         self.errors += found

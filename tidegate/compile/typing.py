@@ -65,7 +65,7 @@ def _typed(spark: SparkSession, stream: Stream, catalog: Catalog, settings: Sett
     plan = plan_to_run(stream.plan, settings)
     typed = analyse_plan(spark, stream, stream.plan, catalog)
     if plan is not stream.plan:
-        # What the optimiser drops had to be right all the same.
+        # What the optimizer drops had to be right all the same.
         typed = analyse_plan(spark, stream, plan, catalog)
     try:
         emit = stream.query.emit

@@ -26,7 +26,7 @@ from tidegate.errors import RunError, did_you_mean
 from tidegate.observe.status import Rate, State, StreamStatus
 from tidegate.observe.timeline import RETAINED_EPOCHS, EpochSums, EpochTimes
 from tidegate.physical.explain import explain
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 from tidegate.queries.engine import last_rows
 from tidegate.queries.snapshot import stored_readable
 from tidegate.runtime.directory import DataDirectory
@@ -262,7 +262,7 @@ class StoredDirectory:
             )
         plan = None
         if isinstance(declared, Stream):
-            plan = explain(optimise(declared.plan), declared.name)
+            plan = explain(optimize(declared.plan), declared.name)
         return ObjectDescription(declared.name, declared.create_sql(), plan)
 
     def peek(self, stream: str, rows: int) -> QueryResult:

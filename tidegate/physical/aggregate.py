@@ -120,7 +120,7 @@ def _closed_by_key(node: n.Aggregate, calls: tuple[CallPlan, ...]) -> AggregateP
     at = micros(to_sql(node.keys[node.key_fields.index(item)]))
     keys, outputs = _keys(node, {item.id: OutputField("due", -delta)})
     pane = f"{at} + {delta}L" if delta else at
-    clock = item.window_by_clock
+    clock = item.has_processing_time_window
     return AggregatePlan(node, node.input, None, True, clock, pane, keys, outputs, calls)
 
 
@@ -322,7 +322,7 @@ def _panes(plan: AggregatePlan) -> Panes:
     spec = plan.window
     if spec is None:
         item = plan.node.closing_key
-        whole = item.window if item is not None and item.fixed_length else None
+        whole = item.window if item is not None and item.has_fixed_length_window else None
         return Panes("DUE") if whole is None else Panes("DUE", whole.size_us)
     if plan.session_gap_us is not None:
         return Panes("DUE")

@@ -42,8 +42,8 @@ def near(node: n.Join) -> n.AsofCondition:
 
 
 def _keys(node: n.Join) -> tuple[list[str], list[str]]:
-    left = [to_sql(pair.left) for pair in node.equal]
-    return left, [to_sql(pair.right) for pair in node.equal]
+    left = [to_sql(pair.left) for pair in node.key_pairs]
+    return left, [to_sql(pair.right) for pair in node.key_pairs]
 
 
 def _values(node: n.Join) -> tuple[str, str]:
@@ -153,7 +153,7 @@ def _distance(found: n.AsofCondition, times: bool) -> str:
 
 def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
-    for pair in node.equal:
+    for pair in node.key_pairs:
         same = "<=>" if pair.null_safe else "="
         words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
     if node.asof_condition is not None:
@@ -163,7 +163,7 @@ def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
         which = "first" if found.first else found.direction
         words.append(f"{which}({to.text(found.left)} {to.text(found.right)} {ends})")
     words += [f"where={to.text(node.residual)}"] if node.residual is not None else []
-    words += [f"alive={to.columns[node.alive_id]}"] if node.alive_id is not None else []
+    words += [f"alive={to.columns[node.validity_id]}"] if node.validity_id is not None else []
     return [*words, *([] if node.by_watermark else canonical_ttl(node))]
 
 
@@ -188,7 +188,7 @@ def build(node: n.Join, request: Request) -> Built:
 def _matching(node: n.Join, keys: list[str]) -> JoinCondition:
     from tidegate.operators.kernels.matching import JoinCondition
 
-    safe = tuple(pair.null_safe for pair in node.equal)
+    safe = tuple(pair.null_safe for pair in node.key_pairs)
     return JoinCondition(tuple(arrow_type(name) for name in keys), safe)
 
 
@@ -250,7 +250,7 @@ def _changing(node: n.Join, keys: list[str], value: str, request: Request) -> Op
 
 
 def _has_tombstones(node: n.Join) -> bool:
-    return node.alive_id is not None or carries_op(node.right)
+    return node.validity_id is not None or carries_op(node.right)
 
 
 def _cast(sql: str, kind: str, types: Types) -> str:
@@ -290,7 +290,7 @@ def _timed_right(node: n.Join, keys: list[str], types: Types) -> PortPlan:
 
 def _alive_sql(node: n.Join) -> str:
     """A deleted row says that there is no version; the old row of an update says nothing new."""
-    alive = quoted(node.alive_id) if node.alive_id is not None else "true"
+    alive = quoted(node.validity_id) if node.validity_id is not None else "true"
     if not carries_op(node.right):
         return alive
     return (

@@ -15,7 +15,7 @@ from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Requ
 from tidegate.physical.stage_sql import Columns, PortPlan, SqlWriter, carries_op, column_sql, micros
 from tidegate.physical.typed import Operands, Types, arrow_type
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import referenced
+from tidegate.plan.bind.scope import referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import to_sql
 from tidegate.sql.quoting import quoted
@@ -67,7 +67,7 @@ class JoinPlan:
 
 
 def plan_join(node: n.Join) -> JoinPlan:
-    pairs = node.equal + tuple(_as_pair(piece, node) for piece in ex.conjuncts(node.residual))
+    pairs = node.key_pairs + tuple(_as_pair(piece, node) for piece in ex.conjuncts(node.residual))
     if node.kind is n.JoinKind.REGULAR:
         return JoinPlan(node, None, pairs, 0, 0, None)
     closing = _closing(node)
@@ -101,7 +101,7 @@ def _closing(node: n.Join) -> tuple[n.Field, n.Field]:
     found: dict[n.Role, tuple[n.Field, n.Field]] = {}
     left = {item.id: item for item in node.left.fields}
     right = {item.id: item for item in node.right.fields}
-    for pair in node.equal:
+    for pair in node.key_pairs:
         one, other = left.get(pair.left.name), right.get(pair.right.name)
         if one is None or other is None or one.role is not other.role or one.window is None:
             continue
@@ -130,7 +130,7 @@ def output_watermark_delay_us(node: n.Join) -> int | None:
 def _as_pair(piece: exp.Expr, node: n.Join) -> n.KeyPair:
     """A condition on one side: its rows match only where it is true."""
     true = exp.true()
-    if referenced(piece) <= {item.id for item in node.left.fields}:
+    if referenced_ids(piece) <= {item.id for item in node.left.fields}:
         return n.KeyPair(piece, true)
     return n.KeyPair(true, piece)
 
@@ -161,7 +161,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
     left = {item.id for item in node.left.fields}
     right = {item.id for item in node.right.fields}
     for piece in ex.conjuncts(node.residual):
-        ids = referenced(piece)
+        ids = referenced_ids(piece)
         if not (ids <= left or ids <= right):
             yield Rejection(
                 f"a {node.how} join with a condition on both sides that is neither an equality "
@@ -211,17 +211,17 @@ def describe(node: n.Join) -> str:
 
 def canonical_pairs(node: n.Join) -> str:
     """The keys of a join, as `explain` shows them."""
-    if not node.equal:
+    if not node.key_pairs:
         return ""
     return " on " + " AND ".join(
         f"{text_of(pair.left)} {'<=>' if pair.null_safe else '='} {text_of(pair.right)}"
-        for pair in node.equal
+        for pair in node.key_pairs
     )
 
 
 def canonical_form(node: n.Join, to: CanonicalWriter) -> list[str]:
     words = [node.how.lower(), node.kind.value]
-    for pair in node.equal:
+    for pair in node.key_pairs:
         same = "<=>" if pair.null_safe else "="
         words.append(f"{to.text(pair.left)}{same}{to.text(pair.right)}")
     if node.bounds is not None:

@@ -65,14 +65,14 @@ def wanted(node: n.Join, types: Types) -> LookupColumns:
     table = table_of(node)
     names = {item.id: item.name for item in table.fields}
     columns = tuple((item.name, types.name(quoted(item.id))) for item in table.fields)
-    return LookupColumns(columns, tuple(names[pair.right.name] for pair in node.asked))
+    return LookupColumns(columns, tuple(names[pair.right.name] for pair in node.lookup_keys))
 
 
 def operands(node: n.Join) -> Iterator[Operands]:
     """The keys of the rows that ask, and the type in which Spark compares each of them."""
-    if node.asked:
-        yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.asked))
-        yield Operands(node.inputs, tuple(_both(pair) for pair in node.asked))
+    if node.lookup_keys:
+        yield Operands((node.left,), tuple(to_sql(pair.left) for pair in node.lookup_keys))
+        yield Operands(node.inputs, tuple(_both(pair) for pair in node.lookup_keys))
 
 
 def _both(pair: n.KeyPair) -> str:
@@ -83,7 +83,7 @@ def rejections(node: n.Join) -> Iterator[Rejection]:
     table = node.right.table if isinstance(node.right, n.LookupScan) else None
     served = table is not None and node.how in ("INNER", "LEFT")
     # A table that tasks hold as a whole need not be asked by a key.
-    if not served or not (node.asked or (table is not None and table.consistent_in_epoch)):
+    if not served or not (node.lookup_keys or (table is not None and table.consistent_in_epoch)):
         yield Rejection(
             "a lookup needs a lookup table on the right of JOIN or LEFT JOIN, and a column of it "
             "that is compared with =",
@@ -104,7 +104,7 @@ def enrich_sql(node: n.Join, types: Types, writer: MaskedWriter) -> EnrichSql:
     own += ["_op"] if carries_op(node.left) else []
     passed = {sql: f"p{place}" for place, sql in enumerate(own)}
     hidden = {name: name for name in writer.hidden}
-    keys = tuple((f"k{place}", _key(pair, types)) for place, pair in enumerate(node.asked))
+    keys = tuple((f"k{place}", _key(pair, types)) for place, pair in enumerate(node.lookup_keys))
     keys = keys or (("k0", "true"),)
     places = {item.id: place for place, item in enumerate(table_of(node).fields)}
     above = [f"{name} AS {sql}" for sql, name in passed.items()]
@@ -140,12 +140,12 @@ def _found(node: n.Join, places: dict[str, int], passed: dict[str, str]) -> str:
 
 def rest(node: n.Join) -> list[exp.Expr]:
     """What is left of the condition beside the keys that the table is asked by."""
-    asked = {id(pair) for pair in node.asked}
+    asked = {id(pair) for pair in node.lookup_keys}
     left: list[exp.Expr] = [
         (exp.NullSafeEQ if pair.null_safe else exp.EQ)(
             this=pair.left.copy(), expression=pair.right.copy()
         )
-        for pair in node.equal
+        for pair in node.key_pairs
         if id(pair) not in asked
     ]
     return [*left, *ex.conjuncts(node.residual)]

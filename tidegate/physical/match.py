@@ -22,7 +22,7 @@ from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Requ
 from tidegate.physical.stage_sql import Columns, SqlWriter, column_sql, micros
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import by_id, infer_type
+from tidegate.plan.bind.scope import fields_by_id, infer_type
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span, to_sql
 from tidegate.sql.quoting import quoted
@@ -54,11 +54,11 @@ _MOST_SUMMED = 28
 
 def require_translatable(node: n.Match) -> None:
     """Reject conditions that cannot run whatever the types turn out to be."""
-    fields = by_id(node.input.fields)
+    fields = fields_by_id(node.input.fields)
     for item in node.conditions:
         kinds = []
         for part in item.parts:
-            if isinstance(part, n.MatchTotal):
+            if isinstance(part, n.MatchAggregate):
                 _running_call(part, node.input)
                 kinds.append(UNKNOWN)
             else:
@@ -122,12 +122,14 @@ class MatchPlan:
             self.groups.append(group)
         return self.groups.index(group)
 
-    def _measure(self, item: n.Field, part: n.Pick | n.MatchTotal) -> RowMeasure | AggregateMeasure:
+    def _measure(
+        self, item: n.Field, part: n.Navigation | n.MatchAggregate
+    ) -> RowMeasure | AggregateMeasure:
         from tidegate.operators.aggregate.functions import AggregateCall
         from tidegate.operators.match.matcher import AggregateMeasure, RowMeasure
 
         group, result = self.numbers(part.variables), self.types.of(quoted(item.id))
-        if isinstance(part, n.Pick):
+        if isinstance(part, n.Navigation):
             value = self._value(to_sql(part.value))
             return RowMeasure(value, result, group, part.last, part.offset, part.back)
         own = plan_call(part.call, self.node.input)
@@ -140,17 +142,17 @@ class MatchPlan:
 
     # Conditions
 
-    def _condition(self, item: n.Condition) -> CompiledCondition:
+    def _condition(self, item: n.DefineCondition) -> CompiledCondition:
         from tidegate.operators.match.search import CompiledCondition
 
         found = [self._part(part) for part in item.parts]
         test = scalar_of(item.variable, item.tree, [kind for _, kind in found])
         return CompiledCondition(test, tuple(part for part, _ in found))
 
-    def _part(self, part: n.Pick | n.MatchTotal) -> tuple[ConditionInput, str]:
+    def _part(self, part: n.Navigation | n.MatchAggregate) -> tuple[ConditionInput, str]:
         from tidegate.operators.match.search import CurrentValue, NavigatedValue
 
-        if isinstance(part, n.MatchTotal):
+        if isinstance(part, n.MatchAggregate):
             return self._running(part)
         sql = to_sql(part.value)
         value, kind = self._value(sql), kind_named(self.types.name(sql))
@@ -164,7 +166,7 @@ class MatchPlan:
         group = self._group(part.variables)
         return NavigatedValue(value, group, part.last, part.offset, part.back, missing), kind
 
-    def _running(self, part: n.MatchTotal) -> tuple[RunningAggregate, str]:
+    def _running(self, part: n.MatchAggregate) -> tuple[RunningAggregate, str]:
         from tidegate.operators.match.search import RunningAggregate
 
         call = _running_call(part, self.node.input)
@@ -187,7 +189,7 @@ class MatchPlan:
         return RunningAggregate(call.function, group, self._value(sql), zero, doubles, bits), result
 
 
-def _running_call(part: n.MatchTotal, below: n.Node) -> CallPlan:
+def _running_call(part: n.MatchAggregate, below: n.Node) -> CallPlan:
     """An aggregate that can be computed row by row; raises Unrunnable."""
     call = plan_call(part.call, below)
     if call.function not in _RUNNING or call.distinct or len(call.argument_sql) > 1:
@@ -208,7 +210,7 @@ def _adds_up(call: CallPlan, kind: str) -> bool:
     return call.function == "sum" and digits <= _MOST_SUMMED
 
 
-def _unrunnable(part: n.MatchTotal, message: str) -> Unrunnable:
+def _unrunnable(part: n.MatchAggregate, message: str) -> Unrunnable:
     hint = "count, sum, avg, min and max of numbers run in DEFINE; cast, as in CAST(x AS DOUBLE)."
     return Unrunnable(Rejection(message, hint, own_span(part.call)))
 
@@ -288,7 +290,7 @@ def operands(node: n.Match) -> Iterator[Operands]:
     texts = [*(to_sql(tree) for tree in node.partition), *(ordered_by(o) for o in node.order)]
     totals = []
     for part in _parts(node):
-        if isinstance(part, n.Pick):
+        if isinstance(part, n.Navigation):
             texts += [to_sql(tree) for tree in part.trees]
         else:
             texts += plan_call(part.call, node.input).argument_sql
@@ -297,7 +299,7 @@ def operands(node: n.Match) -> Iterator[Operands]:
     yield Operands((node.input,), tuple(totals))
 
 
-def _parts(node: n.Match) -> list[n.Pick | n.MatchTotal]:
+def _parts(node: n.Match) -> list[n.Navigation | n.MatchAggregate]:
     return [*(part for item in node.conditions for part in item.parts), *node.measures]
 
 
@@ -309,7 +311,7 @@ def rejections(node: n.Match) -> Iterator[Rejection]:
         )
     for part in _parts(node):
         try:
-            if isinstance(part, n.MatchTotal):
+            if isinstance(part, n.MatchAggregate):
                 plan_call(part.call, node.input)
         except Unrunnable as error:
             yield error.rejection
@@ -355,9 +357,9 @@ def canonical_form(node: n.Match, to: CanonicalWriter) -> list[str]:
     return [*words, *(_words(part, to) for part in node.measures), *canonical_ttl(node)]
 
 
-def _words(part: n.Pick | n.MatchTotal, to: CanonicalWriter) -> str:
+def _words(part: n.Navigation | n.MatchAggregate, to: CanonicalWriter) -> str:
     of = "*" if part.variables is None else "|".join(sorted(part.variables))
-    if isinstance(part, n.MatchTotal):
+    if isinstance(part, n.MatchAggregate):
         return f"{of}:{to.text(part.call)}"
     way = f"{'last' if part.last else 'first'}{part.offset}-{part.back}"
     missing = "" if part.missing is None else f"?{to.text(part.missing)}"
@@ -368,7 +370,7 @@ def sql(node: n.Match, to: SqlWriter) -> str:
     """The columns have the right types; the rows do not matter."""
     trees = [f"any_value({to_sql(tree)})" for tree in node.partition]
     trees += [
-        f"any_value({to_sql(part.value)})" if isinstance(part, n.Pick) else to_sql(part.call)
+        f"any_value({to_sql(part.value)})" if isinstance(part, n.Navigation) else to_sql(part.call)
         for part in node.measures
     ]
     columns = [

@@ -24,14 +24,14 @@ from tidegate.physical.operator_kind import Built, OperatorKind, Rejection, Requ
 from tidegate.physical.stage_sql import Columns, SqlWriter, carries_op, column_sql
 from tidegate.physical.typed import Operands, Types
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.functions import NEWEST
+from tidegate.plan.bind.functions import NEWEST_FIRST
 from tidegate.plan.nodes.over import (
-    OF_WHOLE_PARTITIONS,
-    Bound,
+    WHOLE_PARTITION_FUNCTIONS,
+    FrameBound,
     WindowFunction,
-    time_of,
+    leading_event_time,
+    parse_window_function,
     whole_number,
-    window_functions_of,
 )
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tidegate.operators.over.frames import Frame
     from tidegate.operators.over.functions import OverFunction, OverSpec
 
-_RANKS = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS
+_RANKS = ex.RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS
 _DAY_US = 86_400_000_000
 
 
@@ -54,7 +54,7 @@ _DAY_US = 86_400_000_000
 class FunctionPlan:
     """A function: the SQL of its arguments, and of what it gives where there is no value."""
 
-    looks: WindowFunction
+    function: WindowFunction
     text: str
     arguments: tuple[str, ...] = ()
     default: str | None = None
@@ -63,57 +63,63 @@ class FunctionPlan:
     call: CallPlan | None = None
 
 
-def plan_function(looks: WindowFunction, below: n.Node) -> FunctionPlan:
+def plan_function(function: WindowFunction, below: n.Node) -> FunctionPlan:
     """Take a function apart; an error says what of it cannot run."""
-    text = canonical_expression(looks.window, below)
-    if any(part.meta.get(NEWEST) for part in looks.order):
+    text = canonical_expression(function.window, below)
+    if any(part.meta.get(NEWEST_FIRST) for part in function.order):
         raise Unrunnable(
             Rejection(
                 "each row that comes would be the first, and all others would get new numbers",
                 "keep the last ones only: QUALIFY row_number() OVER (… ORDER BY PROCTIME() DESC) "
                 "<= 10; or number upwards: ORDER BY PROCTIME().",
-                own_span(looks.window),
+                own_span(function.window),
             )
         )
-    _reject_frame(looks, text)
-    numbers = [bound for bound in (looks.start, looks.end) if bound.value and not bound.is_interval]
-    if looks.by_rows is False and numbers and time_of(looks, below.fields) is not None:
-        raise _unrunnable(looks, f"{text}: the distance between times is an interval")
-    parts = looks.call.expressions
-    if looks.name in _RANKS:
-        number = _number(looks, 0, 1, text) if looks.name == "NTILE" else 0
-        return FunctionPlan(looks, text, number=number)
-    if looks.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
-        name = looks.name.lower()
+    _reject_frame(function, text)
+    numbers = [
+        bound for bound in (function.start, function.end) if bound.value and not bound.is_interval
+    ]
+    if (
+        function.by_rows is False
+        and numbers
+        and leading_event_time(function, below.fields) is not None
+    ):
+        raise _unrunnable(function, f"{text}: the distance between times is an interval")
+    parts = function.call.expressions
+    if function.name in _RANKS:
+        number = _number(function, 0, 1, text) if function.name == "NTILE" else 0
+        return FunctionPlan(function, text, number=number)
+    if function.name in ("LAG", "LEAD", "NTH_VALUE") and not parts:
+        name = function.name.lower()
         hint = f"say of what: {name}(x{', 2' if name == 'nth_value' else ''}) OVER (…)."
-        raise Unrunnable(Rejection(f"{text} has no argument", hint, own_span(looks.window)))
-    if looks.name in ("LAG", "LEAD"):
-        if looks.shift is None:
-            raise _unrunnable(looks, f"{text} looks at a row that differs from row to row")
+        raise Unrunnable(Rejection(f"{text} has no argument", hint, own_span(function.window)))
+    if function.name in ("LAG", "LEAD"):
+        if function.shift is None:
+            raise _unrunnable(function, f"{text} looks at a row that differs from row to row")
         default = to_sql(parts[2]) if len(parts) > 2 and not _is_null(parts[2]) else None
-        return FunctionPlan(looks, text, (to_sql(parts[0]),), default, looks.shift)
-    if looks.name == "NTH_VALUE":
-        number = _number(looks, 1, None, text)
-        return FunctionPlan(looks, text, (to_sql(parts[0]),), number=number)
-    call = plan_call(looks.window.this, below)
-    return FunctionPlan(looks, text, tuple(call.argument_sql), call=call)
+        return FunctionPlan(function, text, (to_sql(parts[0]),), default, function.shift)
+    if function.name == "NTH_VALUE":
+        number = _number(function, 1, None, text)
+        return FunctionPlan(function, text, (to_sql(parts[0]),), number=number)
+    call = plan_call(function.window.this, below)
+    return FunctionPlan(function, text, tuple(call.argument_sql), call=call)
 
 
-def _reject_frame(looks: WindowFunction, text: str) -> None:
-    spec = looks.window.args.get("spec")
+def _reject_frame(function: WindowFunction, text: str) -> None:
+    spec = function.window.args.get("spec")
     kind = str(spec.args.get("kind")).upper() if spec is not None else "RANGE"
     if kind not in ("ROWS", "RANGE") or (spec is not None and spec.args.get("exclude")):
-        raise _unrunnable(looks, f"{text}: frames of GROUPS and EXCLUDE cannot run")
-    if not (looks.start.known and looks.end.known):
+        raise _unrunnable(function, f"{text}: frames of GROUPS and EXCLUDE cannot run")
+    if not (function.start.is_constant and function.end.is_constant):
         message = "the bounds of this frame are not constants (months are none: they differ)"
-        raise _unrunnable(looks, f"{text}: {message}")
+        raise _unrunnable(function, f"{text}: {message}")
 
 
-def _number(looks: WindowFunction, place: int, default: int | None, text: str) -> int:
-    parts = looks.call.expressions
+def _number(function: WindowFunction, place: int, default: int | None, text: str) -> int:
+    parts = function.call.expressions
     number = whole_number(parts[place]) if len(parts) > place else default
     if number is None or number < 1:
-        raise _unrunnable(looks, f"{text} needs a number of at least 1")
+        raise _unrunnable(function, f"{text} needs a number of at least 1")
     return number
 
 
@@ -121,26 +127,26 @@ def _is_null(tree: exp.Expr) -> bool:
     return isinstance(tree.unnest(), exp.Null)
 
 
-def _unrunnable(looks: WindowFunction, message: str) -> Unrunnable:
+def _unrunnable(function: WindowFunction, message: str) -> Unrunnable:
     hint = "write ROWS or RANGE BETWEEN … AND … with constants, such as 10 PRECEDING or INTERVAL "
-    return Unrunnable(Rejection(message, f"{hint}'1' HOUR PRECEDING.", own_span(looks.window)))
+    return Unrunnable(Rejection(message, f"{hint}'1' HOUR PRECEDING.", own_span(function.window)))
 
 
 # What it needs to know, and what it rejects
 
 
 def operands(node: n.Over) -> Iterator[Operands]:
-    plans = [plan_function(looks, node.input) for looks in node.looks]
+    plans = [plan_function(function, node.input) for function in node.window_functions]
     texts = [to_sql(part) for part in node.partition]
-    texts += [ordered_by(part) for looks in node.looks for part in looks.order]
+    texts += [ordered_by(part) for function in node.window_functions for part in function.order]
     texts += [text for plan in plans for text in plan.arguments]
     yield Operands((node.input,), tuple(texts))
 
 
 def rejections(node: n.Over) -> Iterator[Rejection]:
-    for looks in node.looks:
+    for function in node.window_functions:
         try:
-            plan_function(looks, node.input)
+            plan_function(function, node.input)
         except Unrunnable as error:
             yield error.rejection
     if output_watermark_delay_us(node) is None:
@@ -207,7 +213,7 @@ def typed_function(function: exp.Expr) -> exp.Expr:
         return part
 
     typed = function.copy().transform(plain)
-    if window_functions_of(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
+    if parse_window_function(typed).name in ex.RANK_FUNCTIONS and typed.args.get("order") is None:
         # By arrival: nothing else is equal.
         typed.set("order", exp.Order(expressions=[exp.Ordered(this=exp.Null())]))
     return typed
@@ -228,7 +234,7 @@ def build(node: n.Over, request: Request) -> Built:
     by_time = node.mode is n.OverMode.TIME
     if by_time and closes is not None:
         columns.add(ENDS, _moment(closes))
-    plans = [plan_function(looks, node.input) for looks in node.looks]
+    plans = [plan_function(function, node.input) for function in node.window_functions]
     spec = _spec(node, plans, request.types)
     columns.add_all("k", [to_sql(part) for part in node.partition])
     columns.add_all("o", [ordered_by(part) for sort in _sorts(node) for part in sort])
@@ -335,7 +341,7 @@ def _spec(node: n.Over, plans: list[FunctionPlan], types: Types) -> OverSpec:
         orders += [ordering(part, types) for part in parts]
     functions = []
     for plan, name in zip(plans, _added(node, types), strict=True):
-        sort = sorts.index(plan.looks.order)
+        sort = sorts.index(plan.function.order)
         kind = orders[places[sort][0]].type if places[sort] else None
         functions.append(_function(plan, sort, kind, types, name))
     keys = types.all([to_sql(part) for part in node.partition])
@@ -351,9 +357,9 @@ def _added(node: n.Over, types: Types) -> list[str]:
 def _sorts(node: n.Over) -> list[tuple[exp.Expr, ...]]:
     """The different orders of a node's functions."""
     found: list[tuple[exp.Expr, ...]] = []
-    for looks in node.looks:
-        if looks.order not in found:
-            found.append(looks.order)
+    for function in node.window_functions:
+        if function.order not in found:
+            found.append(function.order)
     return found
 
 
@@ -365,41 +371,41 @@ def _function(
     from tidegate.operators.over.functions import OverFunction
     from tidegate.physical.typed import arrow_type
 
-    looks, result = plan.looks, arrow_type(name)
-    if looks.name in _RANKS:
-        return OverFunction(looks.name, result, sort, buckets=plan.number)
+    function, result = plan.function, arrow_type(name)
+    if function.name in _RANKS:
+        return OverFunction(function.name, result, sort, buckets=plan.number)
     arguments = tuple(types.all(plan.arguments))
     default = plan.default is not None
     if plan.shift is not None:
-        if not looks.ignores_nulls or plan.shift == 0:
+        if not function.ignores_nulls or plan.shift == 0:
             return OverFunction(
-                looks.name, result, sort, plan.shift, default, argument=arguments[0]
+                function.name, result, sort, plan.shift, default, argument=arguments[0]
             )
         # The nth value that is not NULL, from the current row on.
         ahead = plan.shift > 0
         call = AggregateCall("nth_value" if ahead else "lag", plan.text, arguments, result)
         call = replace(call, constants=(abs(plan.shift), True))
         frame = Frame(True, 1, None) if ahead else Frame(True, None, -1)
-        return OverFunction(looks.name, result, sort, default=default, frame=frame, call=call)
-    frame = _frame(looks, ordered_by)
+        return OverFunction(function.name, result, sort, default=default, frame=frame, call=call)
+    frame = _frame(function, ordered_by)
     if plan.call is None:
         call = AggregateCall("nth_value", plan.text, arguments, result)
-        call = replace(call, constants=(plan.number, looks.ignores_nulls))
+        call = replace(call, constants=(plan.number, function.ignores_nulls))
     else:
         own = plan.call
         call = AggregateCall(own.function, plan.text, arguments, result, own.distinct, own.filtered)
         call = replace(call, constants=own.constants)
-    return OverFunction(looks.name, result, sort, frame=frame, call=call)
+    return OverFunction(function.name, result, sort, frame=frame, call=call)
 
 
-def _frame(looks: WindowFunction, ordered_by: pa.DataType | None) -> Frame:
+def _frame(function: WindowFunction, ordered_by: pa.DataType | None) -> Frame:
     from tidegate.operators.over.frames import Frame
 
-    ends = [_offset(bound, ordered_by) for bound in (looks.start, looks.end)]
-    return Frame(bool(looks.by_rows), ends[0], ends[1])
+    ends = [_offset(bound, ordered_by) for bound in (function.start, function.end)]
+    return Frame(bool(function.by_rows), ends[0], ends[1])
 
 
-def _offset(bound: Bound, kind: pa.DataType | None) -> int | float | None:
+def _offset(bound: FrameBound, kind: pa.DataType | None) -> int | float | None:
     """A distance in the unit in which the column is ordered."""
     import pyarrow as pa
 

@@ -76,15 +76,15 @@ def typed_side(side: SideStream, plan: n.Emit) -> SideStream:
     """A late stream with the types of its columns, and what its rows mean."""
     late = late_stream(plan)
     found = [Column(item.name, item.type) for item in late.columns]
-    judges = dict.fromkeys(item.judge for item in late.inputs)
-    lines = [line for judge in judges for line in canonical(judge).splitlines()]
+    nodes = dict.fromkeys(item.operator for item in late.inputs)
+    lines = [line for node in nodes for line in canonical(node).splitlines()]
     columns = (*found, *side.columns[len(found) :])
     return replace(side, columns=columns, canonical_form="; ".join(lines))
 
 
 def is_late_operator(late: LateStream | None, node: n.Node) -> bool:
     """Whether a node finds rows that a late stream wants."""
-    return late is not None and any(item.judge is node for item in late.inputs)
+    return late is not None and any(item.operator is node for item in late.inputs)
 
 
 def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Types) -> Operator:
@@ -94,7 +94,7 @@ def in_late_stream(operator: Operator, node: n.Node, late: LateStream, types: Ty
     if len(late.inputs) == 1:
         return operator
     stream = tuple(types.all([quoted(item.id) for item in late.columns]))
-    own = [item for item in late.inputs if item.judge is node]
+    own = [item for item in late.inputs if item.operator is node]
     return with_late_columns(operator, stream, {item.port: late.sources(item.rows) for item in own})
 
 

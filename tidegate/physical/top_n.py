@@ -69,7 +69,7 @@ def closing_column(node: n.TopN) -> n.Field:
     """The column of a partition that says when it is complete."""
     fields = {item.id: item for item in node.input.fields}
     found = [fields[part.name] for part in node.partition if isinstance(part, exp.Column)]
-    closing = [item for item in found if item.closes and item.window is not None]
+    closing = [item for item in found if item.closed_by_watermark and item.window is not None]
     ends = [item for item in closing if item.role is not n.Role.WINDOW_START]
     return (ends or closing)[0]
 

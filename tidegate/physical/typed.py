@@ -48,7 +48,7 @@ class Types:
 
 @dataclass(frozen=True)
 class TypedPlan:
-    """A plan that can be run: optimised, every field with its type."""
+    """A plan that can be run: optimized, every field with its type."""
 
     plan: n.Emit
     types: Types

@@ -15,7 +15,7 @@ from tidegate.types import ChangelogKind
 class LateInput:
     """Rows that a judge gets from one of its inputs; late ones have the columns of `rows`."""
 
-    judge: n.Node
+    operator: n.Node
     port: int
     rows: n.Node
 
@@ -58,7 +58,7 @@ def late_stream(plan: n.Node) -> LateStream:
     return LateStream(tuple(inputs), tuple(columns.values()), tuple(clashes))
 
 
-def late_side(stream: Stream) -> list[SideStream]:
+def late_row_streams(stream: Stream) -> list[SideStream]:
     """LATE DATA TO name: the stream of the rows that came too late for a query."""
     emit = stream.query.emit
     if emit is None or emit.late_to is None:
@@ -68,7 +68,7 @@ def late_side(stream: Stream) -> list[SideStream]:
         # The validator says why; where it is turned off, there is no late stream.
         return []
     columns = tuple(Column(item.name, item.type) for item in late.columns)
-    judged = (item.judge.inputs[item.port] for item in late.inputs)
+    judged = (item.operator.inputs[item.port] for item in late.inputs)
     return [
         SideStream(
             emit.late_to,
@@ -109,7 +109,7 @@ def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
 
 def side_streams(stream: Stream) -> list[SideStream]:
     """The streams that a stream brings along: its late rows, its dead letters."""
-    return [*late_side(stream), *_failed_side(stream)]
+    return [*late_row_streams(stream), *_failed_side(stream)]
 
 
 def _failed_side(stream: Stream) -> list[SideStream]:

@@ -26,7 +26,7 @@ from tidegate.errors import CatalogError, DataDirectoryError, Location, Tidegate
 from tidegate.operators.operator import Limits
 from tidegate.physical.planner import EnrichPlan, ScanPlan, plan_physical
 from tidegate.physical.typed import TypedPlan
-from tidegate.plan.bind.tables import side_plan
+from tidegate.plan.bind.tables import plan_side_stream
 from tidegate.plan.side_streams import late_inputs
 from tidegate.runtime.reconciliation import PipelineStream
 from tidegate.storage import Store, uri
@@ -92,7 +92,7 @@ class Planning:
             return typed
         from tidegate.spark.analysis import analyse_plan
 
-        return analyse_plan(self.spark, declared, side_plan(declared), self.catalog)
+        return analyse_plan(self.spark, declared, plan_side_stream(declared), self.catalog)
 
     def source_of(self, scan: ScanPlan) -> Source:
         """The source that a scan reads; dead letters come from the source itself."""

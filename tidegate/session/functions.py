@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.objects import Function, Parameter, PythonCode, ScriptOrigin
 from tidegate.catalog.options import Options
-from tidegate.catalog.python_functions import parameter_problem, parameter_names, version_of
+from tidegate.catalog.python_functions import parameter_names, parameter_problem, version_of
 from tidegate.errors import RunError, ScriptError, TidegateError
 from tidegate.plan.bind.declarations import check_function_name
 from tidegate.plan.bind.scope import Context

@@ -307,7 +307,7 @@ def _expressions(node: n.Node) -> Iterator[exp.Expr]:
     elif isinstance(node, n.Over):
         yield from map(typed_function, node.functions)
     elif isinstance(node, n.Match):
-        yield from node.kept_expressions or ()
+        yield from node.state_expressions or ()
     elif isinstance(node, n.Join) and node.condition is not None:
         yield node.condition
 

@@ -17,7 +17,7 @@ from tidegate.errors import Location, TidegateError
 from tidegate.physical.planner import LeafPlan, PhysicalPlan
 from tidegate.physical.stage_sql import MaskedWriter, is_failure
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.functions import CALLED
+from tidegate.plan.bind.functions import CALLED_FUNCTION
 from tidegate.spark.errors import JobFailed, advice
 from tidegate.spark.frame import FrameContext, FramedStream, lowering_context
 from tidegate.spark.lowering import lower_stage
@@ -210,7 +210,7 @@ def _stands_there(expression: exp.Expr, text: str) -> bool:
         written = parse_one(text, dialect=DIALECT)
     except SqlglotError:
         return False
-    function = expression.meta.get(CALLED)
+    function = expression.meta.get(CALLED_FUNCTION)
     if function is not None:
         return call_name(written) == str(function).upper()
     return _fits(expression, written)

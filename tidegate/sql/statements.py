@@ -205,7 +205,7 @@ class Describe(Statement):
 class Explain(Statement):
     """EXPLAIN [LOGICAL] SELECT … or STREAM name: exactly one of the two is set.
 
-    `logical` asks for the plan before it is optimised.
+    `logical` asks for the plan before it is optimized.
     """
 
     query: Query | None = None

@@ -136,7 +136,7 @@ def _aggregate(node: n.Aggregate) -> str:
 
 def _conditions(node: n.Join) -> list[str]:
     sign = {False: "=", True: "IS NOT DISTINCT FROM"}
-    found = [f"({text(p.left)}) {sign[p.null_safe]} ({text(p.right)})" for p in node.equal]
+    found = [f"({text(p.left)}) {sign[p.null_safe]} ({text(p.right)})" for p in node.key_pairs]
     if node.bounds is not None:
         left, right = quoted(node.bounds.left_id), quoted(node.bounds.right_id)
         lower, upper = node.bounds.lower_us, node.bounds.upper_us
@@ -168,9 +168,9 @@ def _latest(node: n.Join, columns: list[str], left: str, right: str, conditions:
     numbered = f"(SELECT *, row_number() OVER () AS _l FROM {left}) AS l"
     joined = f"{numbered} {node.how} JOIN {right} ON {' AND '.join(conditions) or 'true'}"
     newest = f"row_number() OVER (PARTITION BY _l ORDER BY {order}) = 1"
-    if node.alive_id is None:
+    if node.validity_id is None:
         return f"{_select(columns, joined)} QUALIFY {newest}"
-    alive, theirs = quoted(node.alive_id), {item.id for item in node.right.fields}
+    alive, theirs = quoted(node.validity_id), {item.id for item in node.right.fields}
     picked = f"({_select([*columns, alive], joined)} QUALIFY {newest}) AS t"
     if node.how == "INNER":
         return f"{_select(columns, picked)} WHERE {alive}"

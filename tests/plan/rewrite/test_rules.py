@@ -12,7 +12,7 @@ from tests.support.compiling import TESTS, compile_text
 from tidegate.catalog.objects import Stream
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import RULES, apply, optimise, prune
+from tidegate.plan.rewrite.optimizer import RULES, apply, optimize, prune
 from tidegate.plan.side_streams import late_stream
 
 FOLDER = TESTS / "plan" / "rewrite"
@@ -42,7 +42,7 @@ def test_rule(script: Path, golden: Golden) -> None:
         before, after = stream.plan, after_rule(script.stem, stream.plan)
         parts.append(f"stream {stream.name}\n\n{tree(before)}\n")
         parts.append(f"after {script.stem}\n\n{_unless_same(after, before)}\n")
-        parts.append(f"optimised\n\n{_unless_same(optimise(before), after)}\n\n")
+        parts.append(f"optimized\n\n{_unless_same(optimize(before), after)}\n\n")
     golden(script.with_suffix(".plan"), "\n".join(parts).rstrip() + "\n")
 
 
@@ -64,11 +64,11 @@ def _all_scripts() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "text"), _all_scripts(), ids=lambda value: str(value)[:30])
 def test_what_a_stream_promises_stays(name: str, text: str) -> None:
     for stream in streams(text):
-        before, after = stream.plan, optimise(stream.plan)
+        before, after = stream.plan, optimize(stream.plan)
         assert after.fields == before.fields
         assert (after.bounded, after.has_watermark) == (before.bounded, before.has_watermark)
         assert (after.changelog, after.key) == (before.changelog, before.key)
-        assert optimise(after) is after
+        assert optimize(after) is after
 
 
 def test_late_rows_keep_their_columns() -> None:
@@ -76,7 +76,7 @@ def test_late_rows_keep_their_columns() -> None:
     late = [stream for stream in late if stream.query.emit and stream.query.emit.late_to]
     assert len(late) > 2
     for stream in late:
-        before, after = late_stream(stream.plan), late_stream(optimise(stream.plan))
+        before, after = late_stream(stream.plan), late_stream(optimize(stream.plan))
         assert after.columns == before.columns
         places = [[late.sources(item.rows) for item in late.inputs] for late in (before, after)]
         assert places[0] == places[1]
@@ -90,4 +90,4 @@ def test_a_plan_that_is_too_deep_stays_as_it_is() -> None:
     for _ in range(5_000):
         deep = n.Sort(deep.fields, input=deep, order=())
     deepest = n.Emit(plan.fields, input=deep, clause=None)
-    assert optimise(deepest) is deepest
+    assert optimize(deepest) is deepest

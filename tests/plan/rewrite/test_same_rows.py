@@ -19,7 +19,7 @@ from tidegate.compile.compiler import Compiler
 from tidegate.connectors.registry import CONNECTORS
 from tidegate.physical.explain import explain
 from tidegate.plan import nodes as n
-from tidegate.plan.rewrite.optimizer import optimise
+from tidegate.plan.rewrite.optimizer import optimize
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
 SEED = int(os.environ.get("TIDEGATE_SEED", "1"))
@@ -60,12 +60,12 @@ def check(database: duckdb.DuckDBPyConnection, seed: int) -> bool:
     compiled = Compiler(CONNECTORS, DECLARED.catalog, DECLARED.settings).compile(script)
     assert not compiled.errors, f"{script}\n" + "\n".join(e.render() for e in compiled.errors)
     before = plan_of(compiled, "s")
-    after = optimise(before)
+    after = optimize(before)
     same = answer(database, after) == answer(database, before)
     assert same, f"seed {seed}\n{script}\n{explain(before)}\n{explain(after)}"
     assert [item.id for item in after.fields] == [item.id for item in before.fields]
     assert after.changelog is before.changelog
-    assert optimise(after) is after, f"not done at once: seed {seed}\n{script}"
+    assert optimize(after) is after, f"not done at once: seed {seed}\n{script}"
     return after is not before
 
 
@@ -77,4 +77,4 @@ def test_same_rows_with_and_without_the_optimizer(
     first = (SEED + batch * share) // QUERIES_A_DATABASE * QUERIES_A_DATABASE
     seeds = range(first, first + share)
     changed = sum(check(database, seed) for seed in seeds)
-    assert changed > len(seeds) // 2, "most queries have something to optimise"
+    assert changed > len(seeds) // 2, "most queries have something to optimize"

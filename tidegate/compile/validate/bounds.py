@@ -18,7 +18,7 @@ from tidegate.compile.validate.finding import (
     unbounded,
 )
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import by_id, volatile
+from tidegate.plan.bind.scope import fields_by_id, volatile
 from tidegate.sql.dialect import own_span
 from tidegate.types import ChangelogKind, Span
 
@@ -29,7 +29,7 @@ def distinct_without_bound(subject: Subject) -> Iterable[Finding]:
             yield from _first_rows(node)
         if not isinstance(node, n.Distinct) or not unbounded(node) or node.ttl_us is not None:
             continue
-        if any(item.closes for item in node.fields):
+        if any(item.closed_by_watermark for item in node.fields):
             continue
         yield Finding(
             "TG-408",
@@ -113,7 +113,7 @@ def set_operation_without_bound(subject: Subject) -> Iterable[Finding]:
     for node in subject.nodes():
         if not isinstance(node, n.SetOperation) or node.union_all or not unbounded(node):
             continue
-        bounded_by_time = any(item.closes for item in node.fields)
+        bounded_by_time = any(item.closed_by_watermark for item in node.fields)
         if node.ttl_us is not None or bounded_by_time:
             continue
         hints = {
@@ -199,10 +199,10 @@ def volatile_in_state(subject: Subject) -> Iterable[Finding]:
                 "here gets another value each time",
                 own_span(changing),
             )
-        kept = node.kept_expressions
+        kept = node.state_expressions
         if kept is None:
             continue
-        known = by_id(tuple(item for child in node.inputs for item in child.fields))
+        known = fields_by_id(tuple(item for child in node.inputs for item in child.fields))
         columns = sorted({item.name for child in node.inputs for item in _volatile_fields(child)})
         if columns:
             yield _finding(node, _KEPT.format(f"the column {', '.join(columns)}"))
@@ -232,7 +232,7 @@ def _volatile_fields(node: n.Node) -> list[n.Field]:
 def _volatile_filter(node: n.Node) -> bool:
     """A filter on the way down to the next operator that would let other rows through."""
     while isinstance(node, n.Filter | n.Project | n.Window | n.Explode):
-        if isinstance(node, n.Filter) and volatile(node.condition, by_id(node.input.fields)):
+        if isinstance(node, n.Filter) and volatile(node.condition, fields_by_id(node.input.fields)):
             return True
         node = node.input
     return False

@@ -86,7 +86,7 @@ def example_interval() -> str:
 
 def window_advice(node: n.Aggregate) -> str:
     """How this aggregate would get a window that closes; '' where it cannot have one."""
-    times = [item for item in node.input.fields if item.on_time]
+    times = [item for item in node.input.fields if item.is_event_time]
     if not times:
         return ""
     ends = [item.name for item in times if item.role is n.Role.WINDOW_END]

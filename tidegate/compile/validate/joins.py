@@ -61,7 +61,7 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
             f"{node.right.table.name}",
             "use JOIN or LEFT JOIN.",
         )
-    elif not node.asked and not node.right.table.consistent_in_epoch:
+    elif not node.lookup_keys and not node.right.table.consistent_in_epoch:
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _side_finding(
             node,
@@ -173,7 +173,7 @@ def temporal_join_versions(subject: Subject) -> Iterable[Finding]:
 def _check(node: n.Join) -> Iterable[Finding]:
     left = {item.id: item for item in node.left.fields}
     as_of = left.get(node.as_of_id) if node.as_of_id is not None else None
-    if as_of is None or not as_of.on_time:
+    if as_of is None or not as_of.is_event_time:
         shown = written(node.as_of, node) if node.as_of is not None else "?"
         time = node.times[0]
         yield _version_finding(
@@ -192,7 +192,7 @@ def _check(node: n.Join) -> Iterable[Finding]:
             "the right side of this temporal join has no event time, so its rows are not versions",
             "declare PRIMARY KEY and WATERMARK on the right source.",
         )
-    if not node.equal:
+    if not node.key_pairs:
         yield _version_finding(
             node,
             "nothing says whose version to take",
@@ -210,7 +210,7 @@ def _keyless(node: n.Join) -> Finding:
     """A version belongs to a whole key; part of it would match several."""
     versions = versions_of(node.right)
     alias = (node.times[1] or "").rpartition(".")[0] or "r"
-    fixed = [pair.right.name for pair in node.equal if isinstance(pair.right, exp.Column)]
+    fixed = [pair.right.name for pair in node.key_pairs if isinstance(pair.right, exp.Column)]
     if versions is not None:
         names = [versions.rows.field(key).name for key in versions.key if key not in fixed]
         return _version_finding(

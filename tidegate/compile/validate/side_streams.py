@@ -87,7 +87,7 @@ def _clash(late: LateStream) -> Iterable[tuple[str, str]]:
 
 
 def _join(late: LateStream) -> Iterable[tuple[str, str]]:
-    for node in {id(item.judge): item.judge for item in late.inputs}.values():
+    for node in {id(item.operator): item.operator for item in late.inputs}.values():
         if not isinstance(node, n.Join):
             continue
         what = None if node.kind in _KEPT else f"the {node.kind.value} join"

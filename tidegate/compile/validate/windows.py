@@ -15,7 +15,7 @@ from tidegate.compile.validate.finding import (
     written,
 )
 from tidegate.plan import nodes as n
-from tidegate.plan.nodes.over import WindowFunction, follows_time, time_of
+from tidegate.plan.nodes.over import WindowFunction, is_final_at_watermark, leading_event_time
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
 from tidegate.sql.match_recognize import text_of
@@ -27,7 +27,7 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
         if not isinstance(node, n.Window) or node.spec.processing_time or not unbounded(node):
             continue
         item = node.field(node.time_id) if node.time_id is not None else None
-        if item is not None and item.on_time:
+        if item is not None and item.is_event_time:
             continue
         if not node.input.has_watermark and _is_timestamp(item):
             # Without any watermark the advice is to declare one: another check says so.
@@ -96,8 +96,8 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
     emit = subject.emit
     if emit is None or (emit.lateness_us is None and emit.late_to is None):
         return
-    judges = [node for node in subject.nodes() if node.drops_late_rows]
-    grouped = any(isinstance(node, n.Aggregate) for node in judges)
+    operators = [node for node in subject.nodes() if node.drops_late_rows]
+    grouped = any(isinstance(node, n.Aggregate) for node in operators)
     if emit.lateness_us is not None and not grouped:
         yield Finding(
             "TG-412",
@@ -108,7 +108,7 @@ def lateness_without_window(subject: Subject) -> Iterable[Finding]:
             "ALLOW LATENESS.",
             emit.lateness_span,
         )
-    if emit.late_to is not None and not judges:
+    if emit.late_to is not None and not operators:
         yield Finding(
             "TG-412",
             f"LATE DATA TO {emit.late_to}: no row can be too late for a query without windows of "
@@ -148,9 +148,9 @@ def _unbounded(node: n.Over) -> Iterable[Finding]:
             "let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
         )
         return
-    for looks in node.looks:
-        if not follows_time(looks, node.input.fields):
-            yield _finding(node, looks)
+    for function in node.window_functions:
+        if not is_final_at_watermark(function, node.input.fields):
+            yield _finding(node, function)
 
 
 def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
@@ -167,21 +167,21 @@ def _limit_by_row(node: n.TopN) -> Iterable[Finding]:
         )
 
 
-def _finding(node: n.Over, looks: WindowFunction) -> Finding:
-    message, hint = _reason(node, looks)
-    return Finding("TG-411", message, node, hint, own_span(looks.window))
+def _finding(node: n.Over, function: WindowFunction) -> Finding:
+    message, hint = _reason(node, function)
+    return Finding("TG-411", message, node, hint, own_span(function.window))
 
 
-def _reason(node: n.Over, looks: WindowFunction) -> tuple[str, str]:
-    name, time = looks.name.lower(), time_column(node)
+def _reason(node: n.Over, function: WindowFunction) -> tuple[str, str]:
+    name, time = function.name.lower(), time_column(node)
     corrected = f"or let results be corrected: {_TTL}."
     if _waits_below(node):
         return (
             f"{name} cannot go by event time, because rows below it wait for rows that follow them",
             f"let all functions that look ahead by rows have the same PARTITION BY, {corrected}",
         )
-    if time_of(looks, node.input.fields) is None:
-        if looks.name in ex.RANK_FUNCTIONS:
+    if leading_event_time(function, node.input.fields) is None:
+        if function.name in ex.RANK_FUNCTIONS:
             hint = (
                 f"keep the first n of each partition: QUALIFY {name}() OVER (…) <= 10 with EMIT "
                 f"CHANGES, or ORDER BY {time}, {corrected}"
@@ -240,4 +240,4 @@ def match_unsupported(subject: Subject) -> Iterable[Finding]:
 
 def _waits_for_ever(node: n.Match) -> bool:
     """Whether nothing says how many rows, or how long, an open match is kept."""
-    return node.within_us is None and node.most_rows is None and node.ttl_us is None
+    return node.within_us is None and node.max_rows is None and node.ttl_us is None

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, by_id, column
+from tidegate.plan.bind.scope import Context, Relation, Scope, column
 from tidegate.plan.bind.select import SelectBinder, limited
 from tidegate.plan.bind.tables import BrokenReference, CteEntry, Ctes
 from tidegate.sql.dialect import own_span
@@ -22,7 +22,7 @@ CONTROL = "_side"
 
 def has_bound(node: n.SetOperation) -> bool:
     """Whether rows are forgotten some day."""
-    closes = any(item.closes for item in node.fields)
+    closes = any(item.closed_by_watermark for item in node.fields)
     return closes or node.ttl_us is not None or node.bounded
 
 
@@ -71,7 +71,7 @@ def _count(side: n.Field, place: int) -> exp.Expr:
 
 def _emit(context: Context, node: n.SetOperation) -> EmitClause | None:
     """Without a time that makes rows final, they come as changes."""
-    final = any(item.closes for item in node.fields) or node.bounded
+    final = any(item.closed_by_watermark for item in node.fields) or node.bounded
     if context.emit is not None or final:
         return context.emit
     return EmitClause(EmitMode.CHANGES, node.span or context.fallback)
@@ -243,7 +243,7 @@ def _union_field(context: Context, members: list[n.Node], index: int) -> n.Field
 
 def _only_times(members: list[n.Node], columns: list[n.Field]) -> bool:
     """Whether they are event times, though of different windows, and rows have no other one."""
-    times = all(item.role is n.Role.TIME and item.on_time for item in columns)
+    times = all(item.role is n.Role.TIME and item.is_event_time for item in columns)
     others = (item for member in members for item in member.fields if item not in columns)
     return times and all(item.role is n.Role.PLAIN for item in others)
 
@@ -287,4 +287,4 @@ def _unique_names(context: Context, query: Query, node: n.Node) -> None:
         )
 
 
-__all__ = ["bind", "bind_query", "by_id", "column"]
+__all__ = ["bind", "bind_query", "column"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tidegate.catalog.objects import Function, Parameter
-from tidegate.plan.nodes.over import NO_FRAME
+from tidegate.plan.nodes.over import FRAMELESS_FUNCTIONS
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import DIALECT, own_span
 from tidegate.types import Span
 
 # Marks what a call was written out to; the name of the function.
-CALLED = "called"
+CALLED_FUNCTION = "called"
 
 Wrong = tuple[str, str, exp.Expr | Span | None, str]
 
@@ -73,7 +73,7 @@ def written_out(call: exp.Anonymous, function: Function, arguments: list[exp.Exp
         made = whole if function.returns is None else _cast(whole.this, function.returns)
     if span is not None:
         made.meta["span"] = (span.start, span.end)
-    made.meta[CALLED] = function.name
+    made.meta[CALLED_FUNCTION] = function.name
     return made
 
 
@@ -136,7 +136,7 @@ def rename_parameter(tree: exp.Expr, old: str, new: str) -> None:
 # ---- Calls that are written in a way of their own, as plain ones.
 
 # Marks an ORDER BY that begins with the row that came last.
-NEWEST = "newest"
+NEWEST_FIRST = "newest"
 # They ask how many rows are equal in order, which rows that arrive never are.
 _OF_PEERS = frozenset({"PERCENT_RANK", "CUME_DIST"})
 
@@ -153,13 +153,13 @@ def by_arrival(window: exp.Window) -> exp.Window:
         return window
     window = window.copy()
     constant = exp.Ordered(this=exp.Null(), desc=backwards)
-    constant.meta[NEWEST] = backwards
+    constant.meta[NEWEST_FIRST] = backwards
     window.set("order", exp.Order(expressions=[constant]))
     if ranks:
         window.set("this", exp.Anonymous(this="ROW_NUMBER"))
         if not backwards:
             window.set("order", None)
-    elif name not in NO_FRAME:
+    elif name not in FRAMELESS_FUNCTIONS:
         window.set("spec", _of_rows(window.args.get("spec")))
     return window
 

@@ -14,10 +14,10 @@ from tidegate.plan.bind.scope import (
     Context,
     Relation,
     Scope,
-    by_id,
     column,
     derived_field,
-    referenced,
+    fields_by_id,
+    referenced_ids,
 )
 from tidegate.plan.bind.subqueries import reject_subqueries
 from tidegate.plan.bind.windows import assign_windows, resolved_time, window_call
@@ -113,7 +113,7 @@ def count_of_sets(group: exp.Group) -> int:
 
 def expand(context: Context, node: n.Node, order: list[exp.Expr], sets: list[set[int]]) -> Expanded:
     """Every row once per set; `sets` are places in `order`, the grouping expressions."""
-    fields = by_id(node.fields)
+    fields = fields_by_id(node.fields)
     varying = [i for i, _ in enumerate(order) if any(i not in chosen for chosen in sets)]
     copies = {i: _copy_of(context, order[i], fields) for i in varying}
     numbers = [grouping_number(chosen, len(order)) for chosen in sets]
@@ -332,13 +332,13 @@ class Grouping:
         for index, known in enumerate(self.aggregates):
             if known == tree:
                 return column(self.aggregate_fields[index], tree)
-        item = derived_field(self.context, _short_name(tree), tree, by_id(self.input.fields))
+        item = derived_field(self.context, _short_name(tree), tree, fields_by_id(self.input.fields))
         self.aggregates.append(tree)
         self.aggregate_fields.append(item)
         return column(item, tree)
 
     def _not_grouped(self, tree: exp.Column) -> None:
-        item = by_id(self.input.fields).get(tree.name)
+        item = fields_by_id(self.input.fields).get(tree.name)
         if item is None or self.keys_unknown:
             return
         self.context.report(
@@ -435,7 +435,7 @@ class KeyBinder:
         return BoundKeys(node, fields, keys, tuple(trees))
 
     def _field(self, tree: exp.Expr, node: n.Node) -> n.Field:
-        fields, bare = by_id(node.fields), tree.unnest()
+        fields, bare = fields_by_id(node.fields), tree.unnest()
         known = fields.get(bare.name) if isinstance(bare, exp.Column) else None
         return known or derived_field(self.context, "key", tree, fields)
 
@@ -456,7 +456,7 @@ class KeyBinder:
                 hint = "leave it out of the sets: GROUP BY TUMBLE(…), GROUPING SETS ((a), (b))."
                 self.context.report("TG-306", message, group, hint)
                 return self._bound(node, [*windows, *(t for t in order if t not in windows)])
-            if referenced(tree) & made and any(place not in chosen for chosen in sets):
+            if referenced_ids(tree) & made and any(place not in chosen for chosen in sets):
                 message = "a column of the window must be in every set of GROUP BY"
                 hint = "put it in front: GROUP BY window_end, ROLLUP(…)."
                 self.context.report("TG-306", message, group, hint)

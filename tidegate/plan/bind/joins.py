@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import Context, by_id, column, fresh_copy, referenced, with_names
+from tidegate.plan.bind.scope import (
+    Context,
+    column,
+    copy_with_new_ids,
+    fields_by_id,
+    referenced_ids,
+    with_names,
+)
 from tidegate.plan.bind.windows import is_processing_time
 from tidegate.plan.nodes import (
     BACKWARD,
@@ -80,11 +87,11 @@ class JoinSides:
         return cls(frozenset(i.id for i in left), frozenset(i.id for i in right))
 
     def is_left(self, tree: exp.Expr) -> bool:
-        ids = referenced(tree)
+        ids = referenced_ids(tree)
         return bool(ids) and ids <= self.left
 
     def is_right(self, tree: exp.Expr) -> bool:
-        ids = referenced(tree)
+        ids = referenced_ids(tree)
         return bool(ids) and ids <= self.right
 
     def comparisons(self, piece: exp.Expr) -> list[Comparison]:
@@ -330,16 +337,16 @@ class Matched:
 
     def _rejected(self, side: n.Node, other: n.Node) -> n.Node:
         """The rows of one side that have matches, none of which counts."""
-        mine, names = fresh_copy(self.context, side)
-        theirs, more = fresh_copy(self.context, other)
+        mine, names = copy_with_new_ids(self.context, side)
+        theirs, more = copy_with_new_ids(self.context, other)
         base = [with_names(piece, {**names, **more}) for piece in self.base]
         found = self.joined(mine, theirs, "SEMI", base)
         return self._by_all_columns(found, side, other, "ANTI")
 
     def _by_all_columns(self, found: n.Node, side: n.Node, other: n.Node, how: str) -> n.Node:
         """Rows of one side, joined with the pairs that count by all columns of that side."""
-        mine, names = fresh_copy(self.context, side)
-        theirs, more = fresh_copy(self.context, other)
+        mine, names = copy_with_new_ids(self.context, side)
+        theirs, more = copy_with_new_ids(self.context, other)
         both = {**names, **more}
         pairs = self.joined(mine, theirs, "INNER", [with_names(p, both) for p in self.base])
         condition = ex.conjunction([with_names(piece, both) for piece in self.residual])
@@ -353,7 +360,7 @@ class Matched:
         return self.joined(found, rows, how, same)
 
     def _picked(self, node: n.Node, wanted: tuple[n.Field, ...]) -> n.Node:
-        known = by_id(node.fields)
+        known = fields_by_id(node.fields)
         fields = tuple(known[item.id] for item in wanted)
         expressions = tuple(column(item) for item in fields)
         return n.Project(fields, input=node, expressions=expressions, span=self.join.span)
@@ -424,7 +431,7 @@ def build_join(context: Context, parts: JoinInput) -> Node:
 
 def _lean(node: Node, parts: JoinInput) -> Node:
     """The node without columns that nobody asks for, which would only be compared in vain."""
-    asked = referenced(parts.condition) if parts.condition is not None else set()
+    asked = referenced_ids(parts.condition) if parts.condition is not None else set()
     idle = parts.unused - asked
     kept = tuple(item for item in node.fields if item.id not in idle or item.role is not Role.PLAIN)
     if len(kept) == len(node.fields):
@@ -433,7 +440,7 @@ def _lean(node: Node, parts: JoinInput) -> Node:
 
 
 def _of_both(piece: exp.Expr, join: Join) -> bool:
-    ids = referenced(piece)
+    ids = referenced_ids(piece)
     return not any(ids <= {item.id for item in side.fields} for side in join.inputs)
 
 
@@ -474,7 +481,7 @@ def _classified(context: Context, parts: JoinInput) -> tuple[Join, list[exp.Expr
         how=parts.how,
         kind=kind,
         condition=ex.conjunction([*near.asked]) if parts.asof else parts.condition,
-        equal=tuple(pairs),
+        key_pairs=tuple(pairs),
         bounds=bounds,
         residual=ex.conjunction(residual),
         as_of=as_of,
@@ -507,7 +514,7 @@ def _key_pair(piece: exp.Expr, left_ids: set[str], right_ids: set[str]) -> KeyPa
     if not isinstance(piece, exp.EQ | exp.NullSafeEQ):
         return None
     one, other = piece.left, piece.right
-    one_ids, other_ids = referenced(one), referenced(other)
+    one_ids, other_ids = referenced_ids(one), referenced_ids(other)
     if not one_ids or not other_ids:
         return None
     null_safe = isinstance(piece, exp.NullSafeEQ)
@@ -527,7 +534,7 @@ def _constant_pairs(
     for piece in pieces:
         sides = (piece.left, piece.right) if isinstance(piece, exp.EQ) else ()
         asked = [side for side in sides if isinstance(side, exp.Column) and side.name in right_ids]
-        given = [side for side in sides if not referenced(side) and ex.repeatable(side)]
+        given = [side for side in sides if not referenced_ids(side) and ex.repeatable(side)]
         if asked and given:
             pairs.append(KeyPair(given[0], asked[0], False))
         else:
@@ -553,14 +560,18 @@ def _linear(node: exp.Expr, fields: dict[str, Field]) -> tuple[Field, int] | Non
 
 def _time_column(item: Field | None, fields: dict[str, Field]) -> tuple[Field, int] | None:
     """An event time as it is; the start of a window as its end minus its length."""
-    if item is None or item.on_time:
+    if item is None or item.is_event_time:
         return (item, 0) if item is not None else None
-    if item.role is not Role.WINDOW_START or item.window is None or not item.fixed_length:
+    if (
+        item.role is not Role.WINDOW_START
+        or item.window is None
+        or not item.has_fixed_length_window
+    ):
         return None
     ends = [
         other
         for other in fields.values()
-        if other.role is Role.WINDOW_END and other.window == item.window and other.on_time
+        if other.role is Role.WINDOW_END and other.window == item.window and other.is_event_time
     ]
     return (ends[0], -item.window.size_us) if len(ends) == 1 else None
 
@@ -589,7 +600,7 @@ def _time_bounds(
     parts: JoinInput, pairs: list[KeyPair], rest: list[exp.Expr]
 ) -> tuple[TimeBounds | None, list[exp.Expr]]:
     """The bounds of the first pair of time columns that has both, and what they leave over."""
-    left, right = by_id(parts.left.fields), by_id(parts.right.fields)
+    left, right = fields_by_id(parts.left.fields), fields_by_id(parts.right.fields)
     found: dict[tuple[str, str], TimeBounds] = {}
     used: dict[tuple[str, str], list[exp.Expr]] = {}
     equalities: list[exp.Expr] = [exp.EQ(this=pair.left, expression=pair.right) for pair in pairs]
@@ -632,7 +643,7 @@ def _kind(
 
 def _same_window(parts: JoinInput, pairs: list[KeyPair]) -> bool:
     """Whether the keys say that both rows are of the same window."""
-    left, right = by_id(parts.left.fields), by_id(parts.right.fields)
+    left, right = fields_by_id(parts.left.fields), fields_by_id(parts.right.fields)
     roles = set()
     kind = None
     for pair in pairs:

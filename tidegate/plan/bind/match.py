@@ -14,11 +14,11 @@ from tidegate.plan.bind.scope import (
     Context,
     Relation,
     Scope,
-    by_id,
     column,
     derived_field,
-    enclosed,
+    fields_by_id,
     infer_type,
+    parenthesize,
     volatile,
 )
 from tidegate.plan.nodes.match import comes_on_time
@@ -145,13 +145,13 @@ class MatchValues:
 
     # Single values
 
-    def pick(self, tree: exp.Expr) -> n.Pick:
+    def pick(self, tree: exp.Expr) -> n.Navigation:
         """A column, or FIRST, LAST or PREV of an expression."""
         name = ex.call_name(tree)
         if name not in NAVIGATION or not tree.expressions:
             if name in NAVIGATION:
                 self._report(f"{name} needs a column", tree, f"{name}(A.price)")
-            return n.Pick(bare(tree), self._variables(tree))
+            return n.Navigation(bare(tree), self._variables(tree))
         inner, count = tree.expressions[0], self._count(tree, 1 if name in ("PREV", "NEXT") else 0)
         if name in ("PREV", "NEXT"):
             moves = ex.call_name(inner.unnest()) in ("FIRST", "LAST")
@@ -159,11 +159,11 @@ class MatchValues:
             return replace(at, back=count)
         return replace(self._plain(inner, tree), last=name == "LAST", offset=count)
 
-    def _plain(self, inner: exp.Expr, tree: exp.Expr) -> n.Pick:
+    def _plain(self, inner: exp.Expr, tree: exp.Expr) -> n.Navigation:
         if ex.has_aggregate(inner) or any(name in NAVIGATION for name, _ in ex.calls(inner)):
             message = f"{ex.call_name(tree)} reads columns, and not what other functions find"
             self._report(message, tree, "PREV(LAST(A.price), 2) is all that can be nested.")
-        return n.Pick(bare(inner), self._variables(inner))
+        return n.Navigation(bare(inner), self._variables(inner))
 
     def _count(self, tree: exp.Expr, default: int) -> int:
         if len(tree.expressions) < 2:
@@ -178,13 +178,13 @@ class MatchValues:
         )
         return default
 
-    def total(self, tree: exp.Expr) -> n.MatchTotal:
+    def total(self, tree: exp.Expr) -> n.MatchAggregate:
         """An aggregate over the rows of a variable."""
         for name, call in ex.calls(tree):
             if name in NAVIGATION:
                 hint = "aggregates go over all rows of a variable: sum(A.price)."
                 self._report(f"{name} does not belong into an aggregate", call, hint)
-        return n.MatchTotal(bare(tree), self._variables(tree))
+        return n.MatchAggregate(bare(tree), self._variables(tree))
 
     def _variables(self, tree: exp.Expr) -> frozenset[str] | None:
         """The variables whose rows an expression reads; None is all of them."""
@@ -198,21 +198,23 @@ class MatchValues:
     def _report(self, message: str, at: exp.Expr, hint: str) -> None:
         self.context.report("TG-313", message, at, hint)
 
-    def field(self, part: n.Pick | n.MatchTotal, name: str, role: n.Role) -> n.Field:
-        tree = part.value if isinstance(part, n.Pick) else part.call
+    def field(self, part: n.Navigation | n.MatchAggregate, name: str, role: n.Role) -> n.Field:
+        tree = part.value if isinstance(part, n.Navigation) else part.call
         unstable = volatile(tree, self.fields)
         made = self.context.fresh(name)
         return n.Field(made, name, infer_type(tree, self.fields), role, None, unstable)
 
     # Conditions
 
-    def condition(self, variable: str, written: exp.Expr) -> n.Condition:
+    def condition(self, variable: str, written: exp.Expr) -> n.DefineCondition:
         """What DEFINE says of a variable, with everything that Spark can compute taken out."""
-        parts: list[n.Pick | n.MatchTotal] = []
+        parts: list[n.Navigation | n.MatchAggregate] = []
         tree = self._left(self.resolved(written, measure=False), variable, parts)
-        return n.Condition(variable, tree, tuple(parts))
+        return n.DefineCondition(variable, tree, tuple(parts))
 
-    def _left(self, tree: exp.Expr, variable: str, parts: list[n.Pick | n.MatchTotal]) -> exp.Expr:
+    def _left(
+        self, tree: exp.Expr, variable: str, parts: list[n.Navigation | n.MatchAggregate]
+    ) -> exp.Expr:
         """What is left of a condition for the operator."""
         if isinstance(tree, exp.Literal | exp.Boolean | exp.Null | exp.DataType):
             return tree
@@ -221,7 +223,7 @@ class MatchValues:
         references = [self._current(self.pick(part), variable) for part in _references(tree)]
         places = {(at.variables, at.last, at.offset, at.back) for at in references}
         if len(places) <= 1 and not _has_total(tree):
-            at = references[0] if references else n.Pick(tree)
+            at = references[0] if references else n.Navigation(tree)
             return _placed(_single(tree, at), parts, tree)
         result = tree.copy()
         for key, value in tree.args.items():
@@ -232,21 +234,23 @@ class MatchValues:
                 result.set(key, lists)
         return result
 
-    def _current(self, at: n.Pick, variable: str) -> n.Pick:
+    def _current(self, at: n.Navigation, variable: str) -> n.Navigation:
         """The row that is looked at is the last one of its variable, and of all."""
         own = at.variables is not None and variable in at.variables
         return replace(at, variables=None) if own and at.last and not at.offset else at
 
 
 def _placed(
-    part: n.Pick | n.MatchTotal, parts: list[n.Pick | n.MatchTotal], like: exp.Expr
+    part: n.Navigation | n.MatchAggregate,
+    parts: list[n.Navigation | n.MatchAggregate],
+    like: exp.Expr,
 ) -> exp.Expr:
     if part not in parts:
         parts.append(part)
     return column(replace(UNKNOWN, id=f"?{parts.index(part)}"), like)
 
 
-def _single(tree: exp.Expr, at: n.Pick) -> n.Pick:
+def _single(tree: exp.Expr, at: n.Navigation) -> n.Navigation:
     """An expression over one row: computed there, wherever it is read."""
     here = at.is_current and not at.back
     missing = None if here or _is_strict(tree) else _with_rows(tree, _nothing)
@@ -282,7 +286,7 @@ def _with_rows(tree: exp.Expr, made: object) -> exp.Expr:
         inner = tree.expressions[0]
         if ex.call_name(inner.unnest()) in NAVIGATION:
             return _with_rows(inner.unnest(), made)
-        return made(enclosed(bare(inner)))  # type: ignore[operator, no-any-return]
+        return made(parenthesize(bare(inner)))  # type: ignore[operator, no-any-return]
     result = tree.copy()
     for key, value in tree.args.items():
         if isinstance(value, exp.Expr):
@@ -379,7 +383,7 @@ class _MatchBinder:
     def _projected(
         self, match: n.Match, keys: tuple[n.Field, ...], items: list[tuple[str, exp.Expr]]
     ) -> tuple[n.Node, tuple[n.Field, ...]]:
-        known = by_id(match.fields)
+        known = fields_by_id(match.fields)
         fields, taken = list(keys), {item.id for item in keys}
         for name, tree in items:
             bare = known.get(tree.name) if isinstance(tree, exp.Column) else None
@@ -489,7 +493,7 @@ class _MatchBinder:
         return found
 
     def _key_field(self, tree: exp.Expr) -> n.Field:
-        found = by_id(self.node.fields).get(tree.name)
+        found = fields_by_id(self.node.fields).get(tree.name)
         written = next((f for f in self.scope.fields if f.id == tree.name), found)
         if found is None or written is None:
             return n.Field(self.context.fresh("key"), "?")
@@ -506,13 +510,13 @@ class _MatchBinder:
         clause = self.clause.args.get("order")
         written = list(clause.expressions) if clause is not None else []
         order = [RowResolver(self.context, self.scope).resolve(part) for part in written]
-        fields = by_id(self.node.fields)
-        times = [item for item in self.node.fields if item.on_time]
+        fields = fields_by_id(self.node.fields)
+        times = [item for item in self.node.fields if item.is_event_time]
         first = order[0] if order else None
         target = first.this if isinstance(first, exp.Ordered) else first
         time = fields.get(target.name) if isinstance(target, exp.Column) else None
         down = isinstance(first, exp.Ordered) and bool(first.args.get("desc"))
-        if time is None or not time.on_time or down:
+        if time is None or not time.is_event_time or down:
             name = times[0].name if times else "ts"
             hint = f"ORDER BY {name}" if times else "declare one: WATERMARK FOR ts AS ts"
             self.context.report(
@@ -549,11 +553,11 @@ class _MatchBinder:
     # Conditions
 
     def _values(self) -> MatchValues:
-        return MatchValues(self.context, self.scope, self.names, by_id(self.node.fields))
+        return MatchValues(self.context, self.scope, self.names, fields_by_id(self.node.fields))
 
-    def _conditions(self, pattern: pt.Pattern) -> tuple[n.Condition, ...]:
+    def _conditions(self, pattern: pt.Pattern) -> tuple[n.DefineCondition, ...]:
         variables = {name: frozenset([name]) for name in pt.variables(pattern)}
-        found: dict[str, n.Condition] = {}
+        found: dict[str, n.DefineCondition] = {}
         for item in self._written("define"):
             name = item.args["alias"]
             self._known(name, variables)
@@ -571,7 +575,7 @@ class _Measures:
     values: MatchValues
     time: n.Field
     on_time: bool
-    parts: list[n.Pick | n.MatchTotal] = field(default_factory=list)
+    parts: list[n.Navigation | n.MatchAggregate] = field(default_factory=list)
     fields: list[n.Field] = field(default_factory=list)
 
     def rewrite(self, item: exp.Expr) -> exp.Expr:
@@ -588,7 +592,7 @@ class _Measures:
                 )
                 self.values.context.report("TG-313", message, tree, "MATCH_ROWTIME()")
             role = n.Role.TIME if self.on_time else n.Role.PLAIN
-            return self._field(n.Pick(column(self.time)), name, tree, role)
+            return self._field(n.Navigation(column(self.time)), name, tree, role)
         if isinstance(tree, exp.Column) or call in NAVIGATION:
             return self._field(self.values.pick(tree), name, tree)
         if ex.is_aggregate_call(tree):
@@ -603,7 +607,11 @@ class _Measures:
         return result
 
     def _field(
-        self, part: n.Pick | n.MatchTotal, name: str, like: exp.Expr, role: n.Role = n.Role.PLAIN
+        self,
+        part: n.Navigation | n.MatchAggregate,
+        name: str,
+        like: exp.Expr,
+        role: n.Role = n.Role.PLAIN,
     ) -> exp.Expr:
         for known, item in zip(self.parts, self.fields, strict=True):
             if known == part and item.role is role:

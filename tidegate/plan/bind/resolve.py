@@ -29,9 +29,9 @@ from tidegate.plan.bind.scope import (
     Relation,
     Scope,
     column,
-    enclosed,
-    referenced,
-    struct_path,
+    field_path,
+    parenthesize,
+    referenced_ids,
 )
 from tidegate.plan.nodes import Field, Node
 from tidegate.sql import expressions as ex
@@ -189,7 +189,7 @@ def _fields_of_struct(path: list[str], tree: exp.Expr, scope: Scope) -> list[Sel
     if not kind.is_type(exp.DataType.Type.STRUCT):
         return None
     names = [part.name for part in kind.expressions]
-    return [SelectItem(name, struct_path(column(item, tree), [name])) for name in names]
+    return [SelectItem(name, field_path(column(item, tree), [name])) for name in names]
 
 
 def _column(path: list[str], scope: Scope) -> Field | None:
@@ -331,7 +331,7 @@ class Resolver:
             if part.parts[0].name.lower() in names:
                 part.replace(part.to_dot() if len(part.parts) > 1 else part.this)
         result = self._resolved_parts(tree)
-        taken = {name.lower() for name in referenced(result.this)}
+        taken = {name.lower() for name in referenced_ids(result.this)}
         used = taken | {part.name.lower() for part in result.find_all(exp.Identifier)}
         for parameter in result.expressions:
             old = parameter.name.lower()
@@ -419,7 +419,7 @@ class Resolver:
         if name.lower() in self.context.broken:
             # Its declaration has an error of its own.
             node.meta[UNKNOWN_FUNCTION] = True
-        elif not self.context.knows_function(name):
+        elif not self.context.function_exists(name):
             span = own_span(node)
             start = node.meta.get("start")
             at = Span(start, node.meta["end"] + 1) if start is not None else span
@@ -492,7 +492,7 @@ class Resolver:
                     node,
                     f"compute {parts[0]} in a subquery: FROM (SELECT …, … AS {parts[0]} FROM …).",
                 )
-            return struct_path(enclosed(alias.copy()), parts[1:])
+            return field_path(parenthesize(alias.copy()), parts[1:])
         self._unknown(parts, node)
         return column(UNKNOWN, node)
 
@@ -504,9 +504,9 @@ class Resolver:
                 if not matches:
                     self._unknown_in(relation, parts, node)
                     return column(UNKNOWN, node)
-                return struct_path(column(matches[0], node), parts[2:])
+                return field_path(column(matches[0], node), parts[2:])
         if parts[0].lower() in scope.merged:
-            return struct_path(scope.merged[parts[0].lower()].copy(), parts[1:])
+            return field_path(scope.merged[parts[0].lower()].copy(), parts[1:])
         matches = scope.find(parts[0])
         if len(matches) > 1:
             owners = [
@@ -522,7 +522,7 @@ class Resolver:
                 node,
                 f"write {named[0]}.{parts[0]}." if named else "give the tables names: … AS a.",
             )
-        return struct_path(column(matches[0], node), parts[1:]) if matches else None
+        return field_path(column(matches[0], node), parts[1:]) if matches else None
 
     def _unknown_in(self, relation: Relation, parts: list[str], node: exp.Column) -> None:
         names = [item.name for item in relation.fields]

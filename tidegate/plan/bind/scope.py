@@ -28,7 +28,7 @@ class Context:
     fallback: Span
     emit: EmitClause | None = None
     ttl_us: int | None = None
-    knows_function: Callable[[str], bool] = lambda name: False
+    function_exists: Callable[[str], bool] = lambda name: False
     broken: frozenset[str] = frozenset()
     errors: list[TidegateError] = field(default_factory=list)
     ids: dict[str, int] = field(default_factory=dict)
@@ -99,18 +99,18 @@ def column(item: Field, like: exp.Expr | None = None) -> exp.Column:
     return node
 
 
-def referenced(node: exp.Expr) -> set[str]:
+def referenced_ids(node: exp.Expr) -> set[str]:
     """The ids an expression over fields refers to."""
     return {part.name for part in node.find_all(exp.Column)}
 
 
-def enclosed(node: exp.Expr) -> exp.Expr:
+def parenthesize(node: exp.Expr) -> exp.Expr:
     """An expression that may stand inside any other: operators get parentheses."""
     operators = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Interval, exp.Case)
     return exp.Paren(this=node) if isinstance(node, operators) else node
 
 
-def struct_path(node: exp.Expr, parts: list[str]) -> exp.Expr:
+def field_path(node: exp.Expr, parts: list[str]) -> exp.Expr:
     """a.b.c on a struct column."""
     for part in parts:
         node = exp.Dot(this=node, expression=exp.to_identifier(part, quoted=True))
@@ -172,26 +172,34 @@ def volatile(node: exp.Expr, fields: Mapping[str, Field]) -> bool:
     """Whether an expression gives another value when its rows are replayed."""
     if any(ex.is_volatile_call(name, call) for name, call in ex.calls(node)):
         return True
-    return any(fields[name].volatile for name in referenced(node) if name in fields)
+    return any(fields[name].volatile for name in referenced_ids(node) if name in fields)
 
 
-def by_id(fields: tuple[Field, ...]) -> dict[str, Field]:
+def fields_by_id(fields: tuple[Field, ...]) -> dict[str, Field]:
     return {item.id: item for item in fields}
 
 
 # ---- A plan once more with columns of its own, so that both can stand in one plan.
 
 # Parts of nodes that hold ids of columns as plain strings.
-_IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "alive_id", "left_id", "right_id"})
+_IDS = frozenset({"time_id", "end_id", "rank_id", "as_of_id", "validity_id", "left_id", "right_id"})
 _ID_LISTS = frozenset({"generated", "key"})
 
 # What holds expressions and ids.
-_HOLDERS = (n.Node, n.KeyPair, n.TimeBounds, n.AsofCondition, n.Pick, n.MatchTotal, n.Condition)
+_HOLDERS = (
+    n.Node,
+    n.KeyPair,
+    n.TimeBounds,
+    n.AsofCondition,
+    n.Navigation,
+    n.MatchAggregate,
+    n.DefineCondition,
+)
 
 Names = Mapping[str, str]
 
 
-def fresh_copy(context: Context, node: n.Node) -> tuple[n.Node, Names]:
+def copy_with_new_ids(context: Context, node: n.Node) -> tuple[n.Node, Names]:
     """The same plan with other ids, and the new id for each old one."""
     ids = {item.id: item.name for part in n.walk(node) for item in part.fields}
     names = {old: context.fresh(name) for old, name in ids.items()}

@@ -15,9 +15,9 @@ from tidegate.plan.bind.scope import (
     Context,
     Relation,
     Scope,
-    by_id,
     column,
     derived_field,
+    fields_by_id,
     volatile,
 )
 from tidegate.plan.bind.subqueries import (
@@ -32,10 +32,10 @@ from tidegate.plan.bind.tables import Ctes, TableBinder, written_time
 from tidegate.plan.nodes.over import (
     WindowFunction,
     closing_field,
-    follows_time,
-    window_functions_of,
-    with_one_time,
-    without_time,
+    drop_event_times,
+    is_final_at_watermark,
+    keep_one_event_time,
+    parse_window_function,
 )
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
@@ -73,7 +73,7 @@ def with_generators_below(
     made = n.Field(
         context.fresh(items[first].name),
         items[first].name,
-        volatile=volatile(generator, by_id(node.fields)),
+        volatile=volatile(generator, fields_by_id(node.fields)),
     )
     exploded = n.Explode(
         (*node.fields, made),
@@ -176,7 +176,7 @@ def over_nodes(
     """
     groups: dict[tuple[int, str, str], list[int]] = {}
     for place, function in enumerate(functions):
-        groups.setdefault(_group(window_functions_of(function), node), []).append(place)
+        groups.setdefault(_group(parse_window_function(function), node), []).append(place)
     for turn, partition, order in list(groups):
         # What could come out at once waits with its neighbours: that is one operator less.
         if turn == _WAITS and (_TIME, partition, order) in groups:
@@ -184,9 +184,9 @@ def over_nodes(
     for (turn, *_), places in sorted(groups.items(), key=lambda pair: pair[0][0]):
         below = node.fields
         if turn == _WAITS:
-            below = without_time(below)
+            below = drop_event_times(below)
         elif turn == _TIME:
-            below = with_one_time(below, window_functions_of(functions[places[0]]))
+            below = keep_one_event_time(below, parse_window_function(functions[places[0]]))
         node = n.Over(
             below + tuple(fields[place] for place in places),
             input=node,
@@ -207,7 +207,7 @@ def _group(looks: WindowFunction, node: n.Node) -> tuple[int, str, str]:
     closes = closing_field(looks.partition, node.fields) is not None
     appended = node.changelog is ChangelogKind.APPEND
     waits = looks.rows_ahead > 0
-    if appended and follows_time(looks, node.fields) and not (waits and closes):
+    if appended and is_final_at_watermark(looks, node.fields) and not (waits and closes):
         order = ", ".join(to_sql(part) for part in looks.order)
         return (_WAITS if waits else _TIME), partition, order
     return (_WINDOW if closes else _WHOLE), partition, ""
@@ -263,7 +263,7 @@ class SelectBinder:
 
     def _with_fields(self, node: n.Node) -> n.Node:
         """Joins change roles and nullability: the scope must see the fields after them."""
-        fields = by_id(node.fields)
+        fields = fields_by_id(node.fields)
         self.scope.relations = [
             Relation(
                 relation.alias,
@@ -364,7 +364,7 @@ class SelectBinder:
             alias = lateral.args.get("alias")
             names = [part.name for part in alias.columns] if alias is not None else []
             names = names or _generated_names(generator)
-            unstable = volatile(generator, by_id(self.scope.fields))
+            unstable = volatile(generator, fields_by_id(self.scope.fields))
             added = tuple(
                 n.Field(self.context.fresh(name), name, volatile=unstable) for name in names
             )
@@ -451,7 +451,7 @@ class SelectBinder:
         """Pull functions with OVER out into a node of their own."""
         functions: list[exp.Expr] = []
         fields: list[n.Field] = []
-        known = by_id(node.fields)
+        known = fields_by_id(node.fields)
 
         def pull(tree: exp.Expr, name: str) -> exp.Expr:
             if isinstance(tree, exp.Window):
@@ -504,7 +504,7 @@ class SelectBinder:
         node, trees = with_scalars(self.context, node, trees, self.subqueries)
         trees, order = trees[: len(items)], trees[len(items) :]
         items = [SelectItem(item.name, tree) for item, tree in zip(items, trees, strict=True)]
-        known = by_id(node.fields)
+        known = fields_by_id(node.fields)
         fields = self._projected(items, known)
         expressions = tuple(item.expression for item in items)
         hidden: list[exp.Expr] = []

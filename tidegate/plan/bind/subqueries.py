@@ -10,7 +10,14 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinInput, build_join
-from tidegate.plan.bind.scope import Context, by_id, column, fresh_copy, referenced, with_names
+from tidegate.plan.bind.scope import (
+    Context,
+    column,
+    copy_with_new_ids,
+    fields_by_id,
+    referenced_ids,
+    with_names,
+)
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span, to_sql
 
@@ -137,12 +144,12 @@ def _without_nulls(
     """NOT IN where there may be NULLs: with one among the values it is never true, and of NULL it
     is only true where there are no values at all."""
     if not _never_null(column(right.fields[0]), right):
-        other, names = fresh_copy(context, right)
+        other, names = copy_with_new_ids(context, right)
         absent = exp.Is(this=column(other.fields[0]), expression=exp.null())
         other = n.Filter(other.fields, input=other, condition=absent, span=right.span)
         joined = join(joined, other, [with_names(piece, names) for piece in conditions])
     if not _never_null(operand, node):
-        other, names = fresh_copy(context, right)
+        other, names = copy_with_new_ids(context, right)
         absent = exp.Is(this=operand.copy(), expression=exp.null())
         found = [with_names(piece, names) for piece in conditions]
         joined = join(joined, other, [*found, absent])
@@ -171,20 +178,20 @@ def _pull_up(node: n.Node, outer: set[str]) -> tuple[n.Node, list[exp.Expr]]:
     if isinstance(node, n.Filter) and not node.subqueries:
         below, found = _pull_up(node.input, outer)
         pieces = ex.conjuncts(node.condition)
-        condition = ex.conjunction([piece for piece in pieces if not referenced(piece) & outer])
-        found += [piece for piece in pieces if referenced(piece) & outer]
+        condition = ex.conjunction([piece for piece in pieces if not referenced_ids(piece) & outer])
+        found += [piece for piece in pieces if referenced_ids(piece) & outer]
         if condition is None:
             return below, found
         return replace(node, fields=below.fields, input=below, condition=condition), found
     if isinstance(node, n.Project):
         below, found = _pull_up(node.input, outer)
-        wanted = set().union(*(referenced(piece) for piece in found))
+        wanted = set().union(*(referenced_ids(piece) for piece in found))
         there = {item.id for item in node.fields}
         # The start of a window is a bound of time only beside its end.
         also = tuple(
             item
             for item in below.fields
-            if item.id not in there and (item.id in wanted or (wanted and item.on_time))
+            if item.id not in there and (item.id in wanted or (wanted and item.is_event_time))
         )
         return replace(
             node,
@@ -197,8 +204,10 @@ def _pull_up(node: n.Node, outer: set[str]) -> tuple[n.Node, list[exp.Expr]]:
 
 def _needed(node: n.Node, conditions: list[exp.Expr]) -> n.Node:
     """The columns of an EXISTS that its conditions ask for; its own do not matter."""
-    wanted = set().union(*(referenced(piece) for piece in conditions))
-    kept = tuple(item for item in node.fields if item.id in wanted or (wanted and item.on_time))
+    wanted = set().union(*(referenced_ids(piece) for piece in conditions))
+    kept = tuple(
+        item for item in node.fields if item.id in wanted or (wanted and item.is_event_time)
+    )
     if not kept:
         return node
     expressions = tuple(column(item) for item in kept)
@@ -273,7 +282,7 @@ def _never_null(tree: exp.Expr, node: n.Node) -> bool:
     tree = tree.unnest()
     if isinstance(tree, exp.Literal):
         return True
-    known = by_id(node.fields).get(tree.name) if isinstance(tree, exp.Column) else None
+    known = fields_by_id(node.fields).get(tree.name) if isinstance(tree, exp.Column) else None
     if known is not None and not known.nullable:
         return True
     if isinstance(node, n.Filter):
@@ -303,7 +312,7 @@ def _inner_time(query: exp.Expr, right: n.Node) -> str | None:
     node, source = right, select.args.get("from_")
     while isinstance(node, n.Project | n.Filter):
         node = node.input
-    times = [item.name for item in node.fields if item.on_time]
+    times = [item.name for item in node.fields if item.is_event_time]
     return f"{source.this.alias_or_name}.{times[0]}" if times and source is not None else None
 
 
@@ -311,8 +320,8 @@ def loose_columns(node: n.Node) -> set[str]:
     """The columns that a plan refers to and no node of it makes."""
     loose: set[str] = set()
     for part in n.walk(node):
-        given = {name for child in part.inputs for name in by_id(child.fields)}
-        read = set().union(*(referenced(tree) for tree in _expressions(part)))
+        given = {name for child in part.inputs for name in fields_by_id(child.fields)}
+        read = set().union(*(referenced_ids(tree) for tree in _expressions(part)))
         loose |= read - given
     return loose
 
@@ -383,7 +392,7 @@ def where_one_row(context: Context, node: n.Node, asked: Predicate) -> n.Node | 
     if asked.operands is not None or condition is None or not _is_one_row(below):
         return None
     assert isinstance(below, n.Aggregate), "one row of an aggregate"
-    if not referenced(condition) <= {item.id for item in (*node.fields, *below.fields)}:
+    if not referenced_ids(condition) <= {item.id for item in (*node.fields, *below.fields)}:
         return None
     condition = _over_nothing_too(condition, below)
     if asked.negated:

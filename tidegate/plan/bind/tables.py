@@ -13,7 +13,7 @@ from tidegate.plan import nodes as n
 from tidegate.plan.bind.joins import JoinInput, build_join, parse_asof_condition
 from tidegate.plan.bind.match import bind_match
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, Scope, column, referenced, volatile
+from tidegate.plan.bind.scope import Context, Relation, Scope, column, referenced_ids, volatile
 from tidegate.plan.bind.windows import assign_windows, resolved_time, session_table, window_call
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -128,7 +128,7 @@ class FromClause:
             right = {item.id for item in step.node.fields}
             if step.how == "INNER" and not step.asof and step.as_of is None:
                 for condition in list(left_over):
-                    ids = referenced(condition)
+                    ids = referenced_ids(condition)
                     if condition.find(exp.Query):
                         continue
                     if ids & right and ids & seen and ids <= seen | right:
@@ -140,7 +140,7 @@ class FromClause:
 
 def written_time(relations: list[Relation], node: n.Node) -> str | None:
     """The event time of a side of a join, as the query would write it."""
-    times = {item.id for item in node.fields if item.on_time}
+    times = {item.id for item in node.fields if item.is_event_time}
     for relation in relations:
         for item in relation.fields:
             if item.id in times:
@@ -455,7 +455,7 @@ def scan(context: Context, name: str, span: Span | None, bind_query: object) -> 
     raise BrokenReference(name)
 
 
-def side_plan(side: cat.SideStream) -> n.Emit:
+def plan_side_stream(side: cat.SideStream) -> n.Emit:
     """The plan of a stream that another declaration brings along."""
     fields = tuple(n.Field(item.name, item.name, item.type) for item in side.columns)
     scanned = n.SideScan(fields, side=side)
@@ -494,7 +494,7 @@ def _inline(context: Context, stream: cat.Stream, span: Span | None, bind_query:
         stream.statement.span,
         stream.query.emit,
         stream.options.get("state_ttl"),
-        context.knows_function,
+        context.function_exists,
         context.broken,
         ids=context.ids,
     )

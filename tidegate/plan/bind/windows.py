@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidegate.errors import SqlError
 from tidegate.plan import nodes as n
 from tidegate.plan.bind.resolve import Resolver
-from tidegate.plan.bind.scope import Context, Relation, by_id, column, derived_field
+from tidegate.plan.bind.scope import Context, Relation, column, derived_field, fields_by_id
 from tidegate.plan.nodes import Field, Node, Role, Window, WindowKind, WindowSpec
 from tidegate.sql import expressions as ex
 from tidegate.sql.dialect import own_span
@@ -124,7 +124,7 @@ def assign_windows(
     spec = window_spec(context, call, _size_arguments(call), is_processing_time(time))
     if spec is None or (grouped and not _few_panes(context, call, spec)):
         return None
-    fields = by_id(node.fields)
+    fields = fields_by_id(node.fields)
     bare = time.unnest()
     item = fields.get(bare.name) if isinstance(bare, exp.Column) else None
     time_id = item.id if item is not None else None
@@ -209,7 +209,7 @@ def _session_rows(
     window = assign_windows(context, node, call, time, grouped=True)
     if window is None:
         return None
-    known = by_id(window.fields)
+    known = fields_by_id(window.fields)
     added = window.fields[-3:]
     trees = (*(column(item, call) for item in added), *keys)
     fields = [known.get(t.name) or derived_field(context, "key", t, known) for t in trees]

@@ -19,7 +19,14 @@ from tidegate.plan.nodes.join import (
     KeyPair,
     TimeBounds,
 )
-from tidegate.plan.nodes.match import Condition, Match, MatchTotal, Pick, Skip, SkipTo
+from tidegate.plan.nodes.match import (
+    DefineCondition,
+    Match,
+    MatchAggregate,
+    Navigation,
+    Skip,
+    SkipTo,
+)
 from tidegate.plan.nodes.over import Over, OverMode, TopN
 from tidegate.plan.nodes.relational import (
     Distinct,
@@ -54,7 +61,8 @@ __all__ = [
     "FORWARD",
     "NEAREST",
     "Aggregate",
-    "Condition",
+    "AsofCondition",
+    "DefineCondition",
     "Distinct",
     "Emit",
     "Explode",
@@ -68,13 +76,13 @@ __all__ = [
     "Limit",
     "LookupScan",
     "Match",
-    "AsofCondition",
+    "MatchAggregate",
+    "Navigation",
     "NoRows",
     "Node",
     "Normalize",
     "Over",
     "OverMode",
-    "Pick",
     "Project",
     "Role",
     "Scan",
@@ -85,7 +93,6 @@ __all__ = [
     "Sort",
     "TimeBounds",
     "TopN",
-    "MatchTotal",
     "Unary",
     "Window",
     "WindowKind",

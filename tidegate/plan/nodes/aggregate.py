@@ -74,7 +74,7 @@ class Window(Unary):
         return self.grouped or not (self.makes_sessions or self.spec.processing_time)
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         return None
 
 
@@ -139,7 +139,7 @@ class Aggregate(Unary):
     @property
     def windowed(self) -> bool:
         """Whether the watermark closes its groups."""
-        return any(item.closes for item in self.key_fields)
+        return any(item.closed_by_watermark for item in self.key_fields)
 
     @property
     def by_processing_time(self) -> bool:
@@ -198,7 +198,7 @@ class Aggregate(Unary):
         """The key that tells when a group is closed."""
         if self.grouped_window is not None:
             return self.grouped_window.fields[-2]
-        found = [item for item in self.key_fields if item.closes]
+        found = [item for item in self.key_fields if item.closed_by_watermark]
         for role in (Role.WINDOW_END, Role.TIME, Role.WINDOW_START):
             for item in reversed(found) if role is Role.TIME else found:
                 if item.role is role and (role is not Role.WINDOW_START or item.window is not None):
@@ -206,5 +206,5 @@ class Aggregate(Unary):
         return None
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         return (*self.keys, *self.aggregates)

@@ -74,27 +74,27 @@ class Field:
         return replace(self, name=name)
 
     @property
-    def fixed_length(self) -> bool:
+    def has_fixed_length_window(self) -> bool:
         """Whether it is an end of a window whose other end follows from it."""
         return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
 
     @property
-    def window_by_clock(self) -> bool:
+    def has_processing_time_window(self) -> bool:
         """Whether it belongs to a window of processing time."""
         return self.window is not None and self.window.processing_time
 
     @property
-    def on_time(self) -> bool:
+    def is_event_time(self) -> bool:
         """Whether it is the event time: rows come before the watermark passes its value.
 
         The start of a window is not: its rows may come until the watermark passes the end.
         """
-        if self.window_by_clock:
+        if self.has_processing_time_window:
             return False
         return self.role in (Role.TIME, Role.WINDOW_END)
 
     @property
-    def closes(self) -> bool:
+    def closed_by_watermark(self) -> bool:
         """Whether the watermark says when no more rows with its value can come.
 
         The start of a session does not: the session may go on for as long as it likes.
@@ -111,7 +111,7 @@ class Field:
         """
         if self.window is None:
             return 0
-        if all(not item.on_time or item.window == self.window for item in fields):
+        if all(not item.is_event_time or item.window == self.window for item in fields):
             return 0
         return None if self.window.kind is WindowKind.SESSION else self.window.size_us
 
@@ -249,7 +249,7 @@ class Node:
         return False
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         """The expressions whose values its state depends on; None if it hands rows on as they come.
 
         State also depends on the rows that come in.
@@ -276,7 +276,7 @@ def rows_kept(node: Node, ttl_us: int | None) -> str:
     """What bounds the rows that a node keeps: a time to live, the watermark or nothing."""
     if ttl_us is not None:
         return "rows" + expiry(ttl_us)
-    if any(item.closes for item in node.fields):
+    if any(item.closed_by_watermark for item in node.fields):
         return "rows until the watermark passes them"
     return "all input, which is bounded" if node.bounded else "without bound"
 

@@ -76,7 +76,7 @@ class Join(Node):
     how: str = field(kw_only=True)
     kind: JoinKind = field(kw_only=True)
     condition: exp.Expr | None = field(kw_only=True)
-    equal: tuple[KeyPair, ...] = field(default=(), kw_only=True)
+    key_pairs: tuple[KeyPair, ...] = field(default=(), kw_only=True)
     bounds: TimeBounds | None = field(default=None, kw_only=True)
     residual: exp.Expr | None = field(default=None, kw_only=True)
     as_of: exp.Expr | None = field(default=None, kw_only=True)
@@ -87,7 +87,7 @@ class Join(Node):
     # Whether the rows of the right are known to be versions of the keys.
     versioned: bool = field(default=False, kw_only=True)
     # The column of the right that says whether a version is one, or that there is none.
-    alive_id: str | None = field(default=None, kw_only=True)
+    validity_id: str | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
     # Whether pairs wait until the watermark says that the row they belong to gets no more.
     at_close: bool = field(default=False, kw_only=True)
@@ -110,7 +110,7 @@ class Join(Node):
         near = self.asof_condition
         return near is not None and all(
             isinstance(tree, exp.Column)
-            and any(item.id == tree.name and item.on_time for item in side.fields)
+            and any(item.id == tree.name and item.is_event_time for item in side.fields)
             for tree, side in zip((near.left, near.right), self.inputs, strict=True)
         )
 
@@ -163,11 +163,11 @@ class Join(Node):
         return self.left.key if self._keeps_rows_of_left else None
 
     @property
-    def asked(self) -> tuple[KeyPair, ...]:
+    def lookup_keys(self) -> tuple[KeyPair, ...]:
         """The keys that a lookup table is asked by: one for each of its columns that has one."""
         found: dict[str, KeyPair] = {}
         columns = {item.id for item in self.right.fields}
-        for pair in self.equal:
+        for pair in self.key_pairs:
             plain = isinstance(pair.right, exp.Column) and pair.right.name in columns
             if plain and not pair.null_safe:
                 found.setdefault(pair.right.name, pair)
@@ -179,7 +179,7 @@ class Join(Node):
         if not isinstance(self.right, LookupScan):
             return False
         names = {item.id: item.name.lower() for item in self.right.fields}
-        asked = {names[pair.right.name] for pair in self.asked}
+        asked = {names[pair.right.name] for pair in self.lookup_keys}
         key = {name.lower() for name in self.right.table.primary_key}
         return bool(key) and key <= asked
 
@@ -227,7 +227,7 @@ class Join(Node):
     def late_rows(self, port: int) -> Node:
         """Whether a version is one is no column of the user's."""
         rows = self.inputs[port]
-        kept = tuple(item for item in rows.fields if item.id != self.alive_id)
+        kept = tuple(item for item in rows.fields if item.id != self.validity_id)
         if len(kept) == len(rows.fields):
             return rows
         names = (exp.to_identifier(item.id, quoted=True) for item in kept)
@@ -259,7 +259,7 @@ class Join(Node):
         return self.kind is JoinKind.LOOKUP
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         if self.kind is JoinKind.LOOKUP:
             return None
         trees = (self.condition, self.match)

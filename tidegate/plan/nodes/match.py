@@ -13,7 +13,7 @@ from tidegate.types import ChangelogKind, format_duration
 
 
 @dataclass(frozen=True)
-class Pick:
+class Navigation:
     """The value that an expression has on one row of a match.
 
     Of the rows of some variables (None: all) the one `offset` away from the last or the first, and
@@ -39,7 +39,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class MatchTotal:
+class MatchAggregate:
     """An aggregate over the rows of some variables (None: all)."""
 
     call: exp.Expr
@@ -51,12 +51,12 @@ class MatchTotal:
 
 
 @dataclass(frozen=True)
-class Condition:
+class DefineCondition:
     """What DEFINE says of a variable: an expression over `?0`, `?1`, …, which are `parts`."""
 
     variable: str
     tree: exp.Expr
-    parts: tuple[Pick | MatchTotal, ...]
+    parts: tuple[Navigation | MatchAggregate, ...]
 
     @property
     def trees(self) -> tuple[exp.Expr, ...]:
@@ -91,8 +91,8 @@ class Match(Unary):
     order: tuple[exp.Expr, ...] = field(kw_only=True)
     time_id: str = field(kw_only=True)
     pattern: pt.Pattern = field(kw_only=True)
-    conditions: tuple[Condition, ...] = field(kw_only=True)
-    measures: tuple[Pick | MatchTotal, ...] = field(kw_only=True)
+    conditions: tuple[DefineCondition, ...] = field(kw_only=True)
+    measures: tuple[Navigation | MatchAggregate, ...] = field(kw_only=True)
     skip: Skip = field(default=Skip(), kw_only=True)
     within_us: int | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
@@ -106,7 +106,7 @@ class Match(Unary):
         return self.input.field(self.time_id)
 
     @once
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         """The most rows of a match, if the pattern says so."""
         return pt.longest(self.pattern)
 
@@ -117,16 +117,11 @@ class Match(Unary):
         for condition in self.conditions:
             places = pt.first_place(self.pattern, frozenset([condition.variable]))
             for part in condition.parts:
-                if isinstance(part, Pick):
+                if isinstance(part, Navigation):
                     before = (places or 0) if part.is_current else 0
                     found.append(part.back - before)
-        found += [part.back for part in self.measures if isinstance(part, Pick)]
+        found += [part.back for part in self.measures if isinstance(part, Navigation)]
         return max(found)
-
-    @once
-    def on_time(self) -> bool:
-        """Whether matches come out before the watermark, held back by WITHIN, passes them."""
-        return comes_on_time(self.pattern, self.within_us)
 
     @once
     def changelog(self) -> ChangelogKind:
@@ -141,8 +136,8 @@ class Match(Unary):
         kept = []
         if self.within_us is not None:
             kept.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
-        elif self.most_rows is not None:
-            kept.append(f"the last {_rows(self.most_rows)} per partition" + expiry(self.ttl_us))
+        elif self.max_rows is not None:
+            kept.append(f"the last {_rows(self.max_rows)} per partition" + expiry(self.ttl_us))
         elif self.ttl_us is not None:
             kept.append("rows of open matches" + expiry(self.ttl_us))
         else:
@@ -175,7 +170,7 @@ class Match(Unary):
         return self.with_inputs(self.input.with_emit_on_close(by_time))
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         parts = [tree for condition in self.conditions for tree in condition.trees]
         parts += [tree for part in self.measures for tree in part.trees]
         return (*self.partition, *self.order, *parts)

@@ -14,12 +14,12 @@ from tidegate.types import ChangelogKind, format_duration
 # ---- What a function with OVER looks at: its order, its frame, and how far that reaches.
 
 # Functions that depend on how many rows a partition has.
-OF_WHOLE_PARTITIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
-NO_FRAME = ex.RANK_FUNCTIONS | OF_WHOLE_PARTITIONS | {"LAG", "LEAD"}
+WHOLE_PARTITION_FUNCTIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
+FRAMELESS_FUNCTIONS = ex.RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS | {"LAG", "LEAD"}
 
 
 @dataclass(frozen=True)
-class Bound:
+class FrameBound:
     """An end of a frame, relative to the current row: `value` rows, numbers or microseconds on.
 
     None is without bound. `known` is False for what is not a constant.
@@ -27,7 +27,7 @@ class Bound:
 
     value: int | float | None
     is_interval: bool = False
-    known: bool = True
+    is_constant: bool = True
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class WindowFunction:
     ignores_nulls: bool
     # None: the function has no frame.
     by_rows: bool | None
-    start: Bound
-    end: Bound
+    start: FrameBound
+    end: FrameBound
 
     @property
     def order(self) -> tuple[exp.Expr, ...]:
@@ -62,7 +62,7 @@ class WindowFunction:
     @property
     def needs_whole_partition(self) -> bool:
         """Whether every row of a partition counts for each of them."""
-        if self.name in OF_WHOLE_PARTITIONS:
+        if self.name in WHOLE_PARTITION_FUNCTIONS:
             return True
         if self.name in ("LAG", "LEAD"):
             return self.ignores_nulls and (self.shift or 0) > 0
@@ -91,43 +91,43 @@ class WindowFunction:
         return max(-int(self.start.value or 0), 0) if self.by_rows is False else 0
 
     @property
-    def runs_on(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it sees all rows of its partition since the first."""
         if self.name in ("LAG", "LEAD"):
             return self.ignores_nulls
         return self.by_rows is None or self.start.value is None
 
 
-def window_functions_of(window: exp.Expr) -> WindowFunction:
+def parse_window_function(window: exp.Expr) -> WindowFunction:
     call, ignores = window.this, False
     while isinstance(call, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
         ignores = ignores or isinstance(call, exp.IgnoreNulls)
         call = call.this
     name = ex.call_name(call) or ""
     spec, ordered = window.args.get("spec"), window.args.get("order") is not None
-    if name in NO_FRAME:
-        return WindowFunction(name, call, window, ignores, None, Bound(None), Bound(0))
+    if name in FRAMELESS_FUNCTIONS:
+        return WindowFunction(name, call, window, ignores, None, FrameBound(None), FrameBound(0))
     if spec is None:
         # What is equal in order to the current row is in the frame.
-        end = Bound(0 if ordered else None)
-        return WindowFunction(name, call, window, ignores, False, Bound(None), end)
+        end = FrameBound(0 if ordered else None)
+        return WindowFunction(name, call, window, ignores, False, FrameBound(None), end)
     start, end = _bound(spec, "start"), _bound(spec, "end")
     by_rows = str(spec.args.get("kind")).upper() == "ROWS"
     return WindowFunction(name, call, window, ignores, by_rows, start, end)
 
 
-def _bound(spec: exp.Expr, which: str) -> Bound:
+def _bound(spec: exp.Expr, which: str) -> FrameBound:
     value, side = spec.args.get(which), str(spec.args.get(f"{which}_side") or "").upper()
     if value is None or value == "CURRENT ROW":
-        return Bound(0)
+        return FrameBound(0)
     if value == "UNBOUNDED":
-        return Bound(None)
+        return FrameBound(None)
     sign = -1 if side == "PRECEDING" else 1
     micros = ex.interval_micros(value)
     if micros is not None:
-        return Bound(sign * micros, True)
+        return FrameBound(sign * micros, True)
     number = _number(value)
-    return Bound(0, known=False) if number is None else Bound(sign * number)
+    return FrameBound(0, is_constant=False) if number is None else FrameBound(sign * number)
 
 
 def whole_number(tree: exp.Expr) -> int | None:
@@ -163,13 +163,13 @@ class Over(Unary):
     ttl_us: int | None = field(default=None, kw_only=True)
 
     @once
-    def looks(self) -> tuple[WindowFunction, ...]:
-        return tuple(window_functions_of(function) for function in self.functions)
+    def window_functions(self) -> tuple[WindowFunction, ...]:
+        return tuple(parse_window_function(function) for function in self.functions)
 
     @property
     def partition(self) -> tuple[exp.Expr, ...]:
         """By what its functions partition: all by the same."""
-        return self.looks[0].partition
+        return self.window_functions[0].partition
 
     @once
     def mode(self) -> OverMode:
@@ -183,16 +183,18 @@ class Over(Unary):
 
     @property
     def _along_time(self) -> bool:
-        first = self.looks[0].order
-        if any(looks.order != first for looks in self.looks):
+        first = self.window_functions[0].order
+        if any(looks.order != first for looks in self.window_functions):
             return False
         waits = self.closing_field is not None and self.rows_ahead > 0
-        return not waits and all(follows_time(looks, self.input.fields) for looks in self.looks)
+        return not waits and all(
+            is_final_at_watermark(looks, self.input.fields) for looks in self.window_functions
+        )
 
     @property
     def time_field(self) -> Field | None:
         """The event time by which rows are ordered."""
-        return time_of(self.looks[0], self.input.fields)
+        return leading_event_time(self.window_functions[0], self.input.fields)
 
     @property
     def closing_field(self) -> Field | None:
@@ -201,11 +203,11 @@ class Over(Unary):
 
     @property
     def rows_ahead(self) -> int:
-        return max(looks.rows_ahead for looks in self.looks)
+        return max(looks.rows_ahead for looks in self.window_functions)
 
     @property
     def time_ahead_us(self) -> int:
-        return max(looks.time_ahead_us for looks in self.looks)
+        return max(looks.time_ahead_us for looks in self.window_functions)
 
     @once
     def changelog(self) -> ChangelogKind:
@@ -240,11 +242,11 @@ class Over(Unary):
     @property
     def _kept(self) -> str:
         """What later rows can see."""
-        back = max(looks.rows_back for looks in self.looks)
-        time = max(looks.time_back_us for looks in self.looks)
+        back = max(looks.rows_back for looks in self.window_functions)
+        time = max(looks.time_back_us for looks in self.window_functions)
         parts = [f"the last {_rows(back)}"] if back else []
         parts += [f"rows of the last {format_duration(time)}"] if time else []
-        parts += ["one state"] if any(looks.runs_on for looks in self.looks) else []
+        parts += ["one state"] if any(looks.is_running for looks in self.window_functions) else []
         if not parts:
             return "nothing after that"
         ends = " until its window closes" if self.closing_field is not None else ""
@@ -275,7 +277,7 @@ class Over(Unary):
         return self.with_inputs(self.input.with_emit_on_close(by_time))
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         return self.functions
 
 
@@ -283,32 +285,32 @@ def _rows(count: int) -> str:
     return "row" if count == 1 else f"{count} rows"
 
 
-def time_of(looks: WindowFunction, fields: tuple[Field, ...]) -> Field | None:
+def leading_event_time(looks: WindowFunction, fields: tuple[Field, ...]) -> Field | None:
     """The event time by which a function is ordered first, upwards."""
     first = looks.order[0] if looks.order else None
     target = first.this if isinstance(first, exp.Ordered) else first
     down = isinstance(first, exp.Ordered) and bool(first.args.get("desc"))
     if down or not isinstance(target, exp.Column):
         return None
-    return next((item for item in fields if item.id == target.name and item.on_time), None)
+    return next((item for item in fields if item.id == target.name and item.is_event_time), None)
 
 
-def follows_time(looks: WindowFunction, fields: tuple[Field, ...]) -> bool:
+def is_final_at_watermark(looks: WindowFunction, fields: tuple[Field, ...]) -> bool:
     """Whether the watermark makes what a function says about a row final."""
-    return time_of(looks, fields) is not None and not looks.needs_whole_partition
+    return leading_event_time(looks, fields) is not None and not looks.needs_whole_partition
 
 
 def closing_field(partition: tuple[exp.Expr, ...], fields: tuple[Field, ...]) -> Field | None:
     names = {part.name for part in partition if isinstance(part, exp.Column)}
-    found = [item for item in fields if item.id in names and item.closes]
+    found = [item for item in fields if item.id in names and item.closed_by_watermark]
     closing = [item for item in found if item.window is not None]
     ends = [item for item in closing if item.role is not Role.WINDOW_START]
     return next(iter([*ends, *closing]), None)
 
 
-def with_one_time(fields: tuple[Field, ...], looks: WindowFunction) -> tuple[Field, ...]:
+def keep_one_event_time(fields: tuple[Field, ...], looks: WindowFunction) -> tuple[Field, ...]:
     """Columns of rows that wait for one event time: another one may be older, and would be late."""
-    time = time_of(looks, fields)
+    time = leading_event_time(looks, fields)
     return tuple(
         replace(item, role=Role.PLAIN)
         if item.role is Role.TIME and item.window is None and item is not time
@@ -317,7 +319,7 @@ def with_one_time(fields: tuple[Field, ...], looks: WindowFunction) -> tuple[Fie
     )
 
 
-def without_time(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+def drop_event_times(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     """Columns of rows that come out after the watermark has passed them, however long after."""
     return tuple(
         item if item.role is Role.PLAIN else replace(item, role=Role.PLAIN, window=None)
@@ -357,19 +359,21 @@ class TopN(Unary):
         if not isinstance(first, exp.Ordered) or first.args.get("desc"):
             return None
         found = [item for item in self.input.fields if item.id == first.this.name]
-        timed = isinstance(first.this, exp.Column) and found and found[0].on_time
+        timed = isinstance(first.this, exp.Column) and found and found[0].is_event_time
         return found[0] if timed else None
 
     @property
     def closing_key(self) -> Field | None:
         """The column of the partition that tells from when on no row of it can come."""
         names = [part.name for part in self.partition if isinstance(part, exp.Column)]
-        found = [item for item in self.input.fields if item.id in names and item.closes]
+        found = [
+            item for item in self.input.fields if item.id in names and item.closed_by_watermark
+        ]
         if self.at_close and not self.windowed:
             # Rows of other times may come after the first one has.
             return self.first_by_time if self.first_by_time in found else None
-        ends = [item for item in found if item.on_time]
-        windows = [item for item in found if item.window and not item.window_by_clock]
+        ends = [item for item in found if item.is_event_time]
+        windows = [item for item in found if item.window and not item.has_processing_time_window]
         return next(iter([*ends, *windows]), None)
 
     @once
@@ -432,6 +436,6 @@ class TopN(Unary):
         return replace(self, at_close=self.windowed or self.first_by_time is not None)
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         limit = (self.limit,) if self.limit is not None else ()
         return (*self.partition, *self.order, *limit)

@@ -39,7 +39,7 @@ class Leaf(Node):
         return True
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         return None
 
 
@@ -122,7 +122,7 @@ class StatelessNode(Unary):
         return True
 
     @property
-    def kept_expressions(self) -> tuple[exp.Expr, ...] | None:
+    def state_expressions(self) -> tuple[exp.Expr, ...] | None:
         return None
 
 
@@ -203,7 +203,9 @@ def _told_by(item: Field, held: list[Field], lost: list[Field]) -> bool:
     if item.window is None or not same or len(set(roles)) < len(roles):
         return False
     ends = (Role.WINDOW_END, Role.TIME)
-    return item.fixed_length or (item.role in ends and any(other.role in ends for other in same))
+    return item.has_fixed_length_window or (
+        item.role in ends and any(other.role in ends for other in same)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +306,7 @@ class SetOperation(Node):
     @property
     def needs_watermark(self) -> bool:
         bounded = self.union_all or self.ttl_us is not None
-        return not bounded and any(item.closes for item in self.fields)
+        return not bounded and any(item.closed_by_watermark for item in self.fields)
 
     @property
     def needs_processing_time(self) -> bool:
@@ -356,7 +358,7 @@ class Distinct(Unary):
     @property
     def has_time(self) -> bool:
         """Whether the watermark says when no more rows equal to one can come."""
-        return any(item.closes for item in self.fields)
+        return any(item.closed_by_watermark for item in self.fields)
 
     @property
     def timed(self) -> bool:
@@ -365,7 +367,7 @@ class Distinct(Unary):
 
     @property
     def by_processing_time(self) -> bool:
-        return any(item.window_by_clock for item in self.fields)
+        return any(item.has_processing_time_window for item in self.fields)
 
     @once
     def changelog(self) -> ChangelogKind:

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import column, enclosed, referenced
+from tidegate.plan.bind.scope import column, parenthesize, referenced_ids
 from tidegate.sql import expressions as ex
 
 Fields = Mapping[str, n.Field]
@@ -52,16 +52,16 @@ def is_deterministic(tree: exp.Expr) -> bool:
 
 def substitute(tree: exp.Expr, mapping: Mapping[str, exp.Expr]) -> exp.Expr | None:
     """The tree with columns replaced; None where a lambda would capture one, or one is missing."""
-    used = referenced(tree)
+    used = referenced_ids(tree)
     if not used <= set(mapping):
         return None
-    brought = {name.lower() for item in used for name in referenced(mapping[item])}
+    brought = {name.lower() for item in used for name in referenced_ids(mapping[item])}
     for inner in tree.find_all(exp.Lambda):
         if any(parameter.name.lower() in brought for parameter in inner.expressions):
             return None
 
     def swap(part: exp.Expr) -> exp.Expr:
-        return enclosed(mapping[part.name].copy()) if isinstance(part, exp.Column) else part
+        return parenthesize(mapping[part.name].copy()) if isinstance(part, exp.Column) else part
 
     if isinstance(tree, exp.Column):
         return mapping[tree.name].copy()

@@ -13,7 +13,7 @@ from tidegate.catalog.settings import Settings
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.projections import merge_projects, prune_columns, remove_projects
 from tidegate.plan.rewrite.pushdown_filters import (
-    Judges,
+    LateOperators,
     merge_filters,
     outer_join_to_inner,
     push_filter_into_join,
@@ -28,7 +28,7 @@ from tidegate.plan.rewrite.pushdown_filters import (
 from tidegate.plan.side_streams import late_stream
 
 # A rule looks at one node, and gives it back or another in its place.
-Rule = Callable[[n.Node, Judges], n.Node]
+Rule = Callable[[n.Node, LateOperators], n.Node]
 
 RULES: tuple[Rule, ...] = (
     merge_filters,
@@ -49,20 +49,20 @@ _MOST_ROUNDS = 20
 
 
 def plan_to_run(plan: n.Emit, settings: Settings) -> n.Emit:
-    """The plan of a stream as it runs: optimised, unless `SET optimizer = 'off'`."""
-    return optimise(plan) if settings["optimizer"] == "on" else plan
+    """The plan of a stream as it runs: optimized, unless `SET optimizer = 'off'`."""
+    return optimize(plan) if settings["optimizer"] == "on" else plan
 
 
-def optimise(plan: n.Emit) -> n.Emit:
+def optimize(plan: n.Emit) -> n.Emit:
     """The plan after all rules, applied until nothing changes."""
     try:
-        return _optimised(plan)
+        return _optimize(plan)
     except RecursionError:
         # A plan too deep for the rules is right as it is.
         return plan
 
 
-def _optimised(plan: n.Emit) -> n.Emit:
+def _optimize(plan: n.Emit) -> n.Emit:
     for _ in range(_MOST_ROUNDS):
         before = plan
         plan = _if_kept(plan, apply(plan, RULES))
@@ -87,7 +87,7 @@ def prune(plan: n.Emit) -> n.Emit:
     return changed
 
 
-def _descend(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
+def _descend(node: n.Node, rules: tuple[Rule, ...], judges: LateOperators) -> n.Node:
     # What is below a node is still as it was, so the judges among it are known by identity.
     changed = _fixpoint(node, rules, judges)
     inputs = tuple(_descend(child, rules, judges) for child in changed.inputs)
@@ -95,7 +95,7 @@ def _descend(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
     return changed if same else changed.with_inputs(*inputs)
 
 
-def _fixpoint(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
+def _fixpoint(node: n.Node, rules: tuple[Rule, ...], judges: LateOperators) -> n.Node:
     """The node after rules that are applied until none changes it."""
     while True:
         before = node
@@ -105,10 +105,12 @@ def _fixpoint(node: n.Node, rules: tuple[Rule, ...], judges: Judges) -> n.Node:
             return node
 
 
-def _kept_judges(plan: n.Emit) -> Judges:
+def _kept_judges(plan: n.Emit) -> LateOperators:
     """The operators whose late rows go to a stream of their own."""
     late_to = plan.clause is not None and plan.clause.late_to is not None
-    return frozenset(found.judge for found in late_stream(plan).inputs) if late_to else frozenset()
+    return (
+        frozenset(found.operator for found in late_stream(plan).inputs) if late_to else frozenset()
+    )
 
 
 def _if_kept(before: n.Emit, after: n.Emit) -> n.Emit:
@@ -121,4 +123,4 @@ def _promises(plan: n.Emit) -> tuple[object, ...]:
     return plan.bounded, plan.has_watermark, plan.changelog, plan.key
 
 
-__all__ = ["RULES", "Rule", "apply", "optimise", "plan_to_run", "prune"]
+__all__ = ["RULES", "Rule", "apply", "optimize", "plan_to_run", "prune"]

@@ -14,15 +14,15 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import column, referenced
+from tidegate.plan.bind.scope import column, referenced_ids
 from tidegate.plan.rewrite.expressions import is_deterministic, is_trivial, substitute
-from tidegate.plan.rewrite.pushdown_filters import Judges
+from tidegate.plan.rewrite.pushdown_filters import LateOperators
 from tidegate.types import ChangelogKind
 
 Ids = frozenset[str]
 
 
-def prune_columns(plan: n.Node, judges: Judges) -> n.Node:
+def prune_columns(plan: n.Node, judges: LateOperators) -> n.Node:
     return _Pruner(judges).prune(plan, _ids(plan))
 
 
@@ -31,7 +31,7 @@ def _ids(node: n.Node) -> Ids:
 
 
 def _used(trees: Iterable[exp.Expr | None]) -> Ids:
-    return frozenset(name for tree in trees if tree is not None for name in referenced(tree))
+    return frozenset(name for tree in trees if tree is not None for name in referenced_ids(tree))
 
 
 def _kept(fields: tuple[n.Field, ...], ids: Ids) -> tuple[n.Field, ...]:
@@ -52,7 +52,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Pruner:
-    judges: Judges
+    judges: LateOperators
 
     def prune(self, node: n.Node, needed: Ids) -> n.Node:
         """The node with the needed columns, in their order; it may keep more than these."""
@@ -227,14 +227,14 @@ class _Pruner:
 
     def _join(self, node: n.Join, needed: Ids) -> n.Node:
         trees = [node.condition, node.residual, node.as_of, node.match]
-        trees += [tree for pair in node.equal for tree in (pair.left, pair.right)]
+        trees += [tree for pair in node.key_pairs for tree in (pair.left, pair.right)]
         asked = needed | _used(trees)
         if node.bounds is not None:
             asked |= {node.bounds.left_id, node.bounds.right_id}
         if node.asof_condition is not None:
             asked |= _used([node.asof_condition.left, node.asof_condition.right])
-        if node.alive_id is not None:
-            asked |= {node.alive_id}
+        if node.validity_id is not None:
+            asked |= {node.validity_id}
         left = self._side(node, 0, asked)
         right = self._side(node, 1, asked)
         sides = _ids(left) | (_ids(right) if node.how not in ("SEMI", "ANTI") else frozenset())
@@ -275,7 +275,7 @@ def _cheapest(fields: tuple[n.Field, ...]) -> str:
 # ---- Two projections in a row become one, unless something would be computed twice.
 
 
-def merge_projects(node: n.Node, judges: Judges) -> n.Node:
+def merge_projects(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Project) or not isinstance(node.input, n.Project):
         return node
     below = node.input
@@ -307,7 +307,7 @@ def _once(above: n.Project, name: str, part: exp.Expr) -> bool:
 # ---- A projection that hands on the columns of its input, and no other, is left out.
 
 
-def remove_projects(node: n.Node, judges: Judges) -> n.Node:
+def remove_projects(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Project) or node.subqueries:
         return node
     below = node.input

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.scope import by_id, column, referenced
+from tidegate.plan.bind.scope import column, fields_by_id, referenced_ids
 from tidegate.plan.rewrite.expressions import (
     can_fail,
     is_deterministic,
@@ -22,7 +22,7 @@ from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind
 
 # Operators whose late rows somebody keeps: a filter below them would take rows from those.
-Judges = frozenset[n.Node]
+LateOperators = frozenset[n.Node]
 Translate = Callable[[exp.Expr], exp.Expr | None]
 
 
@@ -41,8 +41,12 @@ def split(
     stays: list[exp.Expr] = []
     goes: list[exp.Expr] = []
     for piece in pieces(condition):
-        moved = translate(piece) if referenced(piece) else None
-        if moved is not None and can_fail(moved, by_id(below.fields)) and (stays or not may_fail):
+        moved = translate(piece) if referenced_ids(piece) else None
+        if (
+            moved is not None
+            and can_fail(moved, fields_by_id(below.fields))
+            and (stays or not may_fail)
+        ):
             moved = None
         if moved is not None and is_deterministic(moved) and accepts(below, moved):
             goes.append(moved)
@@ -58,7 +62,7 @@ def accepts(node: n.Node, condition: exp.Expr) -> bool:
     """
     if node.changelog is not ChangelogKind.UPSERT:
         return True
-    return node.key is not None and referenced(condition) <= set(node.key)
+    return node.key is not None and referenced_ids(condition) <= set(node.key)
 
 
 def filtered(node: n.Node, parts: Sequence[exp.Expr], like: n.Node) -> n.Node:
@@ -81,20 +85,20 @@ def through(filter: n.Filter, translate: Translate, may_fail: bool = False) -> n
 
 def on_columns(ids: set[str]) -> Translate:
     """Lets pass, as it is, what asks only for these columns."""
-    return lambda piece: piece if referenced(piece) <= ids else None
+    return lambda piece: piece if referenced_ids(piece) <= ids else None
 
 
 # ---- Two filters in a row become one; a part that can fail stays behind what may protect it.
 
 
-def merge_filters(node: n.Node, judges: Judges) -> n.Node:
+def merge_filters(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Filter):
         return node
     below = node.input
     if not movable(node) or not movable(below):
         return node
     # a AND b asks b where a is NULL; a filter over a filter does not.
-    if can_fail(node.condition, by_id(below.fields)) or not is_deterministic(node.condition):
+    if can_fail(node.condition, fields_by_id(below.fields)) or not is_deterministic(node.condition):
         return node
     condition = ex.conjunction(pieces(below.condition) + pieces(node.condition))
     assert condition is not None, "two filters ask something"
@@ -115,7 +119,7 @@ _WHERE = {"INNER": (0, 1), "LEFT": (0,), "RIGHT": (1,), "FULL": (), "SEMI": (0,)
 _ON = {"INNER": (0, 1), "LEFT": (1,), "RIGHT": (0,), "FULL": (), "SEMI": (0, 1), "ANTI": (1,)}
 
 
-def push_filter_into_join(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_into_join(node: n.Node, judges: LateOperators) -> n.Node:
     if isinstance(node, n.Join) and node not in judges:
         return _push_on(node)
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Join):
@@ -143,8 +147,8 @@ class _Sides:
     def _filters(self, side: int, piece: exp.Expr) -> bool:
         if side == 0 or self.join.kind in PAIRING:
             return True
-        keys = {p.right.name for p in self.join.equal if isinstance(p.right, exp.Column)}
-        return self.join.kind in NEAREST and referenced(piece) <= keys
+        keys = {p.right.name for p in self.join.key_pairs if isinstance(p.right, exp.Column)}
+        return self.join.kind in NEAREST and referenced_ids(piece) <= keys
 
     def infer(self, piece: exp.Expr, side: int) -> None:
         """The same condition for the other side, where it asks for keys of the join only."""
@@ -166,8 +170,8 @@ class _Sides:
 
 
 def _may_go(piece: exp.Expr, side: n.Node) -> bool:
-    fields = by_id(side.fields)
-    used = referenced(piece)
+    fields = fields_by_id(side.fields)
+    used = referenced_ids(piece)
     if not used or not used <= set(fields) or not is_deterministic(piece):
         return False
     return not can_fail(piece, fields) and accepts(side, piece)
@@ -175,9 +179,9 @@ def _may_go(piece: exp.Expr, side: n.Node) -> bool:
 
 def _keys_of_other(join: n.Join, side: int) -> dict[str, exp.Expr]:
     """For each column of a side that is a key, the column of the other side that equals it."""
-    known = tuple(by_id(node.fields) for node in join.inputs)
+    known = tuple(fields_by_id(node.fields) for node in join.inputs)
     found: dict[str, exp.Expr] = {}
-    for pair in join.equal:
+    for pair in join.key_pairs:
         one, other = (pair.left, pair.right)[:: 1 if side == 0 else -1]
         mine = known[side].get(one.name) if isinstance(one, exp.Column) else None
         theirs = known[1 - side].get(other.name) if isinstance(other, exp.Column) else None
@@ -218,7 +222,7 @@ def _push_on(join: n.Join) -> n.Node:
 # ---- A filter over another stream goes into it, and below the EMIT that ends it.
 
 
-def push_filter_into_stream(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_into_stream(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Inlined | n.Emit):
         return node
     if not movable(node):
@@ -230,7 +234,7 @@ def push_filter_into_stream(node: n.Node, judges: Judges) -> n.Node:
 # ---- A condition on the keys of a GROUP BY drops rows instead of groups.
 
 
-def push_filter_through_aggregate(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_aggregate(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Aggregate):
         return node
     aggregate = node.input
@@ -251,14 +255,14 @@ def push_filter_through_aggregate(node: n.Node, judges: Judges) -> n.Node:
 def _on_keys(aggregate: n.Aggregate, made: set[str]) -> Translate:
     """A condition on keys as one on the rows; not on columns that are made in between."""
     pairs = zip(aggregate.key_fields, aggregate.keys, strict=True)
-    mapping = {item.id: key for item, key in pairs if not referenced(key) & made}
+    mapping = {item.id: key for item, key in pairs if not referenced_ids(key) & made}
     return lambda piece: substitute(piece, mapping)
 
 
 # ---- A condition on what top-N and OVER partition by drops whole partitions, so it goes below.
 
 
-def push_filter_through_partitions(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_partitions(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not movable(node) or node.input in judges:
         return node
     below = node.input
@@ -277,7 +281,7 @@ def _columns(partition: tuple[exp.Expr, ...]) -> set[str]:
 # ---- A filter goes below a projection: its columns are replaced by what they are computed from.
 
 
-def push_filter_through_project(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_project(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Project):
         return node
     project = node.input
@@ -293,7 +297,7 @@ def push_filter_through_project(node: n.Node, judges: Judges) -> n.Node:
 # ---- A filter goes below what hands rows on: DISTINCT, held rows, sorting, upserts by their key.
 
 
-def push_filter_through_rows(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_rows(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not movable(node) or node.input in judges:
         return node
     below = node.input
@@ -308,7 +312,7 @@ def push_filter_through_rows(node: n.Node, judges: Judges) -> n.Node:
 # ---- A filter over UNION ALL goes onto each of its members.
 
 
-def push_filter_through_union(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_union(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.SetOperation):
         return node
     union = node.input
@@ -319,7 +323,7 @@ def push_filter_through_union(node: n.Node, judges: Judges) -> n.Node:
     goes: list[list[exp.Expr]] = [[] for _ in union.members]
     for piece in pieces(node.condition):
         moved = _for_members(piece, union, mappings)
-        if moved is None or (stays and can_fail(piece, by_id(union.fields))):
+        if moved is None or (stays and can_fail(piece, fields_by_id(union.fields))):
             stays.append(piece)
             continue
         for parts, own in zip(goes, moved, strict=True):
@@ -338,7 +342,7 @@ def _for_members(
 
     Members of other types are cast to a common one by the union, and the condition is on that.
     """
-    used = referenced(piece)
+    used = referenced_ids(piece)
     if not used or not is_deterministic(piece):
         return None
     if any(union.field(name).type is None for name in used):
@@ -355,7 +359,7 @@ def _for_members(
 # ---- A filter goes below what copies rows (windows, LATERAL VIEW) unless it asks for new columns.
 
 
-def push_filter_through_window(node: n.Node, judges: Judges) -> n.Node:
+def push_filter_through_window(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not movable(node) or node.input in judges:
         return node
     below = node.input
@@ -382,7 +386,7 @@ _WITHOUT = {
 }
 
 
-def outer_join_to_inner(node: n.Node, judges: Judges) -> n.Node:
+def outer_join_to_inner(node: n.Node, judges: LateOperators) -> n.Node:
     if not isinstance(node, n.Filter) or not isinstance(node.input, n.Join) or not movable(node):
         return node
     join = node.input

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from tidegate.plan import nodes as n
-from tidegate.plan.bind.functions import NEWEST
-from tidegate.plan.bind.scope import column, referenced
+from tidegate.plan.bind.functions import NEWEST_FIRST
+from tidegate.plan.bind.scope import column, referenced_ids
 from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
@@ -27,7 +27,7 @@ def along_time(order: Sequence[exp.Expr], rows: n.Node) -> bool:
     first = order[0] if order else None
     if not isinstance(first, exp.Ordered) or first.args.get("desc"):
         return False
-    times = [item.id for item in rows.fields if item.on_time]
+    times = [item.id for item in rows.fields if item.is_event_time]
     windows = any(item.window is not None for item in rows.fields)
     return not windows and isinstance(first.this, exp.Column) and times == [first.this.name]
 
@@ -144,7 +144,7 @@ def _projected(node: n.Node, below: Versions) -> Versions | None:
 def _filtered(node: n.Node, below: Versions) -> Versions | None:
     """A row that is dropped is no version, and ends the one before it."""
     assert isinstance(node, n.Filter), "a filter"
-    if referenced(node.condition) <= set(below.key):
+    if referenced_ids(node.condition) <= set(below.key):
         # It drops all rows of a key, or none.
         rows: n.Node = replace(node, input=below.rows, fields=below.rows.fields)
         return replace(below, rows=rows)
@@ -188,7 +188,7 @@ def _temporal(node: n.Join) -> n.Node:
         return node
     pairs = {}
     others = []
-    for pair in node.equal:
+    for pair in node.key_pairs:
         name = pair.right.name if isinstance(pair.right, exp.Column) else None
         if name in versions.key and name not in pairs:
             pairs[name] = pair
@@ -201,8 +201,8 @@ def _temporal(node: n.Join) -> n.Node:
         node,
         right=versions.rows,
         versioned=True,
-        alive_id=versions.alive,
-        equal=tuple(pairs.values()),
+        validity_id=versions.alive,
+        key_pairs=tuple(pairs.values()),
         residual=None,
         asof_condition=replace(
             node.asof_condition,
@@ -217,8 +217,8 @@ def _asof(node: n.Join) -> n.Node:
     right = {item.id for item in node.right.fields}
     left = {item.id for item in node.left.fields}
     pieces = ex.conjuncts(node.residual)
-    before = [piece for piece in pieces if referenced(piece) <= right]
-    after = [piece for piece in pieces if piece not in before and referenced(piece) <= left]
+    before = [piece for piece in pieces if referenced_ids(piece) <= right]
+    after = [piece for piece in pieces if piece not in before and referenced_ids(piece) <= left]
     both = [piece for piece in pieces if piece not in before and piece not in after]
     join = replace(node, residual=ex.conjunction(both))
     condition = ex.conjunction(before)
@@ -306,7 +306,7 @@ def top_n_from_rank_filter(node: n.Node) -> n.Node:
 def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank: n.Field) -> n.TopN:
     clause = window.args.get("order")
     order = tuple(clause.expressions) if clause is not None else ()
-    latest = any(part.meta.get(NEWEST) for part in order)
+    latest = any(part.meta.get(NEWEST_FIRST) for part in order)
     partition = tuple(window.args.get("partition_by") or ())
     return n.TopN(
         over.fields,
@@ -325,7 +325,9 @@ def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank:
 
 def _partitioned_by_window(node: n.Node, partition: tuple[exp.Expr, ...]) -> bool:
     """Whether the watermark says when a partition is complete."""
-    closing = {item.id for item in node.fields if item.closes and item.window is not None}
+    closing = {
+        item.id for item in node.fields if item.closed_by_watermark and item.window is not None
+    }
     return any(isinstance(part, exp.Column) and part.name in closing for part in partition)
 
 
@@ -359,7 +361,7 @@ def _translate(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
     mapping = {
         item.id: expression for item, expression in zip(node.fields, node.expressions, strict=True)
     }
-    if not referenced(tree) <= set(mapping):
+    if not referenced_ids(tree) <= set(mapping):
         return None
 
     def swap(part: exp.Expr) -> exp.Expr:
@@ -378,7 +380,7 @@ def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
     one, other = piece.left, piece.right
     if isinstance(other, exp.Column) and other.name == rank_id and operator in flipped:
         one, other, operator = other, one, flipped[operator]
-    if not isinstance(one, exp.Column) or one.name != rank_id or rank_id in referenced(other):
+    if not isinstance(one, exp.Column) or one.name != rank_id or rank_id in referenced_ids(other):
         return None
     if operator in (exp.LTE, exp.EQ):
         return other
@@ -391,7 +393,7 @@ def drop_unused_rank(node: n.Node) -> n.Node:
     """A rank that nobody reads is not told, so that rows do not change with it."""
     if not isinstance(node, n.Project):
         return node
-    needed = set().union(*(referenced(part) for part in node.expressions))
+    needed = set().union(*(referenced_ids(part) for part in node.expressions))
     below = _without_rank(node.input, needed)
     return node if below is None else replace(node, input=below)
 
@@ -403,13 +405,13 @@ def _without_rank(node: n.Node, needed: set[str]) -> n.Node | None:
             return None
         return replace(node, fields=node.fields[:-1], rank_id=None)
     if isinstance(node, n.Filter):
-        below = _without_rank(node.input, needed | referenced(node.condition))
+        below = _without_rank(node.input, needed | referenced_ids(node.condition))
         return None if below is None else replace(node, input=below, fields=below.fields)
     if not isinstance(node, n.Project) or not isinstance(_below_projections(node), n.TopN):
         return None
     pairs = zip(node.fields, node.expressions, strict=True)
     kept = [(item, part) for item, part in pairs if item.id in needed]
-    read = set().union(*(referenced(part) for _, part in kept))
+    read = set().union(*(referenced_ids(part) for _, part in kept))
     below = _without_rank(node.input, read)
     if below is None:
         return None
@@ -492,7 +494,7 @@ def union_is_distinct(node: n.Node) -> n.Node:
     """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be rejected."""
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
-    forgets = node.ttl_us is not None or any(item.closes for item in node.fields)
+    forgets = node.ttl_us is not None or any(item.closed_by_watermark for item in node.fields)
     if not forgets and not node.bounded:
         return node
     rows = replace(node, all=True, ttl_us=None)
@@ -505,7 +507,7 @@ def hold_rows_of_open_windows(node: n.Node) -> n.Node:
         return node
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
-    by_time = any(item.on_time for item in node.fields)
+    by_time = any(item.is_event_time for item in node.fields)
     return replace(node, input=first_along_time(node.input).with_emit_on_close(by_time))
 
 
@@ -513,7 +515,7 @@ def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
     """The columns that tell the window of a row; empty if they do not tell it."""
     starts = [item for item in fields if item.role is n.Role.WINDOW_START][:1]
     ends = [item for item in fields if item.role is n.Role.WINDOW_END][:1]
-    if (starts or ends) and (starts or ends)[0].fixed_length:
+    if (starts or ends) and (starts or ends)[0].has_fixed_length_window:
         return ends or starts
     return [*starts, *ends] if starts and ends else []
 
@@ -551,7 +553,7 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
         kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
         return below.key is None or not key <= kept
     if isinstance(node, n.Filter):
-        return not referenced(node.condition) <= key
+        return not referenced_ids(node.condition) <= key
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.LOOKUP):
         return index == 0
     return True
@@ -597,9 +599,9 @@ def _normalized(node: n.Node) -> n.Node:
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 
-def forget_deletes(node: n.Node, ttl_us: int) -> n.Node:
+def set_tombstone_ttl(node: n.Node, ttl_us: int) -> n.Node:
     """Give state_ttl to whatever remembers that keys were deleted."""
-    inputs = tuple(forget_deletes(child, ttl_us) for child in node.inputs)
+    inputs = tuple(set_tombstone_ttl(child, ttl_us) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
     return replace(node, ttl_us=ttl_us) if isinstance(node, n.Normalize) else node
