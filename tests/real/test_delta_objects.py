@@ -20,7 +20,7 @@ from tests.support.delta import (
     sink_of,
     source_of,
     staged,
-    there,
+    table_rows,
 )
 from tidegate.connectors.base import CommittedState
 from tidegate.errors import TidegateError
@@ -45,7 +45,7 @@ def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_
 ) -> None:
     sink = opened(place, partition_by="name")
     committables = staged(sink, E0, [row(1, "a b"), row(2, None)], [], [row(3, "a b")])
-    assert there(place) == []
+    assert table_rows(place) == []
     for _ in range(2):
         sink.publish(E0, committables)
     version = DeltaTable(place).version()
@@ -58,7 +58,7 @@ def test_an_epoch_is_a_version_however_often_it_is_committed_and_a_source_reads_
     for _ in range(2):
         sink_of(place).recover(CommittedState(E1, committed, E1))
     sink.publish(E1, committed)
-    assert there(place) == [(1, "a b"), (2, None), (3, "a b"), (4, "c")]
+    assert table_rows(place) == [(1, "a b"), (2, None), (3, "a b"), (4, "c")]
     assert DeltaTable(place).version() > version and first is not None
     assert [r["id"] for r in rows_of(source, source.plan_range(first.offset, 2))] == [4]
 
@@ -71,7 +71,7 @@ def test_changes_are_merged_by_key_and_two_who_commit_do_it_once(place: str) -> 
     committables = staged(one, E1, [row(1, "a", "-U"), row(1, "c", "+U"), row(2, "b", "-D")])
     one.publish(E1, committables)
     two.publish(E1, committables)
-    assert there(place) == [(1, "c")]
+    assert table_rows(place) == [(1, "c")]
 
 
 def test_a_store_that_is_away_is_waited_for_and_shows_no_secrets(s3: S3, place: str) -> None:
@@ -86,4 +86,4 @@ def test_a_store_that_is_away_is_waited_for_and_shows_no_secrets(s3: S3, place: 
     assert getattr(error.value, "retryable", False), error.value
     assert not any(secret in str(error.value) for secret in SECRETS)
     sink.publish(E0, committables)
-    assert there(place) == [(1, "a")]
+    assert table_rows(place) == [(1, "a")]
