@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.operators.driving import B, D, L, Query, Row, S, same_keys
+from tests.operators.harness import B, D, L, Query, Row, S, normalize_keys
 from tests.operators.model import Window
 from tidegate.operators.aggregate.functions import AggregateCall
 
@@ -79,7 +79,7 @@ def expected(query: Query, texts: Sequence[str], placed: list[tuple[Row, Window]
     grouping = f" GROUP BY {', '.join(by)}" if by else ""
     sql = f"SELECT {', '.join([*by, *texts])} FROM placed{grouping}"
     found = _connection.execute(sql).fetchall()
-    return {same_keys(row[: len(by)]): row[len(by) :] for row in found}
+    return {normalize_keys(row[: len(by)]): row[len(by) :] for row in found}
 
 
 def assert_same(actual: Results, wanted: Results) -> None:

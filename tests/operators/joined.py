@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.operators.driving import L, S
+from tests.operators.harness import L, S
 
 Row = tuple[str | None, int, int]
 _connection = duckdb.connect(config={"threads": 1})

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.operators.driving import Drive, Row
+from tests.operators.harness import Harness, Row
 from tests.support.compiling import accepted
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH
 from tidegate.operators.kernels.keys import canonicalize, hash_rows
@@ -132,10 +132,10 @@ class MatchQuery:
         made = KIND.build(node, Request(_types(node), NO_LIMITS, self.keeps_late))
         return made.operator, made.ports[0]
 
-    def drive(self) -> Drive:
+    def harness(self) -> Harness:
         operator, port = self.built()
         operator = replace(operator, ttl_us=self.ttl_us)  # type: ignore[type-var]
-        return Drive(lambda: operator, lambda rows: _stage(rows, port))
+        return Harness(lambda: operator, lambda rows: _stage(rows, port))
 
     # Batch
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.operators.driving import Query, Row, same_keys
+from tests.operators.harness import Query, Row, normalize_keys
 from tidegate.operators.watermark import END_US
 
 Window = tuple[int | None, int | None]
@@ -111,8 +111,8 @@ class _Sessions:
 
     def _step(self, rows: Sequence[Row], before: int | None) -> None:
         """Rows join sessions that are kept; retractions then take rows out of them."""
-        for key in {same_keys(row.keys) for row in rows}:
-            own = self._left([row for row in rows if same_keys(row.keys) == key])
+        for key in {normalize_keys(row.keys) for row in rows}:
+            own = self._left([row for row in rows if normalize_keys(row.keys) == key])
             known = self.kept.get(key, [])
             old = {id(row) for session in known for row in session}
             there: list[Row] = []

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from tests.operators.batch import CHOICES, VALUES, Choice
-from tests.operators.driving import B, D, Drive, L, Row, S, hash_of, same_keys
+from tests.operators.harness import B, D, Harness, L, Row, S, hash_of, normalize_keys
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.kernels.keys import canonicalize
@@ -196,8 +196,8 @@ class OverQuery:
         window = (self.end_of(row),) if self.window is not None else ()
         return (*row.keys, *window)
 
-    def drive(self, **options: Any) -> Drive:
-        return Drive(self.operator, self.table, **options)
+    def harness(self, **options: Any) -> Harness:
+        return Harness(self.operator, self.table, **options)
 
     # In batch
 
@@ -207,7 +207,8 @@ class OverQuery:
             return {}
         names = ["id", "ts", "k", "w", *(f"v{i}" for i, _ in enumerate(TYPES))]
         cells = [
-            (row.id, row.ts, same_keys(row.keys)[0], self._window(row), *row.values) for row in rows
+            (row.id, row.ts, normalize_keys(row.keys)[0], self._window(row), *row.values)
+            for row in rows
         ]
         kinds = (L, L, S, L, *TYPES)
         data = [pa.array([cell[i] for cell in cells], kind) for i, kind in enumerate(kinds)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tests.operators import batch
-from tests.operators.driving import B, D, L, Query, Row, S
+from tests.operators.harness import B, D, L, Query, Row, S
 from tests.operators.model import Step
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.watermark import END_US

@@ -125,7 +125,7 @@ def merged(draw: st.DataObject, groups: Aggregator, parts: list[Tables]) -> Tabl
     """Neighbours become one, in any order, until one is left."""
     while len(parts) > 1:
         place = draw.draw(st.integers(0, len(parts) - 2))
-        parts[place : place + 2] = [groups.merge(parts[place : place + 2])]
+        parts[place : place + 2] = [groups.combine_parts(parts[place : place + 2])]
     return parts[0]
 
 
@@ -154,7 +154,7 @@ def test_any_split_gives_the_same(one: AggregateCall, taken_back: bool) -> None:
 def test_a_sum_may_leave_the_range_and_come_back() -> None:
     groups = Aggregator(GroupSpec((L,), (call("sum", [L], L),)))
     parts = [lifted(groups, [(0, (value,), 1)] * 3) for value in (2**62, -(2**62))]
-    assert results(groups, groups.merge(parts)) == {0: 0}
+    assert results(groups, groups.combine_parts(parts)) == {0: 0}
 
 
 @pytest.mark.parametrize("kind", [L, S, D])
@@ -166,7 +166,7 @@ def test_approx_count_distinct_is_close(kind: pa.DataType, deviation: float) -> 
     one = call("approx_count_distinct", [kind], L, constants=(deviation,))
     groups = Aggregator(GroupSpec((L,), (one,)))
     half = groups.pre_aggregate(rows_of(keys, {"a0_0": values}))
-    got = results(groups, groups.merge([half, half]))
+    got = results(groups, groups.combine_parts([half, half]))
     assert got[0] == 1 and got[1] == 10
     assert all(abs(got[i] - size) <= 3 * deviation * size for i, size in enumerate(sizes))
 
@@ -222,7 +222,7 @@ def test_as_duckdb_has_it() -> None:
         arguments |= {f"a{place}_0": numbers, f"a{place}_1": values}
     rows = rows_of(keys, arguments)
     parts = [groups.pre_aggregate(rows.slice(start, 700)) for start in range(0, size, 700)]
-    got = groups.evaluate(groups.merge(parts))
+    got = groups.evaluate(groups.combine_parts(parts))
     assert Counter(got["k0"].to_pylist()) == Counter(expected.keys())
     for row in got.to_pylist():
         for index, (one, _) in enumerate(DUCK):

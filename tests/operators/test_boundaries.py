@@ -28,11 +28,10 @@ from tests.operators import test_nearest_join as nearest_joins
 from tests.operators import test_timed_join as timed_joins
 from tests.operators import test_top_n as top_rows
 from tests.operators.batch import COUNT
-from tests.operators.driving import Drive, L, Query, Row, S, drive
+from tests.operators.harness import Harness, L, Query, Row, S, harness_of, state_limits
 from tests.operators.model import windows_of
 from tests.operators.nearest_model import Fact, Version
 from tests.operators.over_queries import TYPES, OverQuery, total
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import BEFORE, DELETE
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.hold import HoldOperator
@@ -85,45 +84,45 @@ class Run(Protocol):
 class OneInput:
     """Drives an operator with one input."""
 
-    drive: Drive
+    harness: Harness
     row: Callable[[Came], Row]
 
     def epoch(self, rows: Sequence[Came], mark: int) -> Outcome:
-        epoch = self.drive.rows([self.row(item) for item in rows], mark, now_us=1)
+        epoch = self.harness.rows([self.row(item) for item in rows], mark, now_us=1)
         assert epoch.watermark is not None
         return Outcome(epoch.main, epoch.late_rows, epoch.watermark)
 
     def restart(self) -> None:
-        self.drive.restart()
+        self.harness.restart()
 
 
 @dataclass
 class IntervalJoin:
-    drive: timed_joins.Drive
+    harness: timed_joins.Harness
 
     def epoch(self, rows: Sequence[Came], mark: int) -> Outcome:
         sides = [[(r.key, r.ts, r.number) for r in rows if r.port == port] for port in (0, 1)]
-        main = self.drive.epoch(sides, (mark, mark))
-        assert self.drive.update is not None
-        return Outcome(main, self.drive.late, self.drive.update.watermark_us)
+        main = self.harness.epoch(sides, (mark, mark))
+        assert self.harness.update is not None
+        return Outcome(main, self.harness.late, self.harness.update.watermark_us)
 
     def restart(self) -> None:
-        self.drive.restart()
+        self.harness.restart()
 
 
 @dataclass
 class NearJoin:
-    drive: nearest_joins.Drive
+    harness: nearest_joins.Harness
 
     def epoch(self, rows: Sequence[Came], mark: int) -> Outcome:
         facts = [Fact(r.key, r.ts, r.number) for r in rows if r.port == 0]
         versions = [Version(r.key, r.ts, r.number) for r in rows if r.port == 1]
-        main = self.drive.epoch(facts, versions, (mark, mark))
-        assert self.drive.update is not None
-        return Outcome(main, self.drive.late, self.drive.update.watermark_us)
+        main = self.harness.epoch(facts, versions, (mark, mark))
+        assert self.harness.update is not None
+        return Outcome(main, self.harness.late, self.harness.update.watermark_us)
 
     def restart(self) -> None:
-        self.drive.restart()
+        self.harness.restart()
 
 
 @dataclass(frozen=True)
@@ -156,10 +155,10 @@ def keyed(row: Came) -> Row:
     return Row(row.ts, (row.key,), id=row.number)
 
 
-def grouped(query: Query, held_back: int, late: Callable[[Came, int], bool] | None) -> Timed:
+def grouped(query: Query, output_delay_us: int, late: Callable[[Came, int], bool] | None) -> Timed:
     """GROUP BY a window: a result is a key, the start and the end of the window, and a count."""
     return Timed(
-        lambda: OneInput(drive(query, held_back=held_back), keyed),
+        lambda: OneInput(harness_of(query, output_delay_us=output_delay_us), keyed),
         lambda result: [result[2] - 1],
         late,
         lateness=query.lateness_us,
@@ -200,10 +199,10 @@ def interval_joins(draw: st.DrawFn) -> Timed:
     how, at_close = draw(st.sampled_from(timed_joins.HOWS)), draw(st.booleans())
     lower = draw(st.integers(-4, 3))
     upper = lower + draw(st.integers(0, 4))
-    held_back = max(0, upper, -lower, upper - lower if at_close else 0)
+    output_delay_us = max(0, upper, -lower, upper - lower if at_close else 0)
     join = timed_joins.make(how, lower, upper, at_close=at_close)
     return Timed(
-        lambda: IntervalJoin(timed_joins.Drive(join, held_back)),
+        lambda: IntervalJoin(timed_joins.Harness(join, output_delay_us)),
         lambda result: list(result[1::3]),
         behind,
         ports=2,
@@ -227,9 +226,12 @@ def nearest(draw: st.DrawFn) -> Timed:
     else:
         found = AsofBounds(direction, -draw(SIZES), draw(SIZES))
     assert found.lower is not None
-    held_back, join = max(0, -int(found.lower)), nearest_joins.make(found, how, versions=False)
+    output_delay_us, join = (
+        max(0, -int(found.lower)),
+        nearest_joins.make(found, how, versions=False),
+    )
     return Timed(
-        lambda: NearJoin(nearest_joins.Drive(join, held_back)),
+        lambda: NearJoin(nearest_joins.Harness(join, output_delay_us)),
         lambda result: [result[1]],
         ports=2,
     )
@@ -241,10 +243,10 @@ def over(draw: st.DrawFn) -> Timed:
     end = max(start, draw(st.integers(-3, 3)))
     begin = draw(st.sampled_from([start, start, None]))
     query = OverQuery((total(COUNT, Frame(False, begin, end)),), window=draw(st.none() | SIZES))
-    held_back = max(0, end, 0 if begin is None else begin)
+    output_delay_us = max(0, end, 0 if begin is None else begin)
     return Timed(
         lambda: OneInput(
-            query.drive(held_back=held_back),
+            query.harness(output_delay_us=output_delay_us),
             lambda row: Row(row.ts, (row.key,), (None,) * len(TYPES), id=row.number),
         ),
         lambda result: [result[1]],
@@ -266,7 +268,7 @@ def top_n(draw: st.DrawFn) -> Timed:
 
     return Timed(
         lambda: OneInput(
-            query.drive(),
+            query.harness(),
             lambda row: Row(end(row), (row.key,), (row.ts, end(row)), id=row.number),
         ),
         lambda result: [result[2] - 1],
@@ -281,7 +283,7 @@ def first_of_key(draw: st.DrawFn) -> Timed:
     query = first_rows.Query(waits, closes)
     return Timed(
         lambda: OneInput(
-            query.drive(), lambda row: Row(row.ts, (row.key,), (row.number,), id=row.number)
+            query.harness(), lambda row: Row(row.ts, (row.key,), (row.number,), id=row.number)
         ),
         lambda result: [result[1]],
         behind,
@@ -291,7 +293,7 @@ def first_of_key(draw: st.DrawFn) -> Timed:
 def hold() -> Timed:
     return Timed(
         lambda: OneInput(
-            Drive(lambda: HoldOperator(pa.schema([("c0", L), ("c1", L)])), holding.table), keyed
+            Harness(lambda: HoldOperator(pa.schema([("c0", L), ("c1", L)])), holding.table), keyed
         ),
         lambda result: [result[1]],
         behind,
@@ -373,7 +375,7 @@ def test_any_split_into_epochs_gives_what_one_epoch_gives(name: str) -> None:
         run, before, handed_on, late = operator.start(), None, None, 0
         on_time: list[Came] = []
         results: list[Result] = []
-        with limits_of_state(small):
+        with state_limits(small):
             for epoch in [*given_epochs, Epoch((), END_US)]:
                 outcome = run.epoch(epoch.rows, epoch.mark)
                 for row in epoch.rows:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import L, S, hash_of, rows_of
+from tests.operators.harness import L, S, hash_of, rows_of
 from tests.operators.joined import joined
 from tidegate.columns import HASH, PANE, WEIGHT
 from tidegate.operators.join.regular import RegularJoin
@@ -36,7 +36,7 @@ def make(how: str, safe: bool = False, **more: Any) -> RegularJoin:
     return RegularJoin(JoinCondition((S,), (safe,), lower, upper), columns, how, **more)
 
 
-class Drive:
+class Harness:
     """A join with its state, and what it has given out so far."""
 
     def __init__(self, join: RegularJoin, key_groups: int = 2) -> None:
@@ -104,7 +104,7 @@ class Drive:
 
 
 def test_a_row_without_a_match_is_retracted_when_it_gets_one() -> None:
-    run = Drive(make("LEFT"))
+    run = Harness(make("LEFT"))
     one: Item = ("a", 0, 1)
     assert run.epoch([[(one, 1)], []]) == [("a", 0, 1, None, None, None, "+I")]
     changed = run.epoch([[], [(("a", 5, 2), 1)]])
@@ -115,13 +115,13 @@ def test_a_row_without_a_match_is_retracted_when_it_gets_one() -> None:
 
 
 def test_what_comes_and_goes_in_one_epoch_says_nothing() -> None:
-    run = Drive(make("FULL", retracts=True))
+    run = Harness(make("FULL", retracts=True))
     one: Item = ("a", 0, 1)
     assert run.epoch([[(one, 1), (one, -1)], []]) == []
 
 
 def test_a_key_is_forgotten_on_both_sides_after_its_time_to_live() -> None:
-    run = Drive(make("LEFT", ttl_us=10))
+    run = Harness(make("LEFT", ttl_us=10))
     run.epoch([[(("a", 0, 1), 1)], [(("b", 0, 1), 1)]], now_us=100)
     run.epoch([[], [(("a", 0, 2), 1)]], now_us=105)
     assert len(run.epoch([[(("a", 0, 3), 1)], []], now_us=114)) == 1
@@ -131,7 +131,7 @@ def test_a_key_is_forgotten_on_both_sides_after_its_time_to_live() -> None:
 
 
 def test_a_row_that_can_match_no_more_can_still_be_retracted() -> None:
-    run = Drive(make("LEFT", retracts=True, bounds=(1, 3), close_delay_us=1))
+    run = Harness(make("LEFT", retracts=True, bounds=(1, 3), close_delay_us=1))
     one: Item = ("a", 5, 1)
     assert len(run.epoch([[(one, 1)], []], 5)) == 1
     assert run.epoch([[(one, -1)], []], 5) == [("a", 5, 1, None, None, None, "-D")]
@@ -141,7 +141,7 @@ def test_a_row_that_can_match_no_more_can_still_be_retracted() -> None:
 
 @pytest.mark.parametrize("how", ["LEFT", "FULL", "SEMI", "ANTI"])
 def test_a_row_whose_match_is_past_has_still_had_one(how: str) -> None:
-    run = Drive(make(how, retracts=True, bounds=(-2, 1), close_delay_us=1))
+    run = Harness(make(how, retracts=True, bounds=(-2, 1), close_delay_us=1))
     run.epoch([[(("b", 1, 0), 1)], [(("b", 0, 0), 1)]], 2)
     later = run.epoch([[], [(("b", 3, 0), 1)]], 5)
     assert later == ([("b", 1, 0, "b", 3, 0, "+I")] if how in ("LEFT", "FULL") else [])
@@ -150,7 +150,7 @@ def test_a_row_whose_match_is_past_has_still_had_one(how: str) -> None:
 
 
 def test_bounded_inputs_give_their_join_at_the_end() -> None:
-    run = Drive(make("FULL", at_end=True, with_op=False))
+    run = Harness(make("FULL", at_end=True, with_op=False))
     assert run.epoch([[(("a", 0, 1), 1)], []]) == []
     assert run.epoch([[], [(("a", 0, 2), 1), (("b", 0, 3), 1)]]) == []
     run.restart()
@@ -181,7 +181,7 @@ def changes(draw: st.DrawFn, retracts: bool) -> list[list[list[tuple[Item, int]]
 
 
 def test_a_semi_join_of_rows_that_stay_gives_each_of_them_once() -> None:
-    run = Drive(make("SEMI", retracts=False, with_op=False))
+    run = Harness(make("SEMI", retracts=False, with_op=False))
     run.epoch([[(("a", 1, 1), 1), (("b", 1, 2), 1)], [(("a", 1, 1), 1)]], -100)
     run.epoch([[(("a", 1, 3), 1)], [(("a", 1, 1), 1), (("b", 1, 1), 1)]], -100)
     assert run.stands == Counter([("a", 1, 1), ("a", 1, 3), ("b", 1, 2)])
@@ -201,7 +201,7 @@ def test_after_every_epoch_it_is_the_join_of_all_rows(
         more = {"bounds": bounds, "close_delay_us": 1}
     appends = how in ("INNER", "SEMI") and not retracts
     with_op = not appends or data.draw(st.booleans())
-    run = Drive(make(how, safe, retracts=retracts, with_op=with_op, **more))
+    run = Harness(make(how, safe, retracts=retracts, with_op=with_op, **more))
     rows: list[Counter[Item]] = [Counter(), Counter()]
     for epoch in epochs:
         for side, items in enumerate(epoch):
@@ -223,7 +223,7 @@ def test_what_the_watermark_forgets_changes_nothing(
     data: st.DataObject, how: str, bounds: tuple[int, int]
 ) -> None:
     """Rows that move with time: forgetting by the watermark gives the same as keeping all."""
-    run = Drive(make(how, retracts=True, bounds=bounds, close_delay_us=1))
+    run = Harness(make(how, retracts=True, bounds=bounds, close_delay_us=1))
     rows: list[Counter[Item]] = [Counter(), Counter()]
     fresh: list[list[Item]] = [[], []]
     for at in range(0, 30, 3):

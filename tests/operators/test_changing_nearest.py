@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import D, L, S, hash_of, rows_of
-from tests.operators.test_windows_duckdb import limits_of_state
+from tests.operators.harness import D, L, S, hash_of, rows_of, state_limits
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, WEIGHT
 from tidegate.errors import TidegateError
 from tidegate.operators.join.asof import BACKWARD, FORWARD, NEAREST, AsofBounds
@@ -38,7 +37,7 @@ def make(nearest: AsofBounds, how: str, value: pa.DataType = L, **more: Any) -> 
 
 
 @dataclass
-class Drive:
+class Harness:
     join: UpdatingAsofJoin
     store: MemoryStore = field(default_factory=MemoryStore)
     arrived: int = 0
@@ -83,7 +82,7 @@ GE, LE = AsofBounds(BACKWARD, 0, None), AsofBounds(FORWARD, None, 0)
 
 
 def test_a_nearer_row_corrects_what_was_said() -> None:
-    run = Drive(make(GE, "LEFT"))
+    run = Harness(make(GE, "LEFT"))
     assert run.epoch([(0, "a", 5, 1, 1)]) == [("a", 5, 1, None, None, None, "+I")]
     run.restart()
     assert run.epoch([(1, "a", 3, 2, 1)]) == [
@@ -100,7 +99,7 @@ def test_a_nearer_row_corrects_what_was_said() -> None:
 
 
 def test_of_equal_values_the_last_that_came_counts() -> None:
-    run = Drive(make(LE, "INNER"))
+    run = Harness(make(LE, "INNER"))
     run.epoch([(0, "a", 5, 1, 1), (1, "a", 7, 1, 1), (1, "a", 7, 2, 1), (1, "a", 7, 3, 1)])
     assert run.epoch([(1, "a", 7, 3, -1)]) == [
         ("a", 5, 1, "a", 7, 3, "-D"),
@@ -115,13 +114,13 @@ def test_null_is_near_to_nothing() -> None:
         (1, "a", None, 3, 1),
         (1, None, 5, 4, 1),
     ]
-    assert Drive(make(GE, "INNER")).epoch(rows) == []
-    found = Drive(make(GE, "LEFT")).epoch(rows)
+    assert Harness(make(GE, "INNER")).epoch(rows) == []
+    found = Harness(make(GE, "LEFT")).epoch(rows)
     assert {row[3:] for row in found} == {(None, None, None, "+I")}
 
 
 def test_bounded_inputs_are_joined_once_at_their_end() -> None:
-    run = Drive(make(GE, "LEFT", at_end=True, with_op=False))
+    run = Harness(make(GE, "LEFT", at_end=True, with_op=False))
     assert run.epoch([(0, "a", 5, 1, 1), (0, "a", 5, 1, 1)], 3) == []
     assert run.epoch([(1, "a", 3, 2, 1), (1, "a", 4, 3, 1)], 3) == []
     assert run.epoch([(1, "a", 4, 3, -1)], END_US) == [("a", 5, 1, "a", 3, 2)] * 2
@@ -129,7 +128,7 @@ def test_bounded_inputs_are_joined_once_at_their_end() -> None:
 
 
 def test_a_key_is_forgotten_after_its_time_to_live() -> None:
-    run = Drive(make(GE, "LEFT", ttl_us=10))
+    run = Harness(make(GE, "LEFT", ttl_us=10))
     run.epoch([(0, "a", 5, 1, 1)], now=1)
     assert run.epoch([(1, "a", 3, 2, 1)], now=11) == []
     assert run.epoch([(0, "a", 5, 3, 1)], now=15) == [("a", 5, 3, "a", 3, 2, "+I")]
@@ -146,7 +145,7 @@ def test_a_key_is_forgotten_after_its_time_to_live() -> None:
     ],
 )
 def test_any_value_that_has_an_order_will_do(kind: pa.DataType, values: tuple[Any, ...]) -> None:
-    run = Drive(make(GE, "INNER", kind))
+    run = Harness(make(GE, "INNER", kind))
     rows: list[Change] = [(0, "a", value, place, 1) for place, value in enumerate(values)]
     rows += [(1, "a", value, place, 1) for place, value in enumerate(values)]
     found = run.epoch(rows)
@@ -161,7 +160,7 @@ def test_what_has_no_distance_has_no_nearest() -> None:
 
 
 def test_the_distance_of_large_numbers_does_not_run_over() -> None:
-    run = Drive(make(AsofBounds(NEAREST, None, None), "INNER"))
+    run = Harness(make(AsofBounds(NEAREST, None, None), "INNER"))
     out = run.epoch([(0, "a", 2**62, 1, 1), (1, "a", -(2**63), 2, 1), (1, "a", 2**63 - 1, 3, 1)])
     assert [row[5] for row in out] == [3]
 
@@ -208,11 +207,11 @@ def changes(draw: st.DrawFn) -> list[Change]:
 def test_after_every_epoch_it_equals_duckdb(
     rows: list[Change], cuts: list[int], sign: str, how: str, kind: pa.DataType, small: bool
 ) -> None:
-    run = Drive(make(SIGNS[sign], how, kind))
+    run = Harness(make(SIGNS[sign], how, kind))
     result: Counter[tuple[Any, ...]] = Counter()
     standing: Counter[tuple[Any, ...]] = Counter()
     places = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
-    with limits_of_state(small):
+    with state_limits(small):
         for begin, end in itertools.pairwise(places):
             for *row, op in run.epoch(rows[begin:end]):
                 result[tuple(row)] += 1 if op == "+I" else -1

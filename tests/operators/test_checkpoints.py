@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import D, Drive, L, Query, Row, S, call, drive
+from tests.operators.harness import D, Harness, L, Query, Row, S, call, harness_of
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.state.memory import MemoryStore
 
@@ -18,8 +18,8 @@ AVG = Query((S,), (D,), (call("avg", D, D),), ((0,),), (None,), mode="early")
 WINDOWS = replace(SUM, panes=Panes("TUMBLE", 10, 10), mode="close")
 
 
-def after_restart(query: Query, first: list[Row], second: list[Row]) -> Drive:
-    run = drive(query)
+def after_restart(query: Query, first: list[Row], second: list[Row]) -> Harness:
+    run = harness_of(query)
     run.rows(first, 0)
     run.restart()
     run.rows(second, 0)
@@ -53,7 +53,7 @@ def test_checkpoint_roundtrip_eowc_multiple_windows() -> None:
 
 
 def test_restore_missing_key_is_noop() -> None:
-    run = drive(WINDOWS)
+    run = harness_of(WINDOWS)
     run.store = MemoryStore.restore(MemoryStore().snapshot())
     run.rows([Row(1, (), (1,))], 0)
     assert run.end().main == [(0, 10, 1)]
@@ -62,7 +62,7 @@ def test_restore_missing_key_is_noop() -> None:
 
 def test_restore_fingerprint_mismatch_skips_query() -> None:
     """Another query starts afresh and says so; time does not go back with it."""
-    run = drive(WINDOWS)
+    run = harness_of(WINDOWS)
     run.rows([Row(1, (), (1,))], 5)
     changed = replace(WINDOWS, panes=Panes("TUMBLE", 20, 20))
     run.make, run.table = changed.operator, changed.table
@@ -75,11 +75,11 @@ def test_restore_fingerprint_mismatch_skips_query() -> None:
 def test_checkpoint_empty_state_returns_none() -> None:
     """Windows that have closed leave nothing but the clock."""
     for query in (WINDOWS, replace(WINDOWS, panes=None, gap_us=10), replace(WINDOWS, mode="early")):
-        run = drive(query)
+        run = harness_of(query)
         run.rows([Row(1, (), (1,))], 0)
-        assert run.kept() != []
+        assert run.stored_names() != []
         run.end()
-        assert run.kept() == []
+        assert run.stored_names() == []
 
 
 QUERIES = [
@@ -97,7 +97,7 @@ BATCHES = st.lists(
 )
 
 
-def outputs(run: Drive, batches: list[list[tuple[int, str, int]]], restart: bool) -> list[Any]:
+def outputs(run: Harness, batches: list[list[tuple[int, str, int]]], restart: bool) -> list[Any]:
     query_keys = 1 if run.runner.operator.shuffle_schemas[0][0].get_field_index("k0") >= 0 else 0
     for number, batch in enumerate(batches):
         rows = [Row(ts, (key,) * query_keys, (value,)) for ts, key, value in batch]
@@ -115,6 +115,6 @@ def outputs(run: Drive, batches: list[list[tuple[int, str, int]]], restart: bool
 def test_checkpoint_and_restore_is_the_same_as_processing_them_all(
     query: Query, batches: list[list[tuple[int, str, int]]]
 ) -> None:
-    straight, restarted = drive(query), drive(query)
+    straight, restarted = harness_of(query), harness_of(query)
     assert outputs(straight, batches, False) == outputs(restarted, batches, True)
     assert straight.store.snapshot() == restarted.store.snapshot()

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import Drive, L, Row, S, hash_of
-from tests.operators.test_windows_duckdb import limits_of_state
+from tests.operators.harness import Harness, L, Row, S, hash_of, state_limits
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE
 from tidegate.operators.kernels.ordering import Ordering
 from tidegate.operators.late_rows import LateRows
@@ -67,8 +66,8 @@ class Query:
             columns["o0"] = columns["c1"]
         return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 
-    def drive(self, **options: Any) -> Drive:
-        return Drive(self.operator, self.table, **options)
+    def harness(self, **options: Any) -> Harness:
+        return Harness(self.operator, self.table, **options)
 
 
 def rows(*items: tuple[str | None, int, int]) -> list[Row]:
@@ -76,7 +75,7 @@ def rows(*items: tuple[str | None, int, int]) -> list[Row]:
 
 
 def test_by_arrival_the_first_row_comes_at_once_and_stays() -> None:
-    run = Query(ttl_us=10, ranked=True).drive(key_groups=1)
+    run = Query(ttl_us=10, ranked=True).harness(key_groups=1)
     assert run.rows(rows(("a", 5, 1), ("a", 1, 2), (None, 1, 3)), now_us=1).main == [
         ("a", 5, 1, 1),
         (None, 1, 3, 1),
@@ -85,37 +84,37 @@ def test_by_arrival_the_first_row_comes_at_once_and_stays() -> None:
     assert run.rows(rows(("a", 0, 4)), now_us=9).main == [], "a duplicate keeps its key alive"
     assert run.rows(rows(("a", 0, 5), (None, 0, 6)), now_us=12).main == [(None, 0, 6, 1)]
     run.rows([], now_us=100)
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 def test_by_event_time_the_first_row_comes_when_the_watermark_has_passed_it() -> None:
-    run = Query(waits=True, ttl_us=1_000, keeps_late=True).drive(key_groups=1)
-    assert run.rows(rows(("a", 5, 1), ("b", 9, 2)), mark=2, now_us=1).main == []
-    assert run.rows(rows(("a", 3, 3), ("a", 3, 4)), mark=3, now_us=1).main == []
+    run = Query(waits=True, ttl_us=1_000, keeps_late=True).harness(key_groups=1)
+    assert run.rows(rows(("a", 5, 1), ("b", 9, 2)), watermark_us=2, now_us=1).main == []
+    assert run.rows(rows(("a", 3, 3), ("a", 3, 4)), watermark_us=3, now_us=1).main == []
     run.restart()
-    assert run.rows([], mark=4, now_us=1).main == [("a", 3, 3)]
-    late = run.rows(rows(("b", 2, 5), ("a", 7, 6)), mark=4, now_us=1)
+    assert run.rows([], watermark_us=4, now_us=1).main == [("a", 3, 3)]
+    late = run.rows(rows(("b", 2, 5), ("a", 7, 6)), watermark_us=4, now_us=1)
     assert late.main == [] and late.late_rows == 1 and [row["l0"] for row in late.late] == [5]
-    assert run.rows([], mark=9, now_us=1).main == []
+    assert run.rows([], watermark_us=9, now_us=1).main == []
     assert run.end().main == [("b", 9, 2)]
 
 
 def test_a_late_row_does_not_hide_one_of_its_key_that_is_on_time() -> None:
-    run = Query(waits=True, ttl_us=1_000).drive(key_groups=1)
-    run.rows([], mark=5, now_us=1)
-    run.rows(rows(("a", 1, 1), ("a", 8, 2)), mark=5, now_us=1)
+    run = Query(waits=True, ttl_us=1_000).harness(key_groups=1)
+    run.rows([], watermark_us=5, now_us=1)
+    run.rows(rows(("a", 1, 1), ("a", 8, 2)), watermark_us=5, now_us=1)
     assert run.epochs[-1].late_rows == 1
     assert run.end().main == [("a", 8, 2)]
 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_keys_that_close_are_forgotten_by_the_watermark(waits: bool) -> None:
-    run = Query(waits=waits, closes=True).drive(key_groups=1)
-    run.rows(rows(("a", 5, 1), ("a", 6, 2), ("a", 5, 3)), mark=4)
-    run.rows([], mark=10)
+    run = Query(waits=waits, closes=True).harness(key_groups=1)
+    run.rows(rows(("a", 5, 1), ("a", 6, 2), ("a", 5, 3)), watermark_us=4)
+    run.rows([], watermark_us=10)
     assert sorted(row for epoch in run.epochs for row in epoch.main) == [("a", 5, 1), ("a", 6, 2)]
-    assert run.rows(rows(("a", 5, 4)), mark=10).late_rows == 1
-    assert run.end().main == [] and run.kept() == []
+    assert run.rows(rows(("a", 5, 4)), watermark_us=10).late_rows == 1
+    assert run.end().main == [] and run.stored_names() == []
 
 
 # Any rows
@@ -169,9 +168,9 @@ def test_it_is_what_the_model_says(
     data: st.DataObject, waits: bool, ttl_us: int | None, keeps_late: bool, small: bool
 ) -> None:
     query = Query(waits, ttl_us is None, ttl_us, keeps_late)
-    run, model = query.drive(key_groups=data.draw(st.integers(1, 3))), Model(query, {}, [])
+    run, model = query.harness(key_groups=data.draw(st.integers(1, 3))), Model(query, {}, [])
     before, after, now_us, number = None, -1, 100, 0
-    with limits_of_state(small):
+    with state_limits(small):
         for end in [False] * data.draw(st.integers(1, 7)) + [True]:
             now_us += data.draw(st.integers(0, 3))
             came = []

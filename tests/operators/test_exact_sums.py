@@ -34,7 +34,7 @@ def changed(function: str, kind: pa.DataType, changes: list[tuple[Any, int]], cu
         weights = [weight for _, weight in part]
         parts.append(groups.pre_aggregate(rows_of([7] * len(part), {"a0_0": values}, weights)))
     while len(parts) > 1:
-        parts = [groups.merge(parts[place : place + 2]) for place in range(0, len(parts), 2)]
+        parts = [groups.combine_parts(parts[place : place + 2]) for place in range(0, len(parts), 2)]
     return groups.evaluate(parts[0])["r0"][0].as_py()
 
 
@@ -124,14 +124,14 @@ def test_the_sum_is_the_nearest_double(values: list[float], data: Any) -> None:
 def test_many_rows_are_added_in_pieces(rows: list[tuple[int, float]], most: int) -> None:
     ids = np.array([group for group, _ in rows], np.int64)
     values = np.array([math.remainder(value, 2.0**900) for _, value in rows], np.float64)
-    with patch.object(exact, "_MOST_ROWS", most):
+    with patch.object(exact, "_MAX_ADDENDS", most):
         digits, above = exact.digit_sums(values, ids, 5)
     assert not above.any()
     places = sorted(digits, reverse=True)
     matrix = np.array([digits[place] for place in places]).reshape(len(places), 5).T
     matrix = np.array([[*row[row != 0], *row[row == 0]] for row in matrix])
     expected = [nearest(list(values[ids == group])) for group in range(5)]
-    assert exact.rounded(matrix.reshape(5, -1)).tolist() == expected
+    assert exact.round_digits(matrix.reshape(5, -1)).tolist() == expected
 
 
 SPREADS = ["stddev_samp", "stddev_pop", "var_samp", "var_pop"]

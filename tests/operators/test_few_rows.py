@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import L, S
+from tests.operators.harness import L, S
 from tidegate.operators.kernels.keys import MAX_SMALL_ROWS, SmallMerge, merge_rows, plan_small_merge
 
 SCHEMA = pa.schema([("pane", L), ("hash", L), ("k0", L), ("rows", L), ("top", L)])

@@ -16,12 +16,22 @@ from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.batch import Results, assert_same, expected
-from tests.operators.driving import D, Drive, Epoch, Row, S, hash_of, identical, same_keys
+from tests.operators.harness import (
+    D,
+    Epoch,
+    Harness,
+    Row,
+    S,
+    hash_of,
+    normalize_keys,
+    row_identity,
+    state_limits,
+)
 from tests.operators.joined import joined
 from tests.operators.model import NO_WINDOW, Key, Memory
 from tests.operators.scenarios import Scenario, scenarios
 from tests.operators.test_change_join import HOWS, Item, changes, make
-from tests.operators.test_change_join import Drive as JoinDrive
+from tests.operators.test_change_join import Harness as JoinDrive
 from tests.operators.test_top_n import FUNCTIONS, NAN, Query
 from tests.operators.test_top_n_duckdb import (
     Case,
@@ -31,7 +41,7 @@ from tests.operators.test_top_n_duckdb import (
     in_batch,
     standing,
 )
-from tests.operators.test_windows_duckdb import exactly, keyed, limits_of_state
+from tests.operators.test_windows_duckdb import exactly, keyed
 from tidegate.columns import BEFORE, DELETE, INSERT
 from tidegate.operators.kernels.matching import TRACKS_MATCHES
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
@@ -73,8 +83,8 @@ class Reader:
         came = []
         for row in rows:
             content = repr(self.case.query.arguments_of(row))
-            self.rows.setdefault((same_keys(row.keys), content), row)
-            came.append((same_keys(row.keys), content, row.weight))
+            self.rows.setdefault((normalize_keys(row.keys), content), row)
+            came.append((normalize_keys(row.keys), content, row.weight))
         self.memory.add(came, now_us)
 
     def expected(self, standing: Iterable[tuple[Key, Hashable]]) -> Results:
@@ -124,9 +134,9 @@ def of_group(case: Scenario, number: int, keys: Key) -> bool:
 @given(forgetful())
 def test_aggregates_forget_and_wait_as_the_model_does(case: Scenario) -> None:
     origins = tuple(Origin(origin) for origin in case.origins)
-    run = Drive(case.query.operator, case.query.table, case.key_groups, origins)
+    run = Harness(case.query.operator, case.query.table, case.key_groups, origins)
     readers = [Reader(case, Memory(case.query.ttl_us)) for _ in range(case.key_groups)]
-    with limits_of_state(case.small):
+    with state_limits(case.small):
         for place, step in enumerate(case.steps):
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
             for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
@@ -233,18 +243,19 @@ def forgetful_top_n(draw: st.DrawFn) -> tuple[Case, list[int]]:
 def test_top_n_forgets_as_the_model_does(given: tuple[Case, list[int]]) -> None:
     case, times = given
     query, memory = case.query, Memory(case.query.ttl_us)
-    run, there = query.drive(), list[Row]()
+    run, there = query.harness(), list[Row]()
     found: Counter[tuple[Any, ...]] = Counter()
-    with limits_of_state(case.small):
+    with state_limits(case.small):
         for (tasks, _, restarts), now_us in zip(case.epochs, times, strict=True):
             gone = memory.forget(now_us)
-            there = [row for row in there if same_keys(row.keys) not in gone]
+            there = [row for row in there if normalize_keys(row.keys) not in gone]
             # What came out of forgotten partitions stays with the reader.
             found = Counter({r: c for r, c in found.items() if partition_of(query, r) not in gone})
             came = arrived(query, tasks)
             there, _ = standing(query, there, came)
             memory.add(
-                [(same_keys(row.keys), content_of(query, row), row.weight) for row in came], now_us
+                [(normalize_keys(row.keys), content_of(query, row), row.weight) for row in came],
+                now_us,
             )
             epoch = run.epoch(tasks, now_us=now_us)
             if query.mode == "end":
@@ -258,7 +269,7 @@ def test_top_n_forgets_as_the_model_does(given: tuple[Case, list[int]]) -> None:
                 run.restart()
         if query.mode == "end":
             last = run.epoch((), [WatermarkUpdate(0, 0, END_US)], times[-1])
-            assert Counter(map(identical, last.main)) == in_batch(query, there)
+            assert Counter(map(row_identity, last.main)) == in_batch(query, there)
 
 
 def partition_of(query: Query, row: tuple[Any, ...]) -> Key:

@@ -77,7 +77,7 @@ def test_nested_keys_are_groups(
         if retracts:
             back = rows.slice(1).append_column(WEIGHT, pa.array([-1], L))
             parts.append(groups.pre_aggregate(back))
-    result = groups.evaluate(groups.merge(parts))
+    result = groups.evaluate(groups.combine_parts(parts))
     shown = list(map(repr, result["k0"].to_pylist()))
     each = 1 if retracts else 2
     assert dict(zip(shown, result["r0"].to_pylist(), strict=True)) == {
@@ -139,7 +139,7 @@ def test_lifting_no_rows_gives_no_groups() -> None:
     tables = groups.pre_aggregate(rows_of([], columns))
     assert [table.num_rows for table in tables] == [0] * len(tables)
     assert tuple(table.schema for table in tables) == groups.schemas
-    assert groups.merge([]) == groups.empty()
+    assert groups.combine_parts([]) == groups.empty()
 
 
 def test_a_row_taken_back_is_the_latest_equal_one() -> None:
@@ -152,7 +152,7 @@ def test_a_row_taken_back_is_the_latest_equal_one() -> None:
 def test_what_is_taken_back_before_it_came_waits() -> None:
     groups = Aggregator(GroupSpec((L,), (LIST,), retracts=True))
     early, late = changes(groups, [(1, -1)]), changes(groups, [(2, 1), (1, 1), (1, 1)])
-    both = groups.merge([early, late])
+    both = groups.combine_parts([early, late])
     assert both[1][ROWS].to_pylist() == [-1, 1, 1, 1]
     assert groups.evaluate(both)["r0"].to_pylist() == [[2, 1]]
     assert groups.evaluate(early)["r0"].to_pylist() == [[]]
@@ -162,7 +162,7 @@ def test_nulls_are_values_where_they_count() -> None:
     first = Aggregator(GroupSpec((L,), (call("first", [L], L),), retracts=True))
     tables = changes(first, [(None, 1), (5, 1)])
     assert first.evaluate(tables)["r0"].to_pylist() == [None]
-    without = first.merge([tables, changes(first, [(None, -1)])])
+    without = first.combine_parts([tables, changes(first, [(None, -1)])])
     assert first.evaluate(without)["r0"].to_pylist() == [5]
     assert without[1].num_rows == 1
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import B, D, L
+from tests.operators.harness import B, D, L
 from tidegate.operators.kernels.keys import hash_rows
 
 DATE, TIME = pa.date32(), pa.timestamp("us", "UTC")

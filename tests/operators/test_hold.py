@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import Drive, L, Row, hash_of
-from tests.operators.test_windows_duckdb import limits_of_state
+from tests.operators.harness import Harness, L, Row, hash_of, state_limits
 from tidegate.columns import HASH, PANE
 from tidegate.operators.hold import HoldOperator
 
@@ -39,11 +38,11 @@ def table(rows: Sequence[Row]) -> pa.Table:
 def test_every_row_in_time_comes_out_once_and_in_order(
     epochs: list[tuple[list[int], int]], small: bool, restart: bool
 ) -> None:
-    run = Drive(lambda: HoldOperator(SCHEMA), table, key_groups=3)
+    run = Harness(lambda: HoldOperator(SCHEMA), table, key_groups=3)
     mark, number = -1, 0
     expected: list[tuple[int, int]] = []
     out: list[tuple[Any, ...]] = []
-    with limits_of_state(small):
+    with state_limits(small):
         for times, forward in epochs:
             rows = [Row(ts, id=number + place) for place, ts in enumerate(times)]
             number += len(rows)
@@ -58,7 +57,7 @@ def test_every_row_in_time_comes_out_once_and_in_order(
         last = run.end().main
         _in_order_of_time(last)
     assert sorted(out + last) == sorted(expected)
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 def _in_order_of_time(rows: list[tuple[Any, ...]]) -> None:
@@ -69,7 +68,7 @@ def _in_order_of_time(rows: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.parametrize("key_groups", [1, 4])
 def test_ties_come_out_as_they_came_in(key_groups: int) -> None:
-    run = Drive(lambda: HoldOperator(SCHEMA), table, key_groups=key_groups)
+    run = Harness(lambda: HoldOperator(SCHEMA), table, key_groups=key_groups)
     for first in range(0, 40, 10):
         run.rows([Row(5, id=first + place) for place in range(10)], 0)
     numbers = [number for number, _ in run.end().main]

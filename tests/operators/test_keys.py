@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import D, L, Query, S, rows_of
+from tests.operators.harness import D, L, Query, S, rows_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE, WEIGHT
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.join.interval import IntervalJoin
@@ -54,7 +54,7 @@ MAPS: list[tuple[pa.DataType, Any, Any, Any]] = [
 IDS = [str(index) for index, _ in enumerate([*EQUAL, *MAPS])]
 
 
-class Drive:
+class Harness:
     """An operator in one key group, restarted after every epoch; keys are hashed as they come."""
 
     def __init__(self, operator: Operator, ports: int = 1) -> None:
@@ -185,7 +185,7 @@ def test_what_can_be_a_key() -> None:
 @pytest.mark.parametrize("kind, one, other, apart", [*EQUAL, *MAPS], ids=IDS)
 @pytest.mark.parametrize("ttl_us", [None, 1_000_000])
 def test_group_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | None) -> None:
-    run = Drive(Query(keys=(kind,), mode="early", ttl_us=ttl_us).operator())
+    run = Harness(Query(keys=(kind,), mode="early", ttl_us=ttl_us).operator())
     assert [row[1:] for row in run.epoch(rows(kind, [one, apart]))] == [(1, "+I"), (1, "+I")]
     changed = run.epoch(rows(kind, [other]))
     assert [row[1:] for row in changed] == [(1, "-U"), (2, "+U")]
@@ -195,7 +195,7 @@ def test_group_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | Non
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_distinct_over_changes(kind: Any, one: Any, other: Any, apart: Any) -> None:
     query = Query(keys=(kind,), calls=(), arguments=(), filters=(), mode="early", retracts=True)
-    run = Drive(query.operator())
+    run = Harness(query.operator())
 
     def ops(keys: list[Any], weights: list[int]) -> list[str]:
         return [row[-1] for row in run.epoch(rows(kind, keys, **{WEIGHT: weights}))]
@@ -210,7 +210,7 @@ def test_distinct_over_changes(kind: Any, one: Any, other: Any, apart: Any) -> N
 @pytest.mark.parametrize("gap_us", [None, 10])
 def test_windows(kind: Any, one: Any, other: Any, apart: Any, gap_us: int | None) -> None:
     panes = Panes("TUMBLE", 100, 100) if gap_us is None else None
-    run = Drive(Query(keys=(kind,), panes=panes, gap_us=gap_us).operator())
+    run = Harness(Query(keys=(kind,), panes=panes, gap_us=gap_us).operator())
     assert run.epoch(rows(kind, [one, apart]), mark=0) == []
     assert run.epoch(rows(kind, [other]), mark=0) == []
     assert sorted(row[-1] for row in run.epoch(mark=END_US)) == [1, 2]
@@ -218,7 +218,7 @@ def test_windows(kind: Any, one: Any, other: Any, apart: Any, gap_us: int | None
 
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_a_primary_key(kind: Any, one: Any, other: Any, apart: Any) -> None:
-    run = Drive(NormalizeOperator((kind,), (kind, S)))
+    run = Harness(NormalizeOperator((kind,), (kind, S)))
     place = 0
 
     def upsert(key: Any, value: str, op: str) -> list[tuple[Any, ...]]:
@@ -244,7 +244,7 @@ def test_a_zero_that_changes_its_sign_is_a_change() -> None:
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 @pytest.mark.parametrize("ttl_us", [None, 1_000_000])
 def test_partition_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int | None) -> None:
-    run = Drive(UpdatingTopN(Ranking((kind,), (Ordering(L),), (kind, L), 1), ttl_us=ttl_us))
+    run = Harness(UpdatingTopN(Ranking((kind,), (Ordering(L),), (kind, L), 1), ttl_us=ttl_us))
     place = 0
 
     def add(keys: list[Any], values: list[int]) -> list[tuple[Any, ...]]:
@@ -259,7 +259,7 @@ def test_partition_by(kind: Any, one: Any, other: Any, apart: Any, ttl_us: int |
 
 
 def test_of_rows_that_differ_in_the_sign_of_a_zero_the_retracted_one_goes() -> None:
-    run = Drive(UpdatingTopN(Ranking((S,), (Ordering(L),), (S, D), 2), retracts=True))
+    run = Harness(UpdatingTopN(Ranking((S,), (Ordering(L),), (S, D), 2), retracts=True))
 
     def add(values: list[float], op: str) -> list[tuple[Any, ...]]:
         named = {OP: [op] * len(values), ARRIVAL_FILE: [""] * len(values)}
@@ -273,7 +273,7 @@ def test_of_rows_that_differ_in_the_sign_of_a_zero_the_retracted_one_goes() -> N
 @pytest.mark.parametrize("kind, one, other, apart", EQUAL, ids=IDS[: len(EQUAL)])
 def test_a_join_by_time(kind: Any, one: Any, other: Any, apart: Any) -> None:
     matching = JoinCondition((kind,), (False,), -5, 5)
-    run = Drive(IntervalJoin(matching, ((kind, S), (kind, S)), "LEFT"), ports=2)
+    run = Harness(IntervalJoin(matching, ((kind, S), (kind, S)), "LEFT"), ports=2)
     assert run.epoch(rows(kind, [one, apart], c1=["a", "b"]), None, mark=0) == []
     assert [(row[1], row[3]) for row in run.epoch(None, rows(kind, [other], c1=["r"]))] == [
         ("a", "r")
@@ -288,7 +288,7 @@ def test_a_join_of_changes(kind: Any, one: Any, other: Any, apart: Any, ttl_us: 
     join = RegularJoin(
         JoinCondition((kind,), (False,)), ((kind, S), (kind, S)), "INNER", True, None, ttl_us
     )
-    run = Drive(join, ports=2)
+    run = Harness(join, ports=2)
 
     def side(key: Any, text: str, weight: int) -> pa.Table:
         return rows(kind, [key], c1=[text], **{WEIGHT: [weight]})

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import Row
+from tests.operators.harness import Row, state_limits
 from tests.operators.match_model import SECOND, MatchQuery, Pattern, Said
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.errors import RunError
 from tidegate.operators.match import search as match_search
 from tidegate.operators.watermark import END_US, WatermarkUpdate
@@ -242,10 +241,10 @@ def micros(row: tuple[Any, ...]) -> tuple[Any, ...]:
 @given(cases())
 def test_matches_are_those_of_a_plain_matcher(case: Case) -> None:
     query = case.query
-    run, late, before = query.drive(), 0, None
+    run, late, before = query.harness(), 0, None
     on_time: list[Row] = []
     found: list[tuple[Any, ...]] = []
-    with limits_of_state(case.small):
+    with state_limits(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)], now_us=1)
             new = [row for batches in tasks for batch in batches for row in batch]
@@ -263,7 +262,7 @@ def test_matches_are_those_of_a_plain_matcher(case: Case) -> None:
             if restarts:
                 run.restart()
     assert sorted(found, key=repr) == sorted(query.in_batch(on_time), key=repr), query.sql
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 V = ("seq", ("var", "A"), ("rep", ("var", "B"), 1, None, False), ("var", "C"))
@@ -281,22 +280,22 @@ def test_a_forgotten_partition_begins_anew() -> None:
     """With a time to live, rows of an open match go some time after the last row of the key."""
     for ttl_us, counts in ((None, [4]), (10, [])):
         query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, ttl_us=ttl_us)
-        run = query.drive()
-        run.rows(prices(9, 8, 7), mark=10 * SECOND, now_us=1)
+        run = query.harness()
+        run.rows(prices(9, 8, 7), watermark_us=10 * SECOND, now_us=1)
         run.restart()
-        assert run.rows([], mark=10 * SECOND, now_us=20).main == []
-        assert (run.kept() == []) is (ttl_us is not None)
-        run.rows(prices(8, start=11), mark=11 * SECOND, now_us=21)
+        assert run.rows([], watermark_us=10 * SECOND, now_us=20).main == []
+        assert (run.stored_names() == []) is (ttl_us is not None)
+        run.rows(prices(8, start=11), watermark_us=11 * SECOND, now_us=21)
         assert [row[2] for row in run.end().main] == counts
 
 
 def test_nothing_is_kept_once_within_is_over() -> None:
     query = MatchQuery(V, SHAPES.conditions, SHAPES.measures, within=5)
-    run = query.drive()
-    run.rows(prices(9, 8, 7), mark=4 * SECOND)
-    assert run.kept()
-    run.rows([], mark=7 * SECOND)
-    assert run.kept() == []
+    run = query.harness()
+    run.rows(prices(9, 8, 7), watermark_us=4 * SECOND)
+    assert run.stored_names()
+    run.rows([], watermark_us=7 * SECOND)
+    assert run.stored_names() == []
 
 
 def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +305,7 @@ def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     many = ("rep", ("var", "A"), 0, None, False)
     pattern = ("seq", many, many, many, many, ("var", "B"))
     monkeypatch.setattr(match_search, "MAX_STEPS", 10_000)
-    run = MatchQuery(pattern, (("A", "A", seen), ("B", "B", never)), ()).drive()
+    run = MatchQuery(pattern, (("A", "A", seen), ("B", "B", never)), ()).harness()
     run.rows(prices(*[1] * 30))
     with pytest.raises(RunError, match="needs more than 10,000 steps") as caught:
         run.end()
@@ -318,7 +317,7 @@ def test_a_search_along_the_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     many = ("rep", ("var", "A"), 0, None, False)
     pattern = ("seq", many, many, many, many, ("var", "B"))
     monkeypatch.setattr(match_search, "MAX_STEPS", 1_000)
-    run = MatchQuery(pattern, (("B", "B", never),), ()).drive()
+    run = MatchQuery(pattern, (("B", "B", never),), ()).harness()
     run.rows(prices(*[1] * 30))
     assert run.end().main == []
 
@@ -332,7 +331,7 @@ def test_a_search_along_the_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_a_condition_that_fails_stops_the_stream(condition: str, message: str) -> None:
     failing: Said = (condition, lambda r, v, w: None)
-    run = MatchQuery(("seq", ("var", "A"), ("var", "B")), (("B", "B", failing),), ()).drive()
+    run = MatchQuery(("seq", ("var", "A"), ("var", "B")), (("B", "B", failing),), ()).harness()
     run.rows(prices(0, 5) if "/" in condition else prices(2, 5))
     with pytest.raises(RunError, match=message) as caught:
         run.end()

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import D, L, S, hash_of, rows_of
+from tests.operators.harness import D, L, S, hash_of, rows_of, state_limits
 from tests.operators.nearest_model import Fact, Model, Version
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, PANE, WEIGHT
 from tidegate.operators.join.asof import ALIVE, BACKWARD, FORWARD, NEAREST, AsofBounds, AsofJoin
 from tidegate.operators.kernels import keys as hashing
@@ -40,11 +39,11 @@ def make(nearest: AsofBounds, how: str = "LEFT", **more: Any) -> AsofJoin:
 
 
 @dataclass
-class Drive:
+class Harness:
     """A join with its state; rows get a number each, in the order in which they arrive."""
 
     join: AsofJoin
-    held_back: int = 0
+    output_delay_us: int = 0
     key_groups: int = 2
     store: MemoryStore = field(default_factory=MemoryStore)
     update: WatermarkUpdate | None = None
@@ -84,7 +83,7 @@ class Drive:
         return self.step(tables, marks)
 
     def step(self, tables: list[pa.Table], marks: Sequence[int | None]) -> list[tuple[Any, ...]]:
-        runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.held_back)
+        runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.output_delay_us)
         updates = [
             WatermarkUpdate(port, 0, mark) for port, mark in enumerate(marks) if mark is not None
         ]
@@ -117,7 +116,7 @@ def _cut(tables: Tables, key_group: int, key_groups: int) -> Tables:
 
 
 def test_a_row_sees_the_version_of_its_time_once_the_watermark_has_passed_it() -> None:
-    run = Drive(make(AS_OF))
+    run = Harness(make(AS_OF))
     versions = [Version("a", 1, 1), Version("a", 5, 2), Version("a", 5, 3), Version("a", 9, 4)]
     assert run.epoch([Fact("a", 5, 1), Fact("b", 5, 2)], versions, (5, 5)) == []
     run.restart()
@@ -134,14 +133,14 @@ def test_a_row_sees_the_version_of_its_time_once_the_watermark_has_passed_it() -
 def test_a_delete_leaves_no_version_from_its_time_on() -> None:
     versions = [Version("a", 1, 1), Version("a", 5, 2, alive=False), Version("a", 8, 3)]
     facts = [Fact("a", at, at) for at in (4, 5, 7, 8)]
-    found = Drive(make(AS_OF)).epoch(facts, versions, (9, 9))
+    found = Harness(make(AS_OF)).epoch(facts, versions, (9, 9))
     assert [row[-1] for row in sorted(found)] == [1, None, None, 3]
-    inner = Drive(make(AS_OF, "INNER")).epoch(facts, versions, (9, 9))
+    inner = Harness(make(AS_OF, "INNER")).epoch(facts, versions, (9, 9))
     assert [row[1] for row in sorted(inner)] == [4, 8]
 
 
 def test_a_tombstone_is_remembered_for_versions_that_come_later() -> None:
-    run = Drive(make(AS_OF))
+    run = Harness(make(AS_OF))
     run.epoch([], [Version("a", 1, 1), Version("a", 5, 2, alive=False)], (10, 10))
     assert run.epoch([], [Version("a", 3, 3)], (10, 10)) == []
     assert run.late == 1
@@ -149,7 +148,7 @@ def test_a_tombstone_is_remembered_for_versions_that_come_later() -> None:
 
 
 def test_a_late_version_counts_for_rows_that_can_still_see_it() -> None:
-    run = Drive(make(AS_OF))
+    run = Harness(make(AS_OF))
     run.epoch([Fact("a", 9, 1)], [Version("a", 3, 1)], (10, 10))
     assert run.epoch([Fact("a", 11, 2)], [Version("a", 7, 2)], (20, 20)) == [
         ("a", 11, 2, "a", 7, 2)
@@ -163,7 +162,7 @@ def test_late_rows_are_kept_if_asked() -> None:
     keepers = tuple(
         LateRows(f"join ({side})", pa.schema([]), (S, L, L)) for side in ("left", "right")
     )
-    run = Drive(make(AS_OF, late_rows=keepers))
+    run = Harness(make(AS_OF, late_rows=keepers))
     run.epoch([], [Version("a", 8, 1)], (10, 10))
     run.epoch([Fact("a", 9, 1)], [Version("a", 7, 2)], (10, 10))
     shown = [tuple(row[name] for name in ("l1", "l2", "late_operator")) for row in run.late_rows]
@@ -172,7 +171,7 @@ def test_late_rows_are_kept_if_asked() -> None:
 
 def test_a_row_that_looks_on_waits_for_a_final_row_or_the_end_of_its_reach() -> None:
     on = AsofBounds(FORWARD, -5, 0)
-    run = Drive(make(on, versions=False))
+    run = Harness(make(on, versions=False))
     facts = [Fact("a", 3, 1), Fact("b", 3, 2), Fact(None, 3, 3)]
     assert run.epoch(facts, [Version("a", 6, 1)], (6, 6)) == [(None, 3, 3, None, None, None)]
     run.restart()
@@ -184,7 +183,7 @@ def test_a_row_that_looks_on_waits_for_a_final_row_or_the_end_of_its_reach() -> 
 
 
 def test_the_nearest_row_may_lie_on_either_side() -> None:
-    run = Drive(make(AsofBounds(NEAREST, None, None), versions=False))
+    run = Harness(make(AsofBounds(NEAREST, None, None), versions=False))
     versions = [Version("a", 0, 1), Version("a", 10, 2)]
     facts = [Fact("a", 4, 1), Fact("a", 5, 2), Fact("a", 6, 3), Fact("a", 10, 4)]
     found = run.epoch(facts, versions, (11, 11))
@@ -192,14 +191,14 @@ def test_the_nearest_row_may_lie_on_either_side() -> None:
 
 
 def test_nothing_is_kept_that_is_out_of_reach() -> None:
-    run = Drive(make(AsofBounds(BACKWARD, 0, 5), versions=False))
+    run = Harness(make(AsofBounds(BACKWARD, 0, 5), versions=False))
     for at in range(0, 100, 2):
         run.epoch([], [Version(f"k{at}", at, at)], (at, at))
     assert run.rows <= 6
 
 
 def test_a_row_of_the_left_that_is_retracted_in_time_never_was() -> None:
-    run = Drive(make(AS_OF, retracts=True, with_op=True))
+    run = Harness(make(AS_OF, retracts=True, with_op=True))
     kept, gone = Fact("a", 5, 1), Fact("a", 5, 2)
     run.step([run.table(0, [kept, kept, gone]), run.table(1, [Version("a", 1, 1)])], (5, 5))
     minus = run.table(0, [gone]).set_column(7, WEIGHT, pa.array([-1], L))
@@ -294,14 +293,14 @@ def _epochs(rows: list[Any], cuts: list[int]) -> list[list[Any]]:
 @settings(deadline=None, max_examples=EXAMPLES, database=None)
 @given(scenarios())
 def test_it_does_what_the_model_does(case: dict[str, Any]) -> None:
-    with limits_of_state(case["small"]):
+    with state_limits(case["small"]):
         _does_what_the_model_does(case)
 
 
 def _does_what_the_model_does(case: dict[str, Any]) -> None:
     nearest, versions = case["nearest"], case["nearest"].direction == BACKWARD
     bounded = nearest.lower is not None
-    run = Drive(
+    run = Harness(
         make(nearest, case["how"], versions=versions),
         max(0, -nearest.lower) if bounded else 0,
     )
@@ -363,7 +362,7 @@ def test_it_equals_the_asof_join_of_duckdb(
     direction, bound = SIGNS[sign]
     backward = direction == BACKWARD
     nearest = AsofBounds(direction, bound if backward else None, None if backward else bound)
-    run = Drive(make(nearest, how, versions=False))
+    run = Harness(make(nearest, how, versions=False))
     out: list[tuple[Any, ...]] = []
     sides: tuple[list[Fact], list[Version]] = ([], [])
     for count, epoch in enumerate(_epochs(list(enumerate(rows)), cuts)):
@@ -390,7 +389,7 @@ def test_the_same_state_gives_the_same_rows_again(direction: str) -> None:
     nearest = AsofBounds(
         direction, 0 if direction == BACKWARD else None, 0 if direction == FORWARD else None
     )
-    run = Drive(make(nearest, versions=False))
+    run = Harness(make(nearest, versions=False))
     run.epoch([Fact("a", 3, 1)], [Version("a", 2, 1), Version("a", 6, 2)], (1, 1))
     snapshot = run.store.snapshot()
     first = run.epoch([Fact("a", 4, 2)], [Version("a", 5, 3)], (8, 8))

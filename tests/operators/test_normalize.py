@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import Drive, L, Row, S, hash_of
+from tests.operators.harness import Harness, L, Row, S, hash_of
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP
 from tidegate.operators.normalize import NormalizeOperator
 
@@ -35,8 +35,8 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 
 
-def upserts(ttl_us: int | None = None) -> Drive:
-    return Drive(lambda: NormalizeOperator((S,), (S, L), ttl_us=ttl_us), table)
+def upserts(ttl_us: int | None = None) -> Harness:
+    return Harness(lambda: NormalizeOperator((S,), (S, L), ttl_us=ttl_us), table)
 
 
 def test_an_upsert_tells_what_was_there() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.operators.batch import COUNT
-from tests.operators.driving import Drive, L, Row, S
+from tests.operators.harness import Harness, L, Row, S
 from tests.operators.over_queries import (
     TYPES,
     OverQuery,
@@ -42,22 +42,22 @@ def ids(rows: list[tuple[Any, ...]]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def stored_rows(run: Drive) -> int:
+def stored_rows(run: Harness) -> int:
     return sum(int(report["rows"]) for report in run.epochs[-1].reports)
 
 
 def test_a_row_comes_out_when_the_watermark_has_passed_it() -> None:
-    run = OverQuery((LAG,)).drive()
-    assert run.rows([row(5, 50, 0), row(3, 30, 1)], mark=3).main == []
-    assert run.rows([row(4, 40, 2)], mark=5).main == [(1, 3, "a", None), (2, 4, "a", 30)]
+    run = OverQuery((LAG,)).harness()
+    assert run.rows([row(5, 50, 0), row(3, 30, 1)], watermark_us=3).main == []
+    assert run.rows([row(4, 40, 2)], watermark_us=5).main == [(1, 3, "a", None), (2, 4, "a", 30)]
     run.restart()
-    assert run.rows([], mark=6).main == [(0, 5, "a", 40)]
+    assert run.rows([], watermark_us=6).main == [(0, 5, "a", 40)]
 
 
 def test_a_row_is_late_if_the_watermark_had_passed_it() -> None:
-    run = OverQuery((LAG,), keeps_late=True).drive()
-    assert run.rows([row(5, 50, 0)], mark=5).late == []
-    epoch = run.rows([row(4, 40, 1), row(5, 51, 2)], mark=9)
+    run = OverQuery((LAG,), keeps_late=True).harness()
+    assert run.rows([row(5, 50, 0)], watermark_us=5).late == []
+    epoch = run.rows([row(4, 40, 1), row(5, 51, 2)], watermark_us=9)
     assert [(late["l0"], late["l1"], late["late_operator"]) for late in epoch.late] == [
         (1, 4, "over")
     ]
@@ -66,7 +66,7 @@ def test_a_row_is_late_if_the_watermark_had_passed_it() -> None:
 
 
 def test_rows_of_one_time_are_in_the_order_they_came() -> None:
-    run = OverQuery((LAG, rank("ROW_NUMBER"), rank("RANK"), RUNNING)).drive()
+    run = OverQuery((LAG, rank("ROW_NUMBER"), rank("RANK"), RUNNING)).harness()
     epoch = run.epoch(
         [[[row(5, 1, 1)], [row(5, 0, 0)]], [[row(5, 2, 2)]]], [WatermarkUpdate(0, 0, 6)]
     )
@@ -78,64 +78,64 @@ def test_rows_of_one_time_are_in_the_order_they_came() -> None:
 
 
 def test_what_looks_ahead_waits_for_the_rows_that_follow() -> None:
-    run = OverQuery((LEAD,)).drive()
-    assert run.rows([row(1, 10, 0), row(2, 20, 1, "b")], mark=5).main == []
+    run = OverQuery((LEAD,)).harness()
+    assert run.rows([row(1, 10, 0), row(2, 20, 1, "b")], watermark_us=5).main == []
     run.restart()
-    assert run.rows([row(7, 70, 2)], mark=8).main == [(0, 1, "a", 70)]
+    assert run.rows([row(7, 70, 2)], watermark_us=8).main == [(0, 1, "a", 70)]
     assert ids(run.end().main) == [1, 2]
 
 
 def test_what_looks_ahead_by_time_waits_for_that_time() -> None:
-    run = OverQuery((total(COUNT, Frame(False, 0, 3)),)).drive()
-    assert run.rows([row(1, 0, 0), row(4, 0, 1), row(5, 0, 2)], mark=4).main == []
-    assert run.rows([], mark=5).main == [(0, 1, "a", 2)]
-    assert ids(run.rows([], mark=8).main) == [1]
+    run = OverQuery((total(COUNT, Frame(False, 0, 3)),)).harness()
+    assert run.rows([row(1, 0, 0), row(4, 0, 1), row(5, 0, 2)], watermark_us=4).main == []
+    assert run.rows([], watermark_us=5).main == [(0, 1, "a", 2)]
+    assert ids(run.rows([], watermark_us=8).main) == [1]
 
 
 def test_of_rows_as_many_are_kept_as_later_rows_can_see() -> None:
-    run = OverQuery((shift("lag", 2, 0), LAG)).drive()
-    run.rows([row(second, second, second) for second in range(100)], mark=100)
+    run = OverQuery((shift("lag", 2, 0), LAG)).harness()
+    run.rows([row(second, second, second) for second in range(100)], watermark_us=100)
     # One partition and two rows of it.
     assert stored_rows(run) == 3
 
 
 def test_time_alone_says_how_long_rows_are_kept() -> None:
-    run = OverQuery((LAST_TEN,)).drive()
-    run.rows([row(second, 0, second) for second in range(100)], mark=100)
+    run = OverQuery((LAST_TEN,)).harness()
+    run.rows([row(second, 0, second) for second in range(100)], watermark_us=100)
     assert stored_rows(run) == 11
     # A partition of which no rows come any more is forgotten all the same.
-    run.rows([row(300, 0, 100, "b")], mark=200)
-    run.rows([], mark=301)
-    run.rows([row(400, 0, 101, "b")], mark=401)
+    run.rows([row(300, 0, 100, "b")], watermark_us=200)
+    run.rows([], watermark_us=301)
+    run.rows([row(400, 0, 101, "b")], watermark_us=401)
     assert stored_rows(run) == 2
 
 
 def test_a_frame_without_beginning_keeps_one_state() -> None:
-    run = OverQuery((RUNNING, nth(2, 0, False, Frame(True, None, 0)), last_values(1, 0))).drive()
-    run.rows([row(second, second, second) for second in range(100)], mark=100)
+    run = OverQuery((RUNNING, nth(2, 0, False, Frame(True, None, 0)), last_values(1, 0))).harness()
+    run.rows([row(second, second, second) for second in range(100)], watermark_us=100)
     assert stored_rows(run) == 1 + 1  # One row, because LAG does not see itself.
-    assert run.rows([row(200, 7, 200)], mark=201).main == [(200, 200, "a", 101, 1, 99)]
+    assert run.rows([row(200, 7, 200)], watermark_us=201).main == [(200, 200, "a", 101, 1, 99)]
 
 
 def test_partitions_of_a_window_go_with_it() -> None:
-    run = OverQuery((RUNNING, LAG), window=10).drive()
-    run.rows([row(1, 0, 0), row(12, 0, 1)], mark=13)
+    run = OverQuery((RUNNING, LAG), window=10).harness()
+    run.rows([row(1, 0, 0), row(12, 0, 1)], watermark_us=13)
     assert [report for report in run.epochs[-1].reports if report["rows"]]
-    run.rows([row(25, 0, 2)], mark=20)
-    run.rows([], mark=26)
+    run.rows([row(25, 0, 2)], watermark_us=20)
+    run.rows([], watermark_us=26)
     assert stored_rows(run) == 2
 
 
 def test_the_last_rows_of_a_window_may_wait_until_after_it() -> None:
     query = OverQuery((rank("ROW_NUMBER"), total(COUNT, Frame(False, None, 4))), window=2)
-    run = query.drive()
-    assert run.rows([row(4, 0, 0), row(5, 0, 1)], mark=9).main == [(0, 4, "a", 1, 2)]
-    assert run.rows([], mark=10).main == [(1, 5, "a", 2, 2)]
+    run = query.harness()
+    assert run.rows([row(4, 0, 0), row(5, 0, 1)], watermark_us=9).main == [(0, 4, "a", 1, 2)]
+    assert run.rows([], watermark_us=10).main == [(1, 5, "a", 2, 2)]
     assert stored_rows(run) == 0
 
 
 def test_a_partition_is_forgotten_some_time_after_its_last_row() -> None:
-    run = OverQuery((RUNNING,), ttl_us=50).drive()
+    run = OverQuery((RUNNING,), ttl_us=50).harness()
     run.epoch([[[row(1, 0, 0), row(1, 0, 1, "b")]]], [WatermarkUpdate(0, 0, 2)], now_us=100)
     run.epoch([[[row(3, 0, 2)]]], [WatermarkUpdate(0, 0, 4)], now_us=140)
     epoch = run.epoch([[[row(5, 0, 3), row(5, 0, 4, "b")]]], [WatermarkUpdate(0, 0, 6)], now_us=160)
@@ -151,10 +151,10 @@ def test_sums_are_those_of_batch_to_the_bit_however_rows_are_cut() -> None:
     rows = [Row(at, ("a",), (None, v, *NOTHING[1:]), 1, at) for at, v in enumerate(values)]
     found = []
     for size in (1, 4, len(rows)):
-        run = OverQuery((item,)).drive()
+        run = OverQuery((item,)).harness()
         sums = []
         for first in range(0, len(rows), size):
-            sums += run.rows(rows[first : first + size], mark=first + size).main
+            sums += run.rows(rows[first : first + size], watermark_us=first + size).main
         found.append([each[-1] for each in sums])
     running, so_far = [], 0.0
     for value in values:
@@ -165,16 +165,16 @@ def test_sums_are_those_of_batch_to_the_bit_however_rows_are_cut() -> None:
 
 def test_overflow_is_an_error_with_the_name_of_the_sum() -> None:
     big = AggregateCall("sum", "sum(v0)", (L,), L)
-    run = OverQuery((total((big, (0,), None, "sum(v0)"), Frame(True, -1, 0)),)).drive()
+    run = OverQuery((total((big, (0,), None, "sum(v0)"), Frame(True, -1, 0)),)).harness()
     with pytest.raises(RunError, match=r"sum\(v0\) overflows"):
-        run.rows([row(1, 2**63 - 1, 0), row(2, 1, 1)], mark=5)
+        run.rows([row(1, 2**63 - 1, 0), row(2, 1, 1)], watermark_us=5)
 
 
 def test_too_much_state_is_an_error() -> None:
     spec = OverQuery((RUNNING,)).spec
-    run = Drive(lambda: OverOperator(spec, limits=Limits(groups=3)), OverQuery((RUNNING,)).table)
+    run = Harness(lambda: OverOperator(spec, limits=Limits(groups=3)), OverQuery((RUNNING,)).table)
     with pytest.raises(RunError, match="operator over keeps"):
-        run.rows([row(1, 0, number, f"k{number}") for number in range(20)], mark=0)
+        run.rows([row(1, 0, number, f"k{number}") for number in range(20)], watermark_us=0)
 
 
 def test_what_has_no_distance_has_no_range_of_it() -> None:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.batch import same_value
-from tests.operators.driving import Row
+from tests.operators.harness import Row, state_limits
 from tests.operators.over_queries import (
     AGGREGATES,
     Item,
@@ -33,7 +33,6 @@ from tests.operators.over_queries import (
     shift,
     total,
 )
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.over import functions as over_states
 from tidegate.operators.over.frames import Frame
 from tidegate.operators.over.history import FrameReach
@@ -182,9 +181,11 @@ def examples(mode: str) -> Callable[[Any], Any]:
 def small_if(small: bool) -> Iterator[None]:
     """Small buckets, and frames that are made of blocks however short they are."""
     with ExitStack() as stack:
-        stack.enter_context(limits_of_state(small))
+        stack.enter_context(state_limits(small))
         if small:
-            stack.enter_context(patch.multiple(over_states, _SHORT_FRAME_ROWS=-1, _MAX_BATCH_ROWS=7))
+            stack.enter_context(
+                patch.multiple(over_states, _SHORT_FRAME_ROWS=-1, _MAX_BATCH_ROWS=7)
+            )
         yield
 
 
@@ -209,7 +210,7 @@ def assert_said(found: dict[int, tuple[Any, ...]], wanted: dict[int, tuple[Any, 
 @examples("time")
 def test_rows_come_out_once_with_what_batch_says(case: Case) -> None:
     query, reach = case.query, FrameReach.of(case.query.spec)
-    run, late, before = query.drive(), 0, None
+    run, late, before = query.harness(), 0, None
     on_time: list[Row] = []
     found: dict[int, tuple[Any, ...]] = {}
     with small_if(case.small):
@@ -231,13 +232,13 @@ def test_rows_come_out_once_with_what_batch_says(case: Case) -> None:
                 run.restart()
     assert set(found) == {row.id for row in on_time}
     assert_said(found, query.in_batch(on_time))
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 @examples("windows")
 def test_windows_say_once_what_batch_says(case: Case) -> None:
     query = case.query
-    run, late, before = query.drive(), 0, None
+    run, late, before = query.harness(), 0, None
     there: list[Row] = []
     with small_if(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
@@ -258,12 +259,12 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
             assert epoch.late_rows == late
             if restarts:
                 run.restart()
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 @examples("end")
 def test_the_end_says_what_batch_says(case: Case) -> None:
-    run, there = case.query.drive(), []
+    run, there = case.query.harness(), []
     with small_if(case.small):
         for tasks, _, restarts in case.epochs:
             assert run.epoch(tasks).main == []
@@ -280,7 +281,7 @@ def test_the_end_says_what_batch_says(case: Case) -> None:
 
 @examples("changes")
 def test_changes_add_up_to_what_batch_says(case: Case) -> None:
-    run = case.query.drive()
+    run = case.query.harness()
     there: list[Row] = []
     found: dict[int, tuple[Any, ...]] = {}
     with small_if(case.small):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.operators.driving import D, L, Query, S, rows_of
+from tests.operators.harness import D, L, Query, S, rows_of
 from tidegate.columns import AFTER, ARRIVAL_FILE, ARRIVAL_ROW, HASH, INSERT, OP, PANE, WEIGHT
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import Panes
@@ -24,13 +24,19 @@ from tidegate.operators.join.regular import RegularJoin
 from tidegate.operators.kernels.keys import hash_rows
 from tidegate.operators.kernels.matching import JoinCondition
 from tidegate.operators.kernels.ordering import Ordering
-from tidegate.operators.match.matcher import TIME, MatchOperator, MatchSpec, RowMeasure, AggregateMeasure
+from tidegate.operators.match.matcher import (
+    TIME,
+    AggregateMeasure,
+    MatchOperator,
+    MatchSpec,
+    RowMeasure,
+)
 from tidegate.operators.match.search import (
     Accept,
     Compare,
     CompiledCondition,
-    Fork,
     CurrentValue,
+    Fork,
     Input,
     Program,
     Take,
@@ -78,7 +84,12 @@ FUNCTIONS = (
 RISING = Program(
     (Accept(), Take(1, 2), Fork(1, 0), Take(0, 2)),
     3,
-    (None, CompiledCondition(Compare(">", Input(0), Input(1), True), (CurrentValue(0), CurrentValue(0, 1)))),
+    (
+        None,
+        CompiledCondition(
+            Compare(">", Input(0), Input(1), True), (CurrentValue(0), CurrentValue(0, 1))
+        ),
+    ),
     (),
     9,
 )

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import L, S, hash_of, rows_of
+from tests.operators.harness import L, S, hash_of, rows_of, state_limits
 from tests.operators.joined import joined
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.columns import HASH, PANE
 from tidegate.operators.join.interval import IntervalJoin
 from tidegate.operators.kernels.matching import JoinCondition
@@ -41,11 +40,11 @@ def make(how: str, lower: int, upper: int, safe: bool = False, **more: Any) -> I
 
 
 @dataclass
-class Drive:
+class Harness:
     """A join with its state; rows get a number each, so that equal ones are told apart."""
 
     join: IntervalJoin
-    held_back: int = 0
+    output_delay_us: int = 0
     key_groups: int = 2
     numbered: int = 0
     store: MemoryStore = field(default_factory=MemoryStore)
@@ -72,7 +71,7 @@ class Drive:
     def epoch(
         self, sides: Sequence[Sequence[tuple[str | None, int, int]]], marks: Sequence[int | None]
     ) -> list[tuple[Any, ...]]:
-        runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.held_back)
+        runner = Runner(9, self.join, ((Origin(0),), (Origin(1),)), False, self.output_delay_us)
         updates = [
             WatermarkUpdate(port, 0, mark) for port, mark in enumerate(marks) if mark is not None
         ]
@@ -104,7 +103,7 @@ def _cut(tables: Tables, key_group: int, key_groups: int) -> Tables:
 
 
 def test_a_pair_comes_out_when_it_is_complete_and_a_lone_row_when_it_stays_alone() -> None:
-    run = Drive(make("LEFT", -5, 5))
+    run = Harness(make("LEFT", -5, 5))
     assert run.epoch([[("a", 5, 1), ("c", 5, 2)], []], [None, None]) == []
     assert run.epoch([[], [("a", 10, 3), ("b", 5, 4)]], [None, None]) == [("a", 5, 1, "a", 10, 3)]
     assert run.epoch([[], []], [10, 10]) == []
@@ -112,7 +111,7 @@ def test_a_pair_comes_out_when_it_is_complete_and_a_lone_row_when_it_stays_alone
 
 
 def test_a_late_row_is_counted_and_matches_nothing() -> None:
-    run = Drive(make("INNER", 0, 0))
+    run = Harness(make("INNER", 0, 0))
     assert run.epoch([[("a", 5, 1)], []], [5, 5]) == []
     assert run.epoch([[], [("a", 5, 2)]], [6, 6]) == [("a", 5, 1, "a", 5, 2)]
     assert run.epoch([[], [("a", 5, 3)]], [6, 6]) == []
@@ -130,7 +129,7 @@ def keeping_late(join: IntervalJoin, **more: Any) -> IntervalJoin:
 
 
 def test_late_rows_are_kept_with_the_columns_of_both_sides() -> None:
-    run = Drive(keeping_late(make("INNER", 0, 0)))
+    run = Harness(keeping_late(make("INNER", 0, 0)))
     assert run.epoch([[("a", 5, 1)], []], [7, 7]) == []
     assert run.epoch([[("a", 6, 2), ("b", 9, 3)], [("a", 5, 4), ("b", 9, 5)]], [7, 7]) == [
         ("b", 9, 3, "b", 9, 5)
@@ -146,7 +145,7 @@ def test_late_rows_are_kept_with_the_columns_of_both_sides() -> None:
 
 def test_a_late_row_of_a_window_says_which() -> None:
     """The time of a row is the end of its window, and a column has the start."""
-    run = Drive(keeping_late(make("LEFT", 0, 0, close_delay_us=0), starts=("c2", "c2")))
+    run = Harness(keeping_late(make("LEFT", 0, 0, close_delay_us=0), starts=("c2", "c2")))
     run.epoch([[("a", 10, 0)], [("a", 20, 10)]], [10, 10])
     run.epoch([[("a", 10, 3)], []], [10, 10])
     (row,) = run.late_rows
@@ -156,17 +155,17 @@ def test_a_late_row_of_a_window_says_which() -> None:
 
 def test_null_matches_null_only_if_the_query_says_so() -> None:
     rows = ([(None, 1, 1)], [(None, 1, 2)])
-    assert Drive(make("INNER", 0, 0)).epoch(rows, [9, 9]) == []
-    safe = Drive(make("INNER", 0, 0, safe=True))
+    assert Harness(make("INNER", 0, 0)).epoch(rows, [9, 9]) == []
+    safe = Harness(make("INNER", 0, 0, safe=True))
     assert safe.epoch(rows, [9, 9]) == [(None, 1, 1, None, 1, 2)]
-    outer = Drive(make("FULL", 0, 0)).epoch(rows, [9, 9])
+    outer = Harness(make("FULL", 0, 0)).epoch(rows, [9, 9])
     assert Counter(outer) == Counter(
         [(None, 1, 1, None, None, None), (None, None, None, None, 1, 2)]
     )
 
 
 def test_nothing_is_kept_of_what_can_no_longer_match() -> None:
-    run = Drive(make("FULL", -3, 3))
+    run = Harness(make("FULL", -3, 3))
     for at in range(0, 100, 2):
         run.epoch([[("a", at, at)], [("b", at, at)]], [at, at])
     kept = run.store.backend(1, 0), run.store.backend(1, 1)
@@ -179,7 +178,7 @@ def test_nothing_is_kept_of_what_can_no_longer_match() -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_pair_waits_for_the_watermark_if_asked_to(how: str) -> None:
-    run = Drive(make(how, -2, 2, at_close=True))
+    run = Harness(make(how, -2, 2, at_close=True))
     assert run.epoch([[("a", 5, 1)], [("a", 4, 2)]], [5, 5]) == []
     run.restart()
     assert run.epoch([[], []], [7, 6]) == []
@@ -220,7 +219,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=EXAMPLES, database=None)
 @given(scenarios())
 def test_it_equals_a_batch_join_of_the_rows_in_time(case: dict[str, Any]) -> None:
-    with limits_of_state(case["small"]):
+    with state_limits(case["small"]):
         _equals_a_batch_join(case)
 
 
@@ -238,7 +237,7 @@ def _equals_a_batch_join(case: dict[str, Any]) -> None:
     )
     join = keeping_late(join) if case["keeps_late"] else join
     back = max(0, upper, -lower, upper - lower if case["at_close"] else 0)
-    run = Drive(join, back)
+    run = Harness(join, back)
     high: list[int | None] = [None, None]
     given_out: list[tuple[Any, ...]] = []
     in_time: list[list[tuple[str | None, int, int]]] = [[], []]

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.operators.driving import B, D, Drive, L, Row, S, hash_of
-from tests.operators.test_windows_duckdb import limits_of_state
+from tests.operators.harness import B, D, Harness, L, Row, S, hash_of, state_limits
 from tidegate.columns import ARRIVAL_FILE, ARRIVAL_ROW, HASH, OP, PANE
 from tidegate.errors import RunError
 from tidegate.operators.kernels.ordering import Ordering, sort_codes
@@ -105,8 +104,8 @@ class Query:
             columns["l1"] = L, [row.ts for row in rows]
         return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 
-    def drive(self, **options: Any) -> Drive:
-        return Drive(self.operator, self.table, **options)
+    def harness(self, **options: Any) -> Harness:
+        return Harness(self.operator, self.table, **options)
 
 
 def _op(row: Row) -> str:
@@ -162,7 +161,7 @@ def test_what_has_no_order_is_rejected() -> None:
 
 
 def test_the_first_row_of_a_key_comes_and_changes() -> None:
-    run = Query().drive()
+    run = Query().harness()
     assert run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main == [("a", 5, "x", "+I")]
     assert run.rows(rows(("a", 6, "z"))).main == []
     run.restart()
@@ -176,18 +175,18 @@ def test_the_first_row_of_a_key_comes_and_changes() -> None:
 def test_of_peers_the_one_that_came_first_wins() -> None:
     query = Query(limit=1, values=(L, S))
     first, second, third = rows(("a", 1, "first"), ("a", 1, "second"), ("a", 1, "third"))
-    run = query.drive()
+    run = query.harness()
     # Tasks and batches come in any order.
     assert run.epoch([[[third]], [[second], [first]]]).main == [("a", 1, "first", "+I")]
     assert run.rows([replace(first, values=(1, "later"))]).main == []
-    run = replace(query, places=False).drive()
+    run = replace(query, places=False).harness()
     assert run.epoch([[[third, first]], [[second]]]).main == [("a", 1, "third", "+I")]
 
 
 @pytest.mark.parametrize("mode", ["changes", "end", "windows"])
 def test_the_rows_that_came_last_can_be_the_first(mode: str) -> None:
     query = Query(order=(), limit=2, ranked=True, mode=mode, values=(L,), latest=True)
-    run = query.drive()
+    run = query.harness()
     first, second, third = rows(("a", 1), ("a", 2), ("a", 3))
     # Tasks and batches come in any order.
     told = [*run.epoch([[[third]], [[second], [first]]]).main]
@@ -199,7 +198,7 @@ def test_the_rows_that_came_last_can_be_the_first(mode: str) -> None:
 
 
 def test_with_a_rank_rows_are_known_by_it() -> None:
-    run = Query(limit=2, ranked=True).drive()
+    run = Query(limit=2, ranked=True).harness()
     assert run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main == [
         ("a", 5, "x", 1, "+I"),
         ("a", 7, "y", 2, "+I"),
@@ -215,13 +214,13 @@ def test_with_a_rank_rows_are_known_by_it() -> None:
 
 
 def test_without_a_rank_rows_leave_and_come() -> None:
-    run = Query(limit=2).drive()
+    run = Query(limit=2).harness()
     assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
     assert run.rows(rows(("a", 6, "z"))).main == [("a", 7, "y", "-D"), ("a", 6, "z", "+I")]
 
 
 def test_equal_rows_cancel_out() -> None:
-    run = Query(limit=2, shown=(1,)).drive()
+    run = Query(limit=2, shown=(1,)).harness()
     assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
     assert run.rows(rows(("a", 6, "y"))).main == [], "another row that looks the same"
     assert run.rows(rows(("a", 1, "w"), ("a", 2, "w"))).main == [
@@ -233,7 +232,7 @@ def test_equal_rows_cancel_out() -> None:
 
 
 def test_as_many_equal_rows_cancel_out_as_there_are() -> None:
-    run = Query(limit=2, shown=(1,)).drive()
+    run = Query(limit=2, shown=(1,)).harness()
     assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 2
     assert run.rows(rows(("a", 1, "y"), ("a", 2, "y"))).main == [("a", "x", "-D"), ("a", "y", "+I")]
 
@@ -243,7 +242,7 @@ def test_peers_share_a_rank_and_all_of_them_count() -> None:
     found = {
         function: [
             row[2:4]
-            for row in Query(limit=2, function=function, ranked=True).drive().rows(given).main
+            for row in Query(limit=2, function=function, ranked=True).harness().rows(given).main
         ]
         for function in FUNCTIONS
     }
@@ -255,7 +254,7 @@ def test_peers_share_a_rank_and_all_of_them_count() -> None:
 
 
 def test_null_nan_and_zero_are_partitions() -> None:
-    run = Query(keys=(D,)).drive()
+    run = Query(keys=(D,)).harness()
     first = run.rows(rows((None, 5, "x"), (NAN, 5, "x"), (0.0, 5, "x"))).main
     assert len(first) == 3
     run.restart()
@@ -264,7 +263,7 @@ def test_null_nan_and_zero_are_partitions() -> None:
 
 
 def test_without_keys_all_rows_are_one_partition() -> None:
-    run = Query(keys=(), values=(L,)).drive()
+    run = Query(keys=(), values=(L,)).harness()
     assert run.rows([Row(0, (), (3,)), Row(0, (), (2,), id=1)]).main == [(2, "+I")]
 
 
@@ -272,7 +271,7 @@ def test_without_keys_all_rows_are_one_partition() -> None:
 
 
 def test_a_row_that_goes_makes_room_for_the_next() -> None:
-    run = Query(retracts=True).drive()
+    run = Query(retracts=True).harness()
     assert len(run.rows(rows(("a", 5, "x"), ("a", 7, "y"))).main) == 1
     gone = run.rows(rows(("a", 5, "x"), weight=-1))
     assert gone.main == [("a", 5, "x", "-U"), ("a", 7, "y", "+U")]
@@ -282,7 +281,7 @@ def test_a_row_that_goes_makes_room_for_the_next() -> None:
 
 
 def test_a_row_retracted_in_its_epoch_was_never_there() -> None:
-    run = Query(retracts=True).drive()
+    run = Query(retracts=True).harness()
     (row,) = rows(("a", 5, "x"))
     assert run.epoch([[[replace(row, weight=-1)]], [[row]]]).main == []
     assert run.rows([row, replace(row, weight=-1)]).main == []
@@ -290,7 +289,7 @@ def test_a_row_retracted_in_its_epoch_was_never_there() -> None:
 
 
 def test_a_row_that_comes_back_in_the_same_epoch_keeps_its_place() -> None:
-    run = Query(retracts=True).drive()
+    run = Query(retracts=True).harness()
     (x, y) = rows(("a", 1, "x"), ("a", 1, "y"))
     run.rows([x])
     run.rows([y])
@@ -298,7 +297,7 @@ def test_a_row_that_comes_back_in_the_same_epoch_keeps_its_place() -> None:
 
 
 def test_of_equal_rows_the_last_one_is_retracted() -> None:
-    run = Query(retracts=True, values=(L, S), shown=(1,)).drive()
+    run = Query(retracts=True, values=(L, S), shown=(1,)).harness()
     run.rows(rows(("a", 1, "x")))
     run.rows(rows(("a", 1, "y")))
     run.rows(rows(("a", 1, "x")))
@@ -307,7 +306,7 @@ def test_of_equal_rows_the_last_one_is_retracted() -> None:
 
 
 def test_rows_that_differ_only_in_their_order_are_told_apart() -> None:
-    run = Query(retracts=True, limit=1, shown=()).drive()
+    run = Query(retracts=True, limit=1, shown=()).harness()
     run.rows(rows(("a", 1, "x"), ("a", 2, "x")))
     run.rows(rows(("a", 1, "x"), weight=-1))
     assert run.rows(rows(("a", 2, "x"), weight=-1)).main == [("a", "-D")]
@@ -315,7 +314,7 @@ def test_rows_that_differ_only_in_their_order_are_told_apart() -> None:
 
 
 def test_retractions_of_what_is_not_there_are_counted() -> None:
-    run = Query(retracts=True).drive()
+    run = Query(retracts=True).harness()
     assert run.rows(rows(("a", 5, "x"), ("b", 1, "y"), weight=-1)).main == []
     run.rows(rows(("a", 5, "x")))
     run.restart()
@@ -325,7 +324,7 @@ def test_retractions_of_what_is_not_there_are_counted() -> None:
 
 def test_rows_with_lists_can_be_retracted() -> None:
     query = Query(retracts=True, values=(L, LISTS), function="RANK", limit=2)
-    run = query.drive()
+    run = query.harness()
     given = rows(("a", 1, [NAN, 1.0]), ("a", 1, None), ("a", 1, []))
     assert len(run.rows(given).main) == 3
     assert run.rows(rows(("a", 1, [NAN, 1.0]), weight=-1)).main[0][-1] == "-D"
@@ -338,7 +337,7 @@ def test_rows_with_lists_can_be_retracted() -> None:
 
 @pytest.mark.parametrize("retracts", [False, True])
 def test_a_bounded_input_comes_out_once(retracts: bool) -> None:
-    run = Query(mode="end", limit=2, ranked=True, retracts=retracts).drive(key_groups=1)
+    run = Query(mode="end", limit=2, ranked=True, retracts=retracts).harness(key_groups=1)
     assert run.rows(rows(("a", 5, "x"), ("b", 7, "y"))).main == []
     run.restart()
     assert run.rows(rows(("a", 4, "z"), ("a", 4, "w"))).main == []
@@ -348,7 +347,7 @@ def test_a_bounded_input_comes_out_once(retracts: bool) -> None:
 
 
 def test_partitions_that_are_not_touched_are_forgotten() -> None:
-    run = Query(ttl_us=10).drive(key_groups=1)
+    run = Query(ttl_us=10).harness(key_groups=1)
     run.rows(rows(("a", 5, "x"), ("b", 5, "x")), now_us=100)
     assert run.rows(rows(("a", 9, "loses, and keeps it alive")), now_us=105).main == []
     run.restart()
@@ -356,26 +355,26 @@ def test_partitions_that_are_not_touched_are_forgotten() -> None:
     late = run.rows(rows(("a", 6, "y"), ("b", 6, "y")), now_us=112).main
     assert late == [("b", 6, "y", "+I")], "b is new again"
     run.epoch(now_us=130)
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 def test_state_keeps_only_rows_that_can_come_out() -> None:
-    run = Query(limit=2).drive(key_groups=1)
-    with limits_of_state(True):
+    run = Query(limit=2).harness(key_groups=1)
+    with state_limits(True):
         for number in range(50):
             found = run.rows(rows(("a", -number, "x"), ("a", 99, "y"), ("b", number, "z")))
     assert found.reports[0]["rows"] <= 12, "compaction cuts what has lost"
 
 
 def test_too_much_state_is_an_error() -> None:
-    run = Query(limit=3, limits=Limits(groups=2)).drive(key_groups=1)
+    run = Query(limit=3, limits=Limits(groups=2)).harness(key_groups=1)
     run.rows(rows(("a", 5, "x"), ("a", 6, "x")))
     with pytest.raises(RunError, match="top_n keeps 3 groups"):
         run.rows(rows(("a", 7, "x")))
 
 
 def test_another_limit_is_another_state() -> None:
-    run = Query().drive()
+    run = Query().harness()
     run.rows(rows(("a", 5, "x")))
     run.make = Query(limit=2).operator
     run.restart()
@@ -386,52 +385,54 @@ def test_another_limit_is_another_state() -> None:
 
 
 def test_windows_come_out_when_they_close() -> None:
-    run = Query(mode="windows", limit=2, ranked=True).drive(key_groups=1)
+    run = Query(mode="windows", limit=2, ranked=True).harness(key_groups=1)
     one = rows(("a", 5, "x"), ("b", 1, "v"), ("a", 3, "y"), ("a", 4, "z"), ts=10)
-    assert run.rows([*rows(("a", 9, "w"), ts=20), *one], mark=9).main == []
+    assert run.rows([*rows(("a", 9, "w"), ts=20), *one], watermark_us=9).main == []
     run.restart()
-    assert run.rows(rows(("a", 3, "later"), ts=10), mark=10).main == [
+    assert run.rows(rows(("a", 3, "later"), ts=10), watermark_us=10).main == [
         ("b", 1, "v", 1),
         ("a", 3, "y", 1),
         ("a", 3, "later", 2),
     ]
-    assert run.rows(rows(("a", 1, "q"), ts=20), mark=12).main == []
+    assert run.rows(rows(("a", 1, "q"), ts=20), watermark_us=12).main == []
     assert run.end().main == [("a", 1, "q", 1), ("a", 9, "w", 2)]
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 def test_windows_whose_rows_retract_change_until_they_close() -> None:
-    run = Query(mode="closing", retracts=True, keeps_late=True).drive(key_groups=1)
+    run = Query(mode="closing", retracts=True, keeps_late=True).harness(key_groups=1)
     one, other = rows(("a", 5, "x"), ("a", 7, "y"), ts=10)
-    assert run.rows([one, other], mark=5).main == [("a", 5, "x", "+I")]
-    later = run.rows(rows(("a", 1, "z"), ts=20), mark=9).main
+    assert run.rows([one, other], watermark_us=5).main == [("a", 5, "x", "+I")]
+    later = run.rows(rows(("a", 1, "z"), ts=20), watermark_us=9).main
     assert later == [("a", 1, "z", "+I")], "another window is another partition"
     run.restart()
-    changed = run.rows([replace(one, weight=-1)], mark=10).main
+    changed = run.rows([replace(one, weight=-1)], watermark_us=10).main
     assert changed == [("a", 5, "x", "-U"), ("a", 7, "y", "+U")]
-    late = run.rows([replace(other, weight=-1)], mark=10)
+    late = run.rows([replace(other, weight=-1)], watermark_us=10)
     assert late.main == [] and late.late_rows == 1 and late.late[0]["l0"] == 1
-    assert run.end().main == [] and run.kept() == []
+    assert run.end().main == [] and run.stored_names() == []
 
 
 def test_a_window_can_open_and_close_in_one_epoch() -> None:
-    run = Query(mode="windows").drive(key_groups=1)
+    run = Query(mode="windows").harness(key_groups=1)
     given = [*rows(("a", 5, "x"), ts=20), *rows(("a", 6, "y"), ts=10)]
-    assert run.rows(given, mark=30).main == [("a", 6, "y"), ("a", 5, "x")]
+    assert run.rows(given, watermark_us=30).main == [("a", 6, "y"), ("a", 5, "x")]
 
 
 @pytest.mark.parametrize("mode", ["windows", "closing"])
 def test_all_late_rows_are_counted(mode: str) -> None:
-    run = Query(mode=mode).drive(key_groups=1)
-    run.rows([], mark=10)
+    run = Query(mode=mode).harness(key_groups=1)
+    run.rows([], watermark_us=10)
     late = rows(("a", 5, "x"), ("a", 6, "y"), ("a", 4, "z"), ("b", 4, "z"), ts=10)
     epoch = run.epoch([[late[:2], late[2:]], [late]], [WatermarkUpdate(0, 0, 11)])
     assert epoch.main == [] and epoch.late_rows == 8 and epoch.late == []
 
 
 def test_late_rows_are_kept_if_asked() -> None:
-    run = Query(mode="windows", keeps_late=True).drive(key_groups=1)
-    assert run.rows(rows(("a", 5, "x"), ("a", 4, "y"), ts=10), mark=10).main == [("a", 4, "y")]
+    run = Query(mode="windows", keeps_late=True).harness(key_groups=1)
+    assert run.rows(rows(("a", 5, "x"), ("a", 4, "y"), ts=10), watermark_us=10).main == [
+        ("a", 4, "y")
+    ]
     late = run.rows([*rows(("a", 5, "x"), ("a", 6, "y"), ts=10), *rows(("a", 1, "z"), ts=11)])
     assert [row["l0"] for row in late.late] == [0, 1] and late.late_rows == 2
     assert late.late[0]["late_operator"] == "top_n"

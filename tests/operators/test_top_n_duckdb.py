@@ -19,9 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.operators.driving import B, D, Epoch, L, Row, S, identical
+from tests.operators.harness import B, D, Epoch, L, Row, S, row_identity, state_limits
 from tests.operators.test_top_n import BIN, DEC, FUNCTIONS, NAN, Query
-from tests.operators.test_windows_duckdb import limits_of_state
 from tidegate.operators.watermark import END_US, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "100"))
@@ -110,7 +109,7 @@ def shown_of(query: Query) -> tuple[int, ...]:
 def content_of(query: Query, row: Row) -> tuple[Any, ...]:
     """What of a row the operator gets to see."""
     places = {*shown_of(query), *(place for place, *_ in query.order)}
-    return identical((*row.keys, *(row.values[place] for place in sorted(places))))
+    return row_identity((*row.keys, *(row.values[place] for place in sorted(places))))
 
 
 def standing(query: Query, known: list[Row], epoch: list[Row]) -> tuple[list[Row], int]:
@@ -149,7 +148,7 @@ def in_batch(query: Query, there: list[Row]) -> Counter[Any]:
     for place, rank in _connection.execute(sql).fetchall():
         row = there[place]
         cells = (*row.keys, *(row.values[index] for index in shown_of(query)))
-        found[identical((*cells, *([rank] if query.ranked else [])))] += 1
+        found[row_identity((*cells, *([rank] if query.ranked else [])))] += 1
     return found
 
 
@@ -174,7 +173,7 @@ def apply(found: Counter[Any], epoch: Epoch, by_window: bool = False) -> None:
     """
     ops = [row[-1] for row in epoch.main]
     for place, (*content, op) in enumerate(epoch.main):
-        row = identical(tuple(content))
+        row = row_identity(tuple(content))
         assert (op == "+U") == (place > 0 and ops[place - 1] == "-U")
         if op in ("-U", "-D"):
             assert found[row] > 0, f"{row} was not there"
@@ -183,15 +182,15 @@ def apply(found: Counter[Any], epoch: Epoch, by_window: bool = False) -> None:
             found[row] += 1
     if by_window:
         return
-    rows_out = Counter((identical(row[:-1]), row[-1][0]) for row in epoch.main)
+    rows_out = Counter((row_identity(row[:-1]), row[-1][0]) for row in epoch.main)
     assert not any(rows_out[(row, "-")] for row, sign in rows_out if sign == "+"), "for nothing"
 
 
 @examples("changes")
 def test_changes_add_up_to_what_batch_says(case: Case) -> None:
-    run, there, missing = case.query.drive(), [], 0
+    run, there, missing = case.query.harness(), [], 0
     found: Counter[Any] = Counter()
-    with limits_of_state(case.small):
+    with state_limits(case.small):
         for tasks, _, restarts in case.epochs:
             epoch = run.epoch(tasks)
             there, unknown = standing(case.query, there, arrived(case.query, tasks))
@@ -206,9 +205,9 @@ def test_changes_add_up_to_what_batch_says(case: Case) -> None:
 
 @examples("closing")
 def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
-    run, there, missing, late, before = case.query.drive(), [], 0, 0, None
+    run, there, missing, late, before = case.query.harness(), [], 0, 0, None
     found: Counter[Any] = Counter()
-    with limits_of_state(case.small):
+    with state_limits(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
             new = arrived(case.query, tasks)
@@ -227,25 +226,25 @@ def test_windows_whose_rows_retract_add_up_until_they_close(case: Case) -> None:
             found -= in_batch(case.query, closed)
             if restarts:
                 run.restart()
-    assert run.kept() == []
+    assert run.stored_names() == []
 
 
 @examples("end")
 def test_the_end_says_what_batch_says(case: Case) -> None:
-    run, there = case.query.drive(), []
-    with limits_of_state(case.small):
+    run, there = case.query.harness(), []
+    with state_limits(case.small):
         for tasks, _, restarts in case.epochs:
             assert run.epoch(tasks).main == []
             there, _ = standing(case.query, there, arrived(case.query, tasks))
             if restarts:
                 run.restart()
-        assert Counter(map(identical, run.end().main)) == in_batch(case.query, there)
+        assert Counter(map(row_identity, run.end().main)) == in_batch(case.query, there)
 
 
 @examples("windows")
 def test_windows_say_once_what_batch_says(case: Case) -> None:
-    run, there, late, before = case.query.drive(), [], 0, None
-    with limits_of_state(case.small):
+    run, there, late, before = case.query.harness(), [], 0, None
+    with state_limits(case.small):
         for tasks, mark, restarts in [*case.epochs, ([], END_US, False)]:
             epoch = run.epoch(tasks, [WatermarkUpdate(0, 0, mark)])
             after = mark if before is None else max(before, mark)
@@ -255,10 +254,10 @@ def test_windows_say_once_what_batch_says(case: Case) -> None:
             there += on_time
             closed = [row for row in there if row.ts <= after]
             there = [row for row in there if row.ts > after]
-            assert Counter(map(identical, epoch.main)) == in_batch(case.query, closed)
+            assert Counter(map(row_identity, epoch.main)) == in_batch(case.query, closed)
             assert epoch.late_rows == late
             assert len(epoch.late) == (len(new) - len(on_time)) * case.query.keeps_late
             before = after
             if restarts:
                 run.restart()
-    assert run.kept() == []
+    assert run.stored_names() == []

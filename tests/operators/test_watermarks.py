@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.operators.driving import MINUTE, SECOND, Query, Row, drive
+from tests.operators.harness import MINUTE, SECOND, Query, Row, harness_of
 from tidegate.operators.aggregate.groups import Panes
 from tidegate.operators.watermark import (
     END_US,
     NO_ROWS_US,
-    WatermarkTracker,
     Origin,
+    WatermarkTracker,
     WatermarkUpdate,
 )
 
@@ -16,7 +16,7 @@ TUMBLE = Query(panes=Panes("TUMBLE", 5, 5), keeps_late=True)
 
 
 def test_rows_1000_1005_1002_1010_with_delay_5_give_995_1000_1000_1005() -> None:
-    run = drive(TUMBLE)
+    run = harness_of(TUMBLE)
     marks = [run.rows([Row(ts)], ts - 5).watermark for ts in (1000, 1005, 1002, 1010)]
     assert marks == [995, 1000, 1000, 1005]
 
@@ -94,7 +94,7 @@ def test_a_clock_is_the_same_after_a_restart() -> None:
 
 
 def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
-    run = drive(TUMBLE)
+    run = harness_of(TUMBLE)
     epoch = run.rows([Row(1000), Row(3), Row(1)], 1000)
     assert sorted(epoch.main) == [(0, 5, 2)]
     assert (epoch.late, epoch.late_rows) == ([], 0)
@@ -103,24 +103,24 @@ def test_a_batch_s_own_watermark_never_drops_that_batch_s_rows() -> None:
 
 
 def test_progress_is_told_when_it_advances_and_only_then() -> None:
-    run = drive(TUMBLE)
+    run = harness_of(TUMBLE)
     assert run.rows([Row(7)]).update is None
     assert [run.rows([], mark).update for mark in (10, 8)] == [WatermarkUpdate(1, 0, 10)] * 2
     assert [report["watermark_us"] for report in run.epochs[-1].reports] == [10, 10]
 
 
 def test_time_goes_on_in_key_groups_that_get_no_rows() -> None:
-    run = drive(Query(panes=Panes("TUMBLE", 5, 5)), key_groups=4)
+    run = harness_of(Query(panes=Panes("TUMBLE", 5, 5)), key_groups=4)
     run.rows([Row(1)], 0)
     assert {report["watermark_us"] for report in run.rows([], 5).reports} == {5}
     assert run.epochs[-1].main == [(0, 5, 1)]
 
 
 def test_the_end_of_the_input_closes_everything() -> None:
-    run = drive(Query(panes=Panes("TUMBLE", 60 * MINUTE, 60 * MINUTE)))
+    run = harness_of(Query(panes=Panes("TUMBLE", 60 * MINUTE, 60 * MINUTE)))
     assert run.rows([Row(1), Row(-1)], 0).main == [(-60 * MINUTE, 0, 1)]
     last = run.end()
-    assert (last.watermark, last.main, run.kept()) == (END_US, [(0, 60 * MINUTE, 1)], [])
+    assert (last.watermark, last.main, run.stored_names()) == (END_US, [(0, 60 * MINUTE, 1)], [])
 
 
 def test_a_partition_that_is_known_and_silent_holds_the_watermark_until_it_is_idle() -> None:

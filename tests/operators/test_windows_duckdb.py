@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.operators.batch import Results, assert_same, expected, same_value
-from tests.operators.driving import Drive, Query, Row, same_keys
+from tests.operators.harness import Harness, Query, Row, normalize_keys, state_limits
 from tests.operators.model import Verdict, judge
 from tests.operators.scenarios import Scenario, scenarios
 from tidegate.columns import AFTER, BEFORE, DELETE, INSERT
-from tidegate.operators import operator as contract
-from tidegate.operators.store import time_buckets as segments
 from tidegate.operators.watermark import Origin, WatermarkUpdate
 
 EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "500"))
@@ -55,48 +51,31 @@ def examples(strategy: st.SearchStrategy[Scenario]) -> Callable[[Any], Any]:
     return decorate
 
 
-@contextmanager
-def limits_of_state(small: bool) -> Iterator[None]:
-    """Small ones make compaction and cuts of buckets happen within a few epochs."""
-    if not small:
-        yield
-        return
-    with (
-        patch.object(segments, "_MAX_BUCKETS", 4),
-        patch.object(segments, "_BUCKET_ROWS", 2),
-        patch.object(segments, "_MAX_SEGMENTS", 3),
-        patch.object(segments, "_FANOUT", 2),
-        patch.object(contract, "INLINE_BYTES", 600),
-        patch.object(contract, "HEADER_BYTES", 1_500),
-    ):
-        yield
-
-
-def run(case: Scenario) -> Drive:
+def run(case: Scenario) -> Harness:
     origins = tuple(Origin(origin) for origin in case.origins)
-    drive = Drive(case.query.operator, case.query.table, case.key_groups, origins)
-    with limits_of_state(case.small):
+    harness = Harness(case.query.operator, case.query.table, case.key_groups, origins)
+    with state_limits(case.small):
         for place, step in enumerate(case.steps):
             tasks: list[list[list[Row]]] = [[[], []] for _ in range(3)]
             for row, (task, number) in zip(step.rows, case.tasks[place], strict=True):
                 tasks[task][number].append(row)
             updates = [WatermarkUpdate(origin, 0, mark) for origin, mark in case.task_marks[place]]
-            drive.epoch(tasks, updates, case.times[place])
+            harness.epoch(tasks, updates, case.times[place])
             if case.restarts[place]:
-                drive.restart()
-    return drive
+                harness.restart()
+    return harness
 
 
 def keyed(query: Query, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The key of a result, its window, and what it says."""
     cut = len(query.keys) + (2 if query.windowed else 0)
-    return same_keys(row[:cut]), row[cut:]
+    return normalize_keys(row[:cut]), row[cut:]
 
 
-def once(query: Query, drive: Drive) -> Results:
+def once(query: Query, harness: Harness) -> Results:
     """What an append-only output says; no group twice."""
     found: Results = {}
-    for epoch in drive.epochs:
+    for epoch in harness.epochs:
         for row in epoch.main:
             key, results = keyed(query, row)
             assert key not in found, f"{key} came out twice"
@@ -128,27 +107,27 @@ def exactly(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return all(map(same_value, one, other))
 
 
-def check_late(case: Scenario, drive: Drive, verdict: Verdict) -> None:
+def check_late(case: Scenario, harness: Harness, verdict: Verdict) -> None:
     """All that is late is counted, and nothing else; kept, if somebody wants it."""
-    counted = drive.epochs[-1].late_rows
+    counted = harness.epochs[-1].late_rows
     if case.query.keeps_late:
         # Of rows that are alike any may be the one that a retraction has taken with it.
         known = {row.id: repr(replace(row, id=0)) for step in case.steps for row in step.rows}
-        found = Counter(known[row["l0"]] for epoch in drive.epochs for row in epoch.late)
+        found = Counter(known[row["l0"]] for epoch in harness.epochs for row in epoch.late)
         assert found == Counter(known[row.id] for row in verdict.late)
     else:
-        assert not any(epoch.late for epoch in drive.epochs)
+        assert not any(epoch.late for epoch in harness.epochs)
     assert counted == len(verdict.late)
 
 
-def check_pace(case: Scenario, drive: Drive, verdict: Verdict, exact: bool) -> None:
+def check_pace(case: Scenario, harness: Harness, verdict: Verdict, exact: bool) -> None:
     """Windows come out when the watermark reaches their end; first results not a moment later.
 
     Sessions come out when it has passed their end.
     """
     place = len(case.query.keys) + 1
     passed = 0 if case.query.gap_us is None else 1
-    for number, epoch in enumerate(drive.epochs):
+    for number, epoch in enumerate(harness.epochs):
         before, after = verdict.before[number], verdict.after[number]
         assert epoch.watermark == after
         for row in epoch.main:
@@ -157,8 +136,8 @@ def check_pace(case: Scenario, drive: Drive, verdict: Verdict, exact: bool) -> N
             assert not exact or before is None or closes > before, "nothing after its time"
 
 
-def check_empty(drive: Drive) -> None:
-    assert drive.kept() == [], "nothing is kept after the end"
+def check_empty(harness: Harness) -> None:
+    assert harness.stored_names() == [], "nothing is kept after the end"
 
 
 def wanted(case: Scenario, verdict: Verdict) -> Results:
@@ -167,45 +146,45 @@ def wanted(case: Scenario, verdict: Verdict) -> Results:
 
 @examples(scenarios("close", (*FIXED, "SESSION")))
 def test_windows_come_out_once_and_right(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, drive), wanted(case, verdict))
-    check_late(case, drive, verdict)
-    check_pace(case, drive, verdict, exact=True)
-    check_empty(drive)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
+    assert_same(once(case.query, harness), wanted(case, verdict))
+    check_late(case, harness, verdict)
+    check_pace(case, harness, verdict, exact=True)
+    check_empty(harness)
 
 
 @examples(scenarios("close", (*FIXED, "SESSION", "SESSION"), lateness=st.integers(1, 15)))
 def test_late_rows_make_windows_fire_again(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(standing(case.query, drive.epochs), wanted(case, verdict))
-    check_late(case, drive, verdict)
-    check_pace(case, drive, verdict, exact=False)
-    check_empty(drive)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
+    assert_same(standing(case.query, harness.epochs), wanted(case, verdict))
+    check_late(case, harness, verdict)
+    check_pace(case, harness, verdict, exact=False)
+    check_empty(harness)
 
 
 @examples(scenarios("close", ("SESSION",)))
 def test_sessions_come_out_once_and_right(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, drive), wanted(case, verdict))
-    check_late(case, drive, verdict)
-    check_pace(case, drive, verdict, exact=True)
-    check_empty(drive)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
+    assert_same(once(case.query, harness), wanted(case, verdict))
+    check_late(case, harness, verdict)
+    check_pace(case, harness, verdict, exact=True)
+    check_empty(harness)
 
 
 @examples(scenarios("early", (*FIXED, "NONE", "SESSION"), lateness=st.integers(0, 9)))
 def test_changes_add_up(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(standing(case.query, drive.epochs), wanted(case, verdict))
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
+    assert_same(standing(case.query, harness.epochs), wanted(case, verdict))
     if case.query.windowed:
-        check_late(case, drive, verdict)
-        check_empty(drive)
+        check_late(case, harness, verdict)
+        check_empty(harness)
 
 
 @examples(scenarios("end", ("NONE",)))
 def test_a_bounded_input_comes_out_at_its_end(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
-    assert_same(once(case.query, drive), wanted(case, verdict))
-    assert not any(epoch.main for epoch in drive.epochs if epoch.watermark != 2**63 - 1)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
+    assert_same(once(case.query, harness), wanted(case, verdict))
+    assert not any(epoch.main for epoch in harness.epochs if epoch.watermark != 2**63 - 1)
 
 
 @st.composite
@@ -219,21 +198,21 @@ def retracting(draw: st.DrawFn) -> Scenario:
 
 @examples(scenarios("close", ("SESSION",), lateness=st.integers(0, 9), retracts=True))
 def test_a_retracted_row_may_split_a_session(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
     changes = case.query.with_op
-    found = standing(case.query, drive.epochs) if changes else once(case.query, drive)
+    found = standing(case.query, harness.epochs) if changes else once(case.query, harness)
     assert_same(found, wanted(case, verdict))
-    check_late(case, drive, verdict)
-    check_pace(case, drive, verdict, exact=False)
-    check_empty(drive)
+    check_late(case, harness, verdict)
+    check_pace(case, harness, verdict, exact=False)
+    check_empty(harness)
 
 
 @examples(retracting())
 def test_rows_that_are_retracted_leave_nothing(case: Scenario) -> None:
-    drive, verdict = run(case), judge(case.query, case.steps, case.origins)
+    harness, verdict = run(case), judge(case.query, case.steps, case.origins)
     changes = case.query.with_op
-    found = standing(case.query, drive.epochs) if changes else once(case.query, drive)
+    found = standing(case.query, harness.epochs) if changes else once(case.query, harness)
     assert_same(found, wanted(case, verdict))
     if case.query.windowed:
-        check_late(case, drive, verdict)
-        check_empty(drive)
+        check_late(case, harness, verdict)
+        check_empty(harness)

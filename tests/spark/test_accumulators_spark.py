@@ -188,7 +188,7 @@ def through_groups(
     if back:
         noise = rows.slice(5, 30)
         parts += [lifted(noise, 1), lifted(noise, -1)]
-    return groups.evaluate(groups.merge([groups.merge(parts[:2]), *parts[2:]])).sort_by("k0")
+    return groups.evaluate(groups.combine_parts([groups.combine_parts(parts[:2]), *parts[2:]])).sort_by("k0")
 
 
 def agree(got: Any, expected: Any, loose: bool) -> bool:

@@ -55,16 +55,16 @@ def partials(item: PlainAccumulator, asked: Asked) -> Sequence[str] | None:
     arguments = list(asked.arguments)
     if asked.filtered:
         *arguments, there = arguments
-        place = item.null_place or 0
+        place = item.null_argument or 0
         arguments[place] = f"CASE WHEN {there} THEN {arguments[place]} END"
-    return item.partials(arguments)
+    return item.partial_sql(arguments)
 
 
 def states(found: pa.Table, item: PlainAccumulator, prefix: str) -> list[tuple[Any, ...]]:
     """The states of the groups as Spark has computed them."""
     names = [name for name in found.column_names if name.startswith(prefix)]
     made = item.from_partials([found[name] for name in names])
-    cast = [column.cast(kind) for column, kind in zip(made, item.fields, strict=True)]
+    cast = [column.cast(kind) for column, kind in zip(made, item.state_types, strict=True)]
     return sorted(zip(found["k"].to_pylist(), *(c.to_pylist() for c in cast), strict=True))
 
 
@@ -124,7 +124,7 @@ def test_distinct_is_one_more_key(spark: Any, place: int) -> None:
         assert isinstance(bag, BagAccumulator)
         keys = bag.partial_keys(asked.arguments)
         assert keys is not None
-        there = " AND ".join(f"{keys[place]} IS NOT NULL" for place in bag.required)
+        there = " AND ".join(f"{keys[place]} IS NOT NULL" for place in bag.required_arguments)
         named = ", ".join(f"{key} AS v{i}" for i, key in enumerate(keys))
         by = ", ".join(keys)
         found = spark.sql(

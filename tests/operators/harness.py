@@ -1,20 +1,24 @@
-"""Drives an operator without Spark: rows to partials by task, then an epoch of every key group.
+"""Runs an operator without Spark: pre-aggregation by task, shuffle, then a step of every key group.
 
-What Spark's SQL computes for an operator (pane, hash, keys, arguments) is computed here in Python.
+Columns that Spark SQL computes for an operator (pane, hash, keys, arguments) are computed here in
+Python.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import HASH, PANE, WEIGHT
+from tidegate.operators import operator as contract
 from tidegate.operators.aggregate.functions import AggregateCall
 from tidegate.operators.aggregate.groups import GroupSpec, Layout, OutputColumn, Panes
 from tidegate.operators.aggregate.keyed import KeyedAggregate
@@ -24,6 +28,7 @@ from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.late_rows import LateRows
 from tidegate.operators.operator import NO_LIMITS, Limits, Operator, Tables
 from tidegate.operators.runner import Runner
+from tidegate.operators.store import time_buckets as segments
 from tidegate.operators.watermark import END_US, Origin, WatermarkUpdate
 from tidegate.state import codec
 from tidegate.state.memory import MemoryStore
@@ -35,7 +40,10 @@ MINUTE = 60 * SECOND
 
 @dataclass(frozen=True)
 class Row:
-    """`id` tells rows apart; `values` are the columns that aggregates read; −1 takes one back."""
+    """An input row; `values` are the columns that aggregates read, and weight −1 retracts it.
+
+    `id` identifies it among late rows.
+    """
 
     ts: int
     keys: tuple[Any, ...] = ()
@@ -48,8 +56,8 @@ class Row:
 class Query:
     """A GROUP BY. Argument j of call i is the value column `arguments[i][j]`.
 
-    Rows where the column `filters[i]` is not true do not exist for call i. `mode` is close, early,
-    or end; without `panes` and `gap_us` there are no windows. Times come out as numbers.
+    Call i ignores rows for which the column `filters[i]` is not true. `mode` is close, early, or
+    end; without `panes` and `gap_us` there are no windows. Window times are emitted as numbers.
     """
 
     keys: tuple[pa.DataType, ...] = ()
@@ -80,7 +88,7 @@ class Query:
         return GroupSpec(self.keys, self.calls, self.retracts)
 
     def outputs(self) -> tuple[OutputColumn, ...]:
-        """Keys, start and end of the window, results."""
+        """Return the output columns: keys, start and end of the window, results."""
         columns = [OutputColumn("key", index, kind) for index, kind in enumerate(self.keys)]
         if self.windowed:
             columns += [self._start(), OutputColumn("due", 0, L)]
@@ -93,7 +101,7 @@ class Query:
         return OutputColumn("start", 0, L)
 
     def operator(self) -> Operator:
-        """As `spark.operators` chooses it."""
+        """Return the operator that `physical.aggregate` would choose."""
         layout = Layout(self.outputs(), self.panes or Panes("DUE"), self.with_op)
         late = self.late_rows() if self.keeps_late else None
         early = self.mode == "early"
@@ -117,14 +125,14 @@ class Query:
         )
 
     def late_rows(self) -> LateRows:
-        table = self.table([])
-        needed = [item for item in table.schema if not item.name.startswith("l")]
-        return LateRows("an_operator", pa.schema(needed), (L, L))
+        """Return late rows with the id and the time of the row."""
+        required = [item for item in self.table([]).schema if not item.name.startswith("l")]
+        return LateRows("an_operator", pa.schema(required), (L, L))
 
-    # What SQL does
+    # Columns that SQL computes
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """Rows as an operator gets them; a late row is its id and time."""
+        """Return rows as the operator receives them."""
         columns = {
             PANE: pa.array([self.pane(row.ts) for row in rows], L),
             HASH: pa.array([hash_of(row.keys) for row in rows], L),
@@ -134,27 +142,27 @@ class Query:
         if self.retracts:
             columns[WEIGHT] = pa.array([row.weight for row in rows], L)
         for index, call in enumerate(self.calls):
-            for place, kind in enumerate(call.arguments):
-                values = [self._argument(row, index, place) for row in rows]
-                columns[f"a{index}_{place}"] = pa.array(values, kind)
+            for number, kind in enumerate(call.arguments):
+                values = [self._argument(row, index, number) for row in rows]
+                columns[f"a{index}_{number}"] = pa.array(values, kind)
         columns["l0"] = pa.array([row.id for row in rows], L)
         columns["l1"] = pa.array([row.ts for row in rows], L)
         return pa.table(columns)
 
     def arguments_of(self, row: Row) -> list[Any]:
-        """All that the aggregates read of a row."""
+        """Return the arguments of all calls for a row."""
         calls = enumerate(self.calls)
         return [
             self._argument(row, i, p) for i, call in calls for p, _ in enumerate(call.arguments)
         ]
 
-    def _argument(self, row: Row, index: int, place: int) -> Any:
-        """CASE WHEN filter THEN argument END; of count(*) FILTER (…) the argument is 1."""
+    def _argument(self, row: Row, index: int, number: int) -> Any:
+        """Return CASE WHEN filter THEN argument END; count(*) FILTER (…) has the argument 1."""
         condition = self.filters[index]
         if condition is not None and row.values[condition] is not True:
             return None
         columns = self.arguments[index]
-        return row.values[columns[place]] if columns else 1
+        return row.values[columns[number]] if columns else 1
 
     def pane(self, ts: int) -> int:
         if self.gap_us is not None:
@@ -167,29 +175,29 @@ class Query:
 
 
 def hash_of(keys: tuple[Any, ...]) -> int:
-    """64 bits of the keys; equal keys have equal ones, and without keys it is 0."""
+    """Return 64 bits of the keys, the same for equal keys; 0 without keys."""
     if not keys:
         return 0
-    digest = blake2b(repr(same_keys(keys)).encode(), digest_size=8).digest()
+    digest = blake2b(repr(normalize_keys(keys)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
-def same_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Keys that SQL takes as equal are equal in Python."""
-    return tuple(_same(key) for key in keys)
+def normalize_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return keys that are equal in Python if SQL takes them as equal."""
+    return tuple(_normalize(key) for key in keys)
 
 
-def identical(cells: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cells of which a retraction of one retracts the other: zeros keep their sign."""
+def row_identity(cells: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return cells that are equal in Python if one retracts the other: zeros keep their sign."""
     return tuple(
-        (_same(cell), math.copysign(1, 0 if math.isnan(cell) else cell))
+        (_normalize(cell), math.copysign(1, 0 if math.isnan(cell) else cell))
         if isinstance(cell, float)
         else cell
         for cell in cells
     )
 
 
-def _same(key: Any) -> Any:
+def _normalize(key: Any) -> Any:
     if isinstance(key, float):
         return "NaN" if math.isnan(key) else key + 0.0
     return key
@@ -197,7 +205,7 @@ def _same(key: Any) -> Any:
 
 @dataclass
 class Epoch:
-    """What came out of all key groups in an epoch; rows are tuples in the order of the columns."""
+    """The output of all key groups in an epoch; rows are tuples in the order of the columns."""
 
     main: list[tuple[Any, ...]] = field(default_factory=list)
     late: list[dict[str, Any]] = field(default_factory=list)
@@ -216,8 +224,8 @@ class Epoch:
 Task = Sequence[Sequence[Row]]  # the batches of a task
 
 
-class Drive:
-    """An operator with its state; `make` builds it anew after a restart."""
+class Harness:
+    """An operator with one input and its state; `make` creates the operator after a restart."""
 
     def __init__(
         self,
@@ -225,22 +233,27 @@ class Drive:
         table: Callable[[Sequence[Row]], pa.Table],
         key_groups: int = 2,
         origins: tuple[Origin, ...] = (Origin(0),),
-        held_back: int = 0,
+        output_delay_us: int = 0,
     ) -> None:
         self.make, self.table = make, table
         self.key_groups, self.origins = key_groups, origins
-        self.held_back = held_back
+        self.output_delay_us = output_delay_us
         self.store = MemoryStore()
         self.runner = self._runner()
         self.epochs: list[Epoch] = []
 
     def _runner(self) -> Runner:
+        operator = self.make()
         return Runner(
-            1, self.make(), (self.origins,), False, self.held_back, canonical_form=repr(self.make())
+            1,
+            operator,
+            (self.origins,),
+            output_watermark_delay_us=self.output_delay_us,
+            canonical_form=repr(operator),
         )
 
     def restart(self) -> None:
-        """Nothing but the stored bytes survives."""
+        """Keep only the stored bytes."""
         self.store = MemoryStore.restore(self.store.snapshot())
         self.runner = self._runner()
 
@@ -250,11 +263,11 @@ class Drive:
         updates: Sequence[WatermarkUpdate] = (),
         now_us: int | None = None,
     ) -> Epoch:
-        """Pack the rows of every task, then step every key group."""
+        """Pre-aggregate the rows of every task, then step every key group."""
         inputs: list[list[Tables]] = [[] for _ in range(self.key_groups)]
         for batches in tasks:
-            for key_group, piece in self._packed(batches):
-                inputs[key_group].append(piece)
+            for key_group, tables in self._shuffle(batches):
+                inputs[key_group].append(tables)
         epoch = Epoch()
         for key_group, parts in enumerate(inputs):
             backend = self.store.backend(1, key_group)
@@ -272,40 +285,48 @@ class Drive:
         self.epochs.append(epoch)
         return epoch
 
-    def _packed(self, batches: Task) -> list[tuple[int, Tables]]:
-        """Lifted, shrunk, cut by key group, and sent as bytes."""
+    def _shuffle(self, batches: Task) -> list[tuple[int, Tables]]:
+        """Pre-aggregate and combine batches, and return the serialized tables by key group."""
         operator = self.runner.operator
         parts = [operator.pre_aggregate(0, self.table(batch)) for batch in batches if batch]
         if not parts:
             return []
-        whole = operator.combine(0, parts)
-        pieces = []
+        combined = operator.combine(0, parts)
+        shuffled = []
         for key_group in range(self.key_groups):
-            owners = (np.mod(table.column(HASH).to_numpy(), self.key_groups) for table in whole)
-            masks = [pa.array(owner == key_group) for owner in owners]
-            cut = tuple(table.filter(m) for table, m in zip(whole, masks, strict=True))
-            if any(table.num_rows for table in cut):
-                data = codec.tables_to_bytes(cut)
+            tables = select_key_group(combined, key_group, self.key_groups)
+            if any(table.num_rows for table in tables):
+                data = codec.tables_to_bytes(tables)
                 schemas = operator.shuffle_schemas[0]
-                pieces.append((key_group, tuple(codec.tables_from_bytes(data, schemas))))
-        return pieces
+                shuffled.append((key_group, tuple(codec.tables_from_bytes(data, schemas))))
+        return shuffled
 
-    def rows(self, rows: Sequence[Row], mark: int | None = None, **more: Any) -> Epoch:
-        """An epoch of one task with one batch, with a tick of the only origin."""
-        updates = [WatermarkUpdate(self.origins[0].id, 0, mark)] if mark is not None else []
-        return self.epoch([[rows]], updates, **more)
+    def rows(self, rows: Sequence[Row], watermark_us: int | None = None, **options: Any) -> Epoch:
+        """Run an epoch of one task with one batch and an update of the only origin."""
+        origin = self.origins[0].id
+        updates = [WatermarkUpdate(origin, 0, watermark_us)] if watermark_us is not None else []
+        return self.epoch([[rows]], updates, **options)
 
     def end(self) -> Epoch:
+        """Run an epoch in which all origins end."""
         return self.epoch((), [WatermarkUpdate(origin.id, 0, END_US) for origin in self.origins])
 
-    def kept(self) -> list[str]:
-        """The names of what is stored, in the head or apart."""
+    def stored_names(self) -> list[str]:
+        """Return the names of the stored tables, inline or not."""
         entries = self.store.scan_key_groups(1, 0, self.key_groups)
-        apart = [key.name for key, _ in entries if key.name != "head"]
+        names = [key.name for key, _ in entries if key.name != "head"]
         runner = self._runner()
         for key_group in range(self.key_groups):
-            apart += runner.inline_names(self.store.backend(1, key_group))
-        return apart
+            names += runner.inline_names(self.store.backend(1, key_group))
+        return names
+
+
+def select_key_group(tables: Tables, key_group: int, key_groups: int) -> Tables:
+    """Return the rows of one key group."""
+    return tuple(
+        table.filter(pa.array(np.mod(table.column(HASH).to_numpy(), key_groups) == key_group))
+        for table in tables
+    )
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -313,9 +334,22 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def drive(query: Query, **options: Any) -> Drive:
-    return Drive(query.operator, query.table, **options)
+def harness_of(query: Query, **options: Any) -> Harness:
+    return Harness(query.operator, query.table, **options)
 
 
 def call(function: str, kind: pa.DataType, result: pa.DataType, **options: Any) -> AggregateCall:
     return AggregateCall(function, f"{function}(x)", (kind,), result, **options)
+
+
+@contextmanager
+def state_limits(small: bool) -> Iterator[None]:
+    """Make buckets and the header small, so that a few epochs split, merge and spill them."""
+    if not small:
+        yield
+        return
+    with (
+        patch.multiple(segments, _MAX_BUCKETS=4, _BUCKET_ROWS=2, _MAX_SEGMENTS=3, _FANOUT=2),
+        patch.multiple(contract, INLINE_BYTES=600, HEADER_BYTES=1_500),
+    ):
+        yield
