@@ -104,7 +104,7 @@ class KeyGroupState:
     """The state of one operator in one key group: a small `meta` dictionary and stored tables.
 
     Small tables are stored inline, in one header next to `meta`, so that most epochs read and write
-    a single value. A table that is too large for the header is a value of its own.
+    a single value. A table that is too large for the header is stored separately.
     """
 
     def __init__(

@@ -62,9 +62,9 @@ NO_MATCH = -1
 class AsofBounds:
     """Which right row matches a left row: left − right lies in [lower, upper].
 
-    An open end excludes the bound; None is no bound. A backward lookup matches the largest right
-    value, a forward lookup the smallest, and NEAREST the closest one, the smaller of two at the
-    same distance. Among equal values the last arrival matches. With `first`, only the smallest
+    An open end excludes the bound; None means unbounded. A backward lookup matches the largest
+    right value, a forward lookup the smallest, and NEAREST the closest one, the smaller of two at
+    the same distance. Among equal values the last arrival matches. With `first`, only the smallest
     right value of the key can match, the first arrival among equal ones.
     """
 
@@ -399,7 +399,7 @@ class AsofJoin:
         columns = [keys[name] if name in keys else rows.column(name) for name in schema.names]
         table = pa.table(columns, schema=schema)
         if port == 1 or self.how == "INNER":
-            table = table.filter(pa.array(self.condition.matchable(table)))
+            table = table.filter(pa.array(self.condition.can_match(table)))
         if port == 1 and self.versions:
             table = table.filter(pc.is_valid(table.column(ALIVE)))
         return (table,)
@@ -585,7 +585,7 @@ class _Epoch:
                 expiry[has_match] = np.minimum(
                     expiry[has_match], 2 * times[has_match] - match_times
                 )
-        unmatchable = ~self.join.condition.matchable(rows)
+        unmatchable = ~self.join.condition.can_match(rows)
         expiry[unmatchable] = int_column(rows, PANE)[unmatchable]
         columns[PANE] = pa.array(expiry)
         schema = self.join.unmatched_schema

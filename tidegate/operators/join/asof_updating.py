@@ -110,7 +110,7 @@ class UpdatingAsofJoin:
         table = pa.table(columns, schema=schema)
         if port == 1 or self.how == "INNER":
             has_value = pc.is_valid(table.column(VALUE))
-            table = table.filter(pc.and_(has_value, pa.array(self.condition.matchable(table))))
+            table = table.filter(pc.and_(has_value, pa.array(self.condition.can_match(table))))
         return (table,)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:

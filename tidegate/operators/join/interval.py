@@ -18,7 +18,7 @@ from tidegate.operators.kernels.arrays import Ints, concat, int_column
 from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.matching import (
     TIME,
-    TRACKED,
+    TRACKS_MATCHES,
     JoinCondition,
     numbered_fields,
     output_types,
@@ -63,7 +63,7 @@ class IntervalJoin:
     starts: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
-        assert self.how in TRACKED, self.how
+        assert self.how in TRACKS_MATCHES, self.how
 
     @property
     def shuffle_schemas(self) -> tuple[tuple[pa.Schema, ...], ...]:
@@ -96,8 +96,8 @@ class IntervalJoin:
         columns += [canonicalize(rows.column(item.name)) for item in self.condition.fields]
         columns += [rows.column(item.name) for item in numbered_fields(self.columns[port])]
         table = pa.table(columns, schema=schema)
-        if not TRACKED[self.how][port]:
-            table = table.filter(pa.array(self.condition.matchable(table)))
+        if not TRACKS_MATCHES[self.how][port]:
+            table = table.filter(pa.array(self.condition.can_match(table)))
         return (table,)
 
     def combine(self, port: int, parts: Sequence[Tables]) -> Tables:
@@ -129,7 +129,7 @@ class _Epoch:
 
     def __post_init__(self) -> None:
         join = self.join
-        self.tracked = TRACKED[join.how]
+        self.tracked = TRACKS_MATCHES[join.how]
         self.rows = [
             TimeBucketStore(self.state, (join.stored_schema(port),), None, _SIDES[port])
             for port in (0, 1)
@@ -213,7 +213,7 @@ class _Epoch:
 
     def match(self, left: pa.Table, right: pa.Table) -> None:
         """Collect the pairs of two sides, and their rows if matches are tracked."""
-        left_indices, right_indices = self.join.condition.pairs(left, right)
+        left_indices, right_indices = self.join.condition.find_pairs(left, right)
         if not len(left_indices):
             return
         for port, rows, indices in ((0, left, left_indices), (1, right, right_indices)):

@@ -18,7 +18,7 @@ from tidegate.operators.kernels.arrays import Ints, concat, int_column
 from tidegate.operators.kernels.keys import canonicalize
 from tidegate.operators.kernels.matching import (
     TIME,
-    TRACKED,
+    TRACKS_MATCHES,
     JoinCondition,
     numbered_fields,
     output_types,
@@ -88,8 +88,8 @@ class RegularJoin:
         expiry = self._expiry_us(port, int_column(rows, PANE))
         hidden = [pa.array(expiry), rows.column(HASH), times]
         table = pa.table([*hidden, *keys, *columns, weights], schema=self.stored_schema(port))
-        if not TRACKED[self.how][port]:
-            table = table.filter(pa.array(self.condition.matchable(table)))
+        if not TRACKS_MATCHES[self.how][port]:
+            table = table.filter(pa.array(self.condition.can_match(table)))
         return (self._consolidate(table),)
 
     def _expiry_us(self, port: int, times: Ints) -> Ints:
@@ -103,7 +103,7 @@ class RegularJoin:
             return times
         reaches_us = -self.condition.lower_us, self.condition.upper_us
         reach_us = reaches_us[port]
-        if TRACKED[self.how][1 - port]:
+        if TRACKS_MATCHES[self.how][1 - port]:
             reach_us += max(reaches_us[1 - port], 0)
         return times + (max(reach_us, 0) if self.retracts else reach_us) + self.close_delay_us
 
@@ -197,7 +197,7 @@ class RegularJoin:
         if self.how not in ("SEMI", "ANTI"):
             parts += self._pairs(new[0], old[1]) + self._pairs(current[0], new[1])
         for port in (0, 1):
-            if TRACKED[self.how][port]:
+            if TRACKS_MATCHES[self.how][port]:
                 parts += self._tracked_rows(port, old[port], old[1 - port], -1)
                 parts += self._tracked_rows(port, current[port], current[1 - port], 1)
         return self._as_output(parts)
@@ -207,7 +207,7 @@ class RegularJoin:
     ) -> list[pa.Table]:
         """Return the left rows of an append-only SEMI join that have a match since this epoch."""
         has_match = np.zeros(old[0].num_rows, np.bool_)
-        has_match[self.condition.pairs(old[0], old[1])[0]] = True
+        has_match[self.condition.find_pairs(old[0], old[1])[0]] = True
         unmatched = old[0].filter(pa.array(~has_match))
         return self._tracked_rows(0, unmatched, new[1], 1) + self._tracked_rows(
             0, new[0], current[1], 1
@@ -217,13 +217,13 @@ class RegularJoin:
         """Return the whole join."""
         parts = self._pairs(left, right) if self.how not in ("SEMI", "ANTI") else []
         for port, rows, others in ((0, left, right), (1, right, left)):
-            if TRACKED[self.how][port]:
+            if TRACKS_MATCHES[self.how][port]:
                 parts += self._tracked_rows(port, rows, others, 1)
         return parts
 
     def _pairs(self, left: pa.Table, right: pa.Table) -> list[pa.Table]:
         """Return the pairs of matching rows; their weight is the product of both weights."""
-        left_indices, right_indices = self.condition.pairs(left, right)
+        left_indices, right_indices = self.condition.find_pairs(left, right)
         if not len(left_indices):
             return []
         left, right = left.take(pa.array(left_indices)), right.take(pa.array(right_indices))
@@ -238,7 +238,7 @@ class RegularJoin:
         others = others.filter(pa.array(int_column(others, WEIGHT) > 0))
         sides = (rows, others) if port == 0 else (others, rows)
         has_match = np.zeros(rows.num_rows, np.bool_)
-        has_match[self.condition.pairs(*sides)[port]] = True
+        has_match[self.condition.find_pairs(*sides)[port]] = True
         rows = rows.filter(pa.array(has_match if self.how == "SEMI" else ~has_match))
         if not rows.num_rows:
             return []

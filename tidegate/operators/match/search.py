@@ -268,7 +268,7 @@ class NavigatedValue:
     """A value of another row: FIRST or LAST with an offset, then PREV by `back` rows.
 
     `group` are the variables whose rows count. `missing` is the value of the current row to read if
-    there is no such row.
+    that row does not exist.
     """
 
     value: int
