@@ -232,7 +232,7 @@ def test_named_checkpoint_restores_the_pipelines_it_contains(tmp_path: Path) -> 
 def test_skips_manifest_with_missing_or_truncated_state(tmp_path: Path) -> None:
     for damage in ("missing", "truncated"):
         harness = PipelineHarness(tmp_path / damage, streams=1)
-        (stream,) = harness.members
+        (stream,) = harness.streams
         object.__setattr__(stream, "sinks", tuple(s for s in stream.sinks if s.name == "kept0"))
         harness.insert(1, 2)
         harness.run()

@@ -192,7 +192,7 @@ def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool)
         live = last(path, "main")
         before = disk.use_disk(LossyDisk(journal, steps))
         try:
-            Pruning(directory, {"main": {"old"}}, {"old"}).carry_out()
+            Pruning(directory, {"main": {"old"}}, {"old"}).run()
             died = False
         except PowerLost:
             pass
@@ -204,7 +204,7 @@ def test_dead_after_any_step_the_directory_is_whole(tmp_path: Path, loses: bool)
             manifest = last(path, "main")
             assert manifest.streams["live"] == live.streams["live"], f"after {steps} steps"
             assert manifest.operators["live.1"] == live.operators["live.1"]
-            Pruning(directory, {"main": {"old"}}, {"old"}).carry_out()
+            Pruning(directory, {"main": {"old"}}, {"old"}).run()
         assert set(manifest.streams) == {"live"} and directory.streams() == {}
         steps += 1
     assert steps > 20

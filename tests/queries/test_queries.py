@@ -40,7 +40,7 @@ class Viewed(PipelineHarness):
         self.directory = DataDirectory(folder / "data")
         self.directory.open()
         self.store = self.directory.pipeline("main")
-        for member in self.members:
+        for member in self.streams:
             stream = self.catalog.get(member.name)
             assert isinstance(stream, Stream)
             kept = tuple(s for s in member.sinks if s.connector == "memory")

@@ -59,7 +59,7 @@ class KafkaHouse(PipelineHarness):
                 f"brokers = '{broker.brokers}');"
             )
         self.catalog = compile_text(script).catalog
-        self.members = [self.member(stream, False) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, False) for stream in self.catalog.of(Stream)]
 
     def written(self) -> list[list[tuple[int, bytes]]]:
         return [

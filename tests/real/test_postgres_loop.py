@@ -39,7 +39,7 @@ class PostgresHouse(PipelineHarness):
             )
         script += "CREATE SINK kept0 FROM t0 WITH (connector = 'memory');"
         self.catalog = compile_text(script).catalog
-        self.members = [self.member(stream, True) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, True) for stream in self.catalog.of(Stream)]
 
     def pipeline(self, **config: Any) -> PythonPipeline:
         context = super().pipeline(**config).context
@@ -111,12 +111,12 @@ def test_a_server_that_crashes_between_the_decision_and_the_commit(
             crashed[0] = True
             harness.postgres.kill()
 
-    def asleep(pipeline: PythonPipeline, seconds: float, woken: bool) -> None:
+    def asleep(pipeline: PythonPipeline, seconds: float, skip_if_woken: bool) -> None:
         error = next(iter(pipeline.counters.values())).error
         if error is not None and not told:
             told.append(error)
             harness.postgres.start()
-        plain(pipeline, min(seconds, 0.2), woken)
+        plain(pipeline, min(seconds, 0.2), skip_if_woken)
 
     monkeypatch.setattr(module, "reached", crash)
     monkeypatch.setattr(PythonPipeline, "_sleep", asleep)

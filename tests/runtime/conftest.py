@@ -1,4 +1,4 @@
-"""A pipeline without Spark, on a disk that does not wait."""
+"""A pipeline without Spark, on a disk that does not sync."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import NoSyncDisk, PipelineHarness
-from tidegate.storage import local as disk
+from tidegate.storage.local import use_disk
 
 
 @pytest.fixture(autouse=True)
-def in_haste() -> Iterator[None]:
-    before = disk.use_disk(NoSyncDisk())
+def no_sync() -> Iterator[None]:
+    previous = use_disk(NoSyncDisk())
     yield
-    disk.use_disk(before)
+    use_disk(previous)
 
 
 @pytest.fixture

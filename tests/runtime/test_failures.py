@@ -1,4 +1,4 @@
-"""Sinks and sources that are away, jobs that fail, and stopping."""
+"""Unavailable sinks and sources, failing jobs, and stopping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import PipelineHarness, Killed, PythonPipeline, check
+from tests.support.pipelines import Killed, PipelineHarness, PythonPipeline, assert_exactly_once
 from tidegate.connectors.files.sink import FilesSink
 from tidegate.connectors.memory import connector as memory
 from tidegate.errors import RunError, SystemUnavailable, TidegateError
@@ -19,154 +19,154 @@ from tidegate.spark.errors import JobFailed
 from tidegate.storage import StorageError
 
 
-def test_a_sink_that_is_away_is_tried_again_and_the_pipeline_waits(
+def test_retries_unavailable_sink(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    commit, left = FilesSink.commit, [6]
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
+    publish, remaining = FilesSink.publish, [6]
 
-    def away(self: FilesSink, *args: Any) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise StorageError("s3://b/x", "is away", retryable=True)
-        commit(self, *args)
+    def fail_first_calls(self: FilesSink, *args: Any) -> None:
+        if remaining[0]:
+            remaining[0] -= 1
+            raise StorageError("s3://b/x", "is unavailable", retryable=True)
+        publish(self, *args)
 
     harness.insert(1)
-    running = harness.pipeline()
-    running.start(harness.members, False)
-    running.wait(30)
-    monkeypatch.setattr(FilesSink, "commit", away)
+    pipeline = harness.pipeline()
+    pipeline.start(harness.streams, False)
+    pipeline.wait(30)
+    monkeypatch.setattr(FilesSink, "publish", fail_first_calls)
     harness.insert(2)
-    running.wait(30)
-    running.stop()
-    assert left == [0]
-    check(harness, 1, 2)
+    pipeline.wait(30)
+    pipeline.stop()
+    assert remaining == [0]
+    assert_exactly_once(harness, 1, 2)
 
 
-def test_a_sink_that_cannot_commit_stops_the_pipeline_and_says_why(
+def test_permanent_sink_error_stops_the_pipeline(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
 
-    def full(self: FilesSink, *args: Any) -> None:
+    def disk_full(self: FilesSink, *args: Any) -> None:
         raise StorageError("file:///x", os.strerror(errno.ENOSPC), hint="make room.")
 
     harness.insert(1)
-    running = harness.pipeline()
-    running.start(harness.members, False)
-    running.wait(30)
-    monkeypatch.setattr(FilesSink, "commit", full)
+    pipeline = harness.pipeline()
+    pipeline.start(harness.streams, False)
+    pipeline.wait(30)
+    monkeypatch.setattr(FilesSink, "publish", disk_full)
     harness.insert(2)
     with pytest.raises(TidegateError, match="No space left") as caught:
-        running.wait(30)
+        pipeline.wait(30)
     assert caught.value.hint == "make room."
-    assert {item.state for item in running.status()} == {State.FAILED}
-    assert all("No space left" in (item.error or "") for item in running.status())
-    running.stop()
+    assert {item.state for item in pipeline.status()} == {State.FAILED}
+    assert all("No space left" in (item.error or "") for item in pipeline.status())
+    pipeline.stop()
     monkeypatch.undo()
     assert harness.run().failure is None
-    check(harness, 1, 2)
+    assert_exactly_once(harness, 1, 2)
 
 
-def test_a_job_that_fails_by_chance_is_run_again(
+def test_reruns_job_after_transient_failure(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    left = [3]
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
+    remaining = [3]
 
-    def fails(pipeline: PythonPipeline, epoch_spec: Any) -> None:
-        if left[0]:
-            left[0] -= 1
+    def fail(pipeline: PythonPipeline, epoch_spec: Any) -> None:
+        if remaining[0]:
+            remaining[0] -= 1
             raise JobFailed(RuntimeError("Python worker exited unexpectedly (crashed)"))
 
-    running = harness.pipeline()
-    running.job = fails
+    pipeline = harness.pipeline()
+    pipeline.job = fail
     harness.insert(1)
-    running.start(harness.members, False)
-    running.wait(30)
-    running.stop()
-    assert left == [0]
-    check(harness, 1)
+    pipeline.start(harness.streams, False)
+    pipeline.wait(30)
+    pipeline.stop()
+    assert remaining == [0]
+    assert_exactly_once(harness, 1)
 
 
-def test_the_stream_that_fails_is_named(harness: PipelineHarness) -> None:
-    """All streams are one job, so each is run alone to find it."""
+def test_error_names_the_failing_stream(harness: PipelineHarness) -> None:
+    """One job runs all streams, so each one is run alone to find the failing one."""
 
-    class Second(PythonPipeline):
+    class FailingStream(PythonPipeline):
         def _job(self, frame: Any, epoch_spec: Any) -> list[bytes]:
-            if any(member.key == "t1" for member in frame):
+            if any(stream.key == "t1" for stream in frame):
                 raise JobFailed(RuntimeError("[DIVIDE_BY_ZERO] Division by zero."))
             return super()._job(frame, epoch_spec)
 
-    running = Second(harness.pipeline().context, "main")
+    pipeline = FailingStream(harness.pipeline().context, "main")
     harness.insert(1)
-    running.start(harness.members, False)
+    pipeline.start(harness.streams, False)
     with pytest.raises(RunError, match="the stream t1 stopped") as caught:
-        running.wait(30)
-    assert "nothing is lost" in (caught.value.hint or "").lower()
+        pipeline.wait(30)
+    assert "lost" in (caught.value.hint or "")
     assert harness.epochs() == []
-    told = {status.name: (status.state, status.error) for status in running.status()}
-    assert told.pop("t1") == (State.FAILED, caught.value.message)
-    assert set(told.values()) == {(State.STOPPED, "stopped, because the stream t1 did")}
+    errors = {status.name: (status.state, status.error) for status in pipeline.status()}
+    assert errors.pop("t1") == (State.FAILED, caught.value.message)
+    assert set(errors.values()) == {(State.STOPPED, "stopped because the stream t1 failed")}
 
 
 @pytest.mark.parametrize("error", [RunError("TG-503", "boom"), ValueError("boom"), Killed("boom")])
-def test_whoever_looks_at_a_pipeline_that_failed_gets_its_error(
+def test_wait_and_is_alive_raise_the_error_of_a_failed_pipeline(
     harness: PipelineHarness, error: BaseException
 ) -> None:
-    def fails(pipeline: PythonPipeline, epoch_spec: Any) -> None:
+    def fail(pipeline: PythonPipeline, epoch_spec: Any) -> None:
         raise error
 
-    running = harness.pipeline()
-    running.job = fails
+    pipeline = harness.pipeline()
+    pipeline.job = fail
     harness.insert(1)
-    running.start(harness.members, False)
-    for look in (lambda: running.wait(30), running.is_alive, lambda: running.wait(None)):
+    pipeline.start(harness.streams, False)
+    for call in (lambda: pipeline.wait(30), pipeline.is_alive, lambda: pipeline.wait(None)):
         with pytest.raises(TidegateError, match="boom"):
-            look()
-    assert {item.state for item in running.status()} == {State.FAILED}
-    running.stop()
-    assert {item.state for item in running.status()} == {State.FAILED}
+            call()
+    assert {item.state for item in pipeline.status()} == {State.FAILED}
+    pipeline.stop()
+    assert {item.state for item in pipeline.status()} == {State.FAILED}
 
 
-def test_a_pipeline_that_fails_wakes_up_whoever_waits(harness: PipelineHarness) -> None:
-    go = threading.Event()
+def test_failure_ends_wait(harness: PipelineHarness) -> None:
+    proceed = threading.Event()
 
-    def fails(pipeline: PythonPipeline, epoch_spec: Any) -> None:
-        assert go.wait(30)
+    def fail(pipeline: PythonPipeline, epoch_spec: Any) -> None:
+        assert proceed.wait(30)
         raise RunError("TG-503", "boom")
 
-    running = harness.pipeline()
-    running.job = fails
+    pipeline = harness.pipeline()
+    pipeline.job = fail
     harness.insert(1)
-    running.start(harness.members, False)
-    threading.Timer(0.05, go.set).start()
+    pipeline.start(harness.streams, False)
+    threading.Timer(0.05, proceed.set).start()
     with pytest.raises(RunError, match="boom"):
-        running.wait(None)
+        pipeline.wait(None)
 
 
-def test_waiting_has_an_end_and_stopping_leaves_nothing_half_done(harness: PipelineHarness) -> None:
-    ran, go = threading.Event(), threading.Event()
+def test_wait_times_out_and_stop_discards_the_epoch(harness: PipelineHarness) -> None:
+    job_started, proceed = threading.Event(), threading.Event()
 
-    def sleeps(pipeline: PythonPipeline, epoch_spec: Any) -> None:
-        ran.set()
-        assert go.wait(30)
+    def block(pipeline: PythonPipeline, epoch_spec: Any) -> None:
+        job_started.set()
+        assert proceed.wait(30)
 
-    running = harness.pipeline()
-    running.job = sleeps
+    pipeline = harness.pipeline()
+    pipeline.job = block
     harness.insert(1)
-    running.start(harness.members, False)
-    assert ran.wait(30)
-    assert running.wait(0.01) is False
-    threading.Timer(0.05, go.set).start()
-    running.stop()
-    assert not running.is_alive()
-    assert {item.state for item in running.status()} == {State.STOPPED}
+    pipeline.start(harness.streams, False)
+    assert job_started.wait(30)
+    assert pipeline.wait(0.01) is False
+    threading.Timer(0.05, proceed.set).start()
+    pipeline.stop()
+    assert not pipeline.is_alive()
+    assert {item.state for item in pipeline.status()} == {State.STOPPED}
     assert harness.run().failure is None
-    check(harness, 1)
+    assert_exactly_once(harness, 1)
 
 
-def test_a_clock_that_goes_back_does_not_take_the_pipeline_with_it(
+def test_processing_time_never_goes_back(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.insert(1)
@@ -178,62 +178,62 @@ def test_a_clock_that_goes_back_does_not_take_the_pipeline_with_it(
     assert harness.run().failure is None
     second = harness.pipeline().manifests.load_newest().manifest
     assert second is not None and second.now_us == first.now_us
-    check(harness, 1, 2)
+    assert_exactly_once(harness, 1, 2)
 
 
-@pytest.mark.parametrize("where", ["cut", "job"])
-def test_a_source_that_is_away_is_waited_for_and_nothing_ends_without_it(
+@pytest.mark.parametrize("where", ["planning", "job"])
+def test_retries_unavailable_source(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", 0.001)
-    told: list[str | None] = []
+    monkeypatch.setattr("tidegate.runtime.retry.INITIAL_DELAY_S", 0.001)
+    errors: list[str | None] = []
     times = iter(range(3))
 
-    def away() -> None:
+    def fail_first_calls() -> None:
         if next(times, None) is not None:
-            raise SystemUnavailable("the broker is away")
+            raise SystemUnavailable("the broker is unavailable")
 
     def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
-        told.extend(item.error for item in pipeline.status())
-        if where == "cut":
-            away()
-        return real(self, since, tasks)
+        errors.extend(item.error for item in pipeline.status())
+        if where == "planning":
+            fail_first_calls()
+        return original(self, since, tasks)
 
     def job(pipeline: PythonPipeline, epoch_spec: Any) -> None:
         if where == "job":
             try:
-                away()
+                fail_first_calls()
             except SystemUnavailable as error:
                 raise JobFailed(RuntimeError(f"in a task: {error.render()}")) from None
 
-    real = memory.MemorySource.plan_range
-    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
+    original = memory.MemorySource.plan_range
+    monkeypatch.setattr(memory.MemorySource, "plan_range", plan_range)
     monkeypatch.setattr(PythonPipeline, "job", staticmethod(job))
     harness.insert(1, 2)
     pipeline = harness.pipeline()
-    pipeline.start(harness.members, until_end=True)
+    pipeline.start(harness.streams, until_end=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)
-    check(harness, 1, 2)
-    assert "the broker is away" in told
+    assert_exactly_once(harness, 1, 2)
+    assert "the broker is unavailable" in errors
     assert [item.error for item in pipeline.status()] == [None, None]
 
 
-def test_available_now_ends_though_more_and_more_comes(
+def test_available_now_ends_although_rows_keep_arriving(
     harness: PipelineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = memory.MemorySource.plan_range
+    original = memory.MemorySource.plan_range
 
     def plan_range(self: memory.MemorySource, since: Any, tasks: int) -> Any:
-        found = real(self, since, tasks)
+        planned_range = original(self, since, tasks)
         harness.insert(len(harness.epochs()) + 2)
-        return found
+        return planned_range
 
     harness.insert(1)
-    monkeypatch.setattr(memory.MemorySource, "cut", input_range)
+    monkeypatch.setattr(memory.MemorySource, "plan_range", plan_range)
     pipeline = harness.pipeline()
-    pipeline.start(harness.members, until_end=False, available_now=True)
+    pipeline.start(harness.streams, until_end=False, available_now=True)
     assert pipeline._thread is not None
     pipeline._thread.join(60)
-    check(harness, 1)
+    assert_exactly_once(harness, 1)
     assert pipeline.counters["t0"].state is State.FINISHED

@@ -1,4 +1,4 @@
-"""Frames that serve for many epochs, and epochs that need one of their own."""
+"""Cached frames, and epochs that need a new one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def job(input_range: InputRange) -> Job:
     return Job({}, {}, {}, epoch, EpochSpec(0, 1, 0), Manifest(0, 0, 8, 0), 2)
 
 
-def test_what_only_spark_can_read_is_not_left_to_a_frame_whose_tasks_read() -> None:
+def test_input_for_spark_readers_gets_a_separate_frame() -> None:
     frames = Frames(*cast(Any, (None, None, None, "")))
-    made: list[PipelineFrame] = []
+    frames_built: list[PipelineFrame] = []
 
     def build(once: bool) -> PipelineFrame:
-        made.append(PipelineFrame(cast(Any, object()), (), once))
-        return made[-1]
+        frames_built.append(PipelineFrame(cast(Any, object()), (), once))
+        return frames_built[-1]
 
     both = job(InputRange({}, [["part"]], 5, native=["a.parquet"]))
     spark_only = job(InputRange({}, [], 5, native=["b.parquet"]))
-    kept = frames.kept(both, lambda: build(once=False))
-    assert frames.kept(both, lambda: build(once=False)) is kept
+    frame = frames.kept(both, lambda: build(once=False))
+    assert frames.kept(both, lambda: build(once=False)) is frame
     other = frames.kept(spark_only, lambda: build(once=True))
-    assert other is not kept, "its rows would not be read, and their offset decided"
-    assert frames.kept(both, lambda: build(once=False)) is kept
+    assert other is not frame, "its rows would be skipped, but their offset committed"
+    assert frames.kept(both, lambda: build(once=False)) is frame

@@ -1,4 +1,4 @@
-"""Leases on object stores: one holder, and a successor of one that is gone."""
+"""Leases on object stores: exclusive, and taken over after they have expired."""
 
 from __future__ import annotations
 
@@ -20,60 +20,66 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "data"))
 
 
-def numbers(store: Store) -> list[str]:
+def lease_names(store: Store) -> list[str]:
     return [item.name for item in store.child(LEASES).list()]
 
 
-def held_by(store: Store, machine: str, process: int, number: int = 4) -> None:
-    about = {"process": [machine, process], "host": "elsewhere", "beat": 0}
-    store.child(LEASES).put(f"{number:012d}.json", json.dumps(about).encode())
+def put_lease(store: Store, machine: str, process: int, number: int = 4) -> None:
+    content = {"process": [machine, process], "host": "elsewhere", "heartbeat": 0}
+    store.child(LEASES).put(f"{number:012d}.json", json.dumps(content).encode())
 
 
-def test_a_lease_has_one_holder_and_then_another(store: Store) -> None:
+def test_lease_has_one_holder_at_a_time(store: Store) -> None:
     first, second = Lease(store), Lease(store)
-    first.take()
+    first.acquire()
     with pytest.raises(DataDirectoryError, match=f"in use by process {os.getpid()} on ") as caught:
-        second.take()
+        second.acquire()
     assert caught.value.code == "TG-602"
     first.require_held()
     first.release()
-    second.take()
-    assert numbers(store) == ["000000000002.json"]
+    second.acquire()
+    assert lease_names(store) == ["000000000002.json"]
     second.release()
 
 
-def test_a_holder_elsewhere_is_given_time_to_say_that_it_lives(store: Store) -> None:
-    held_by(store, "another machine", 1)
-    slept: list[float] = []
+def test_waits_for_expiry_of_lease_of_another_machine(store: Store) -> None:
+    put_lease(store, "another machine", 1)
+    sleeps: list[float] = []
 
-    def beats(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
+    def sleep_and_renew(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 3:
             store.child(LEASES).put("000000000004.json", b'{"process": ["another machine", 1]}')
 
     with pytest.raises(DataDirectoryError, match="in use by process 1 on elsewhere"):
-        Lease(store, beat=5, patience=20, sleep=beats).take()
-    slept.clear()
-    lease = Lease(store, beat=5, patience=20, sleep=slept.append)
-    lease.take()
-    assert sum(slept) >= 20
-    assert numbers(store) == ["000000000005.json"]
+        Lease(store, heartbeat_s=5, expiry_s=20, sleep=sleep_and_renew).acquire()
+    sleeps.clear()
+    lease = Lease(store, heartbeat_s=5, expiry_s=20, sleep=sleeps.append)
+    lease.acquire()
+    assert sum(sleeps) >= 20
+    assert lease_names(store) == ["000000000005.json"]
     lease.release()
 
 
-def test_a_holder_of_this_machine_that_has_ended_is_not_waited_for(store: Store) -> None:
-    program = "import sys\nfrom tidegate.runtime.directory import Lease\nfrom tidegate.storage import open_store\nimport os\nLease(open_store(sys.argv[1])).take()\nos._exit(9)"
+def test_takes_over_lease_of_ended_process_at_once(store: Store) -> None:
+    program = (
+        "import os, sys\n"
+        "from tidegate.runtime.directory import Lease\n"
+        "from tidegate.storage import open_store\n"
+        "Lease(open_store(sys.argv[1])).acquire()\n"
+        "os._exit(9)"
+    )
     subprocess.run([sys.executable, "-c", program, store.uri], check=False)
-    lease = Lease(store, sleep=lambda _: pytest.fail("it waits"))
-    lease.take()
-    assert numbers(store) == ["000000000002.json"]
+    lease = Lease(store, sleep=lambda _: pytest.fail("it sleeps"))
+    lease.acquire()
+    assert lease_names(store) == ["000000000002.json"]
     lease.release()
 
 
-def test_a_holder_that_was_only_slow_learns_that_it_has_a_successor(store: Store) -> None:
+def test_slow_holder_detects_its_successor(store: Store) -> None:
     slow = Lease(store)
-    slow.take()
-    held_by(store, "another machine", 1, number=2)
+    slow.acquire()
+    put_lease(store, "another machine", 1, number=2)
     with pytest.raises(DataDirectoryError, match="has taken over the data directory") as caught:
         slow.require_held()
     assert caught.value.code == "TG-602"
@@ -82,16 +88,16 @@ def test_a_holder_that_was_only_slow_learns_that_it_has_a_successor(store: Store
     assert newest["process"] == ["another machine", 1]
 
 
-def test_of_two_that_take_over_one_succeeds(store: Store) -> None:
-    held_by(store, "another machine", 1)
-    one, other = Lease(store), Lease(store)
+def test_exactly_one_process_takes_over(store: Store) -> None:
+    put_lease(store, "another machine", 1)
+    first, second = Lease(store), Lease(store)
 
-    def faster(_: float) -> None:
-        one._sleep = other._sleep = lambda _: None
-        other.take()
+    def let_second_acquire(_: float) -> None:
+        first._sleep = second._sleep = lambda _: None
+        second.acquire()
 
-    one._sleep = faster
+    first._sleep = let_second_acquire
     with pytest.raises(DataDirectoryError, match="in use by "):
-        one.take()
-    other.require_held()
-    other.release()
+        first.acquire()
+    second.require_held()
+    second.release()

@@ -1,4 +1,4 @@
-"""Sources tell how much of their input is read, where they know it."""
+"""Sources report how much of their input has been read, if they know it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tidegate.connectors.registry import SOURCES
 
 
 def progress(script: str, folder: Path, **settings: Any) -> list[tuple[int, int] | None]:
-    """What each cut of a source tells, up to the fourth."""
+    """Return the progress of the first input ranges of a source, four at most."""
     (source,) = compile_text(script).catalog.of(Source)
-    places = (str(folder / "data"), str(folder / "offsets"))
-    opened = SOURCES[source.connector](SourceContext(source, *places, Settings.of(settings)))
-    found: list[tuple[int, int] | None] = []
-    input_range = opened.plan_range(None, 2)
-    while input_range is not None and len(found) < 4:
-        found.append(input_range.progress)
-        input_range = opened.plan_range(input_range.offset, 2)
-    return found
+    folders = (str(folder / "data"), str(folder / "offsets"))
+    connector = SOURCES[source.connector](SourceContext(source, *folders, Settings.of(settings)))
+    fractions: list[tuple[int, int] | None] = []
+    input_range = connector.plan_range(None, 2)
+    while input_range is not None and len(fractions) < 4:
+        fractions.append(input_range.progress)
+        input_range = connector.plan_range(input_range.offset, 2)
+    return fractions
 
 
-def test_files_by_their_bytes(tmp_path: Path) -> None:
+def test_files_source_reports_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number, size in enumerate([1, 2, 3]):
@@ -37,8 +37,8 @@ def test_files_by_their_bytes(tmp_path: Path) -> None:
     assert progress(script, tmp_path) == [(10, 50), (20, 30), (30, 0)]
 
 
-def test_a_generator_by_its_events(tmp_path: Path) -> None:
+def test_generator_reports_events(tmp_path: Path) -> None:
     script = "CREATE SOURCE g WITH (connector = 'generator', kind = 'series'{});"
-    ending = script.format(", rows = 25")
-    assert progress(ending, tmp_path, rows_per_epoch=10) == [(10, 15), (10, 5), (5, 0)]
+    bounded = script.format(", rows = 25")
+    assert progress(bounded, tmp_path, rows_per_epoch=10) == [(10, 15), (10, 5), (5, 0)]
     assert progress(script.format(""), tmp_path, rows_per_epoch=10) == [None] * 4

@@ -1,4 +1,4 @@
-"""Which operators do the same work, so that one can step for several streams."""
+"""Equivalent operators, of which one can step for several streams."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ JOIN = (
 )
 
 
-def lowest(
+def last_operators(
     *queries: str, limits: Sequence[Limits] = (), keeps_late: bool = False
 ) -> list[OperatorPlan]:
-    """The last operator of each query: nothing but sources stands below it."""
-    script = "".join(f"CREATE STREAM s{i} {_declared(q)};" for i, q in enumerate(queries))
+    """Return the last operator of each query, which has only sources below it."""
+    script = "".join(f"CREATE STREAM s{i} {_stream_body(q)};" for i, q in enumerate(queries))
     compiled = compile_with_sources(script)
     assert not compiled.errors, [error.render() for error in compiled.errors]
     plans = [typed(optimize(plan_of(compiled, f"s{i}"))) for i, _ in enumerate(queries)]
@@ -35,12 +35,12 @@ def lowest(
     return [plan_physical("s", plan, bound, keeps_late).operators[-1] for plan, bound in pairs]
 
 
-def _declared(query: str) -> str:
+def _stream_body(query: str) -> str:
     return query if query.startswith("WITH") else f"AS {query}"
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (COUNT, f"SELECT n * 2 AS m, auction AS a FROM ({COUNT}) WHERE n > 3"),
         (FIRST, f"SELECT bidder, count(*) AS n FROM ({FIRST}) GROUP BY bidder, TUMBLE(ts, {MINUTE})"),
@@ -50,10 +50,10 @@ def _declared(query: str) -> str:
         (KEYED, f"SELECT auction, n + 1 AS n FROM ({KEYED[:-13]}) EMIT CHANGES"),
     ],
 )  # fmt: skip
-def test_the_rest_of_a_query_does_not_matter(one: str, other: str) -> None:
-    first, second = lowest(one, other)
-    assert is_shareable(first) and is_shareable(second)
-    assert is_equivalent(first, second) and is_equivalent(second, first)
+def test_operators_are_equivalent_whatever_is_above_them(first: str, second: str) -> None:
+    one, other = last_operators(first, second)
+    assert is_shareable(one) and is_shareable(other)
+    assert is_equivalent(one, other) and is_equivalent(other, one)
 
 
 @pytest.mark.parametrize(
@@ -67,31 +67,34 @@ def test_the_rest_of_a_query_does_not_matter(one: str, other: str) -> None:
         f"{COUNT} EMIT CHANGES",
     ],
 )
-def test_what_differs_in_or_below_an_operator_does(other: str) -> None:
-    assert not is_equivalent(*lowest(COUNT, other))
+def test_operators_are_not_equivalent_if_something_in_or_below_differs(other: str) -> None:
+    assert not is_equivalent(*last_operators(COUNT, other))
 
 
-def test_what_the_meaning_of_state_leaves_out_counts_too() -> None:
+def test_limits_and_time_to_live_must_be_equal() -> None:
     day, days = (f"WITH (state_ttl = '{ttl}') AS {KEYED}" for ttl in ("1 day", "2 days"))
-    one, same, other = lowest(day, day, days)
-    assert is_equivalent(one, same)
-    assert one.canonical_form == other.canonical_form and not is_equivalent(one, other)
-    free, bounded = lowest(KEYED, KEYED, limits=(NO_LIMITS, Limits(5, 10)))
+    first, same, other = last_operators(day, day, days)
+    assert is_equivalent(first, same)
+    assert first.canonical_form == other.canonical_form and not is_equivalent(first, other)
+    free, bounded = last_operators(KEYED, KEYED, limits=(NO_LIMITS, Limits(5, 10)))
     assert free.canonical_form == bounded.canonical_form and not is_equivalent(free, bounded)
 
 
-def test_late_rows_and_what_lookups_find_stay_with_their_stream() -> None:
+def test_operators_with_late_rows_or_lookups_are_not_shareable() -> None:
     late = f"{COUNT} EMIT ON WINDOW CLOSE LATE DATA TO late_rows"
-    (unwanted,), (wanted,) = lowest(late), lowest(late, keeps_late=True)
-    assert is_shareable(unwanted) and not is_shareable(wanted)
-    (looked_up,) = lowest(
+    (without_late_rows,), (with_late_rows,) = (
+        last_operators(late),
+        last_operators(late, keeps_late=True),
+    )
+    assert is_shareable(without_late_rows) and not is_shareable(with_late_rows)
+    (lookup,) = last_operators(
         "SELECT c.name, count(*) AS n FROM bids AS b JOIN customers AS c ON b.bidder = c.id "
         f"GROUP BY c.name, TUMBLE(b.ts, {MINUTE})"
     )
-    assert not is_shareable(looked_up)
+    assert not is_shareable(lookup)
 
 
-def test_all_that_steps_with_an_operator_is_below_it() -> None:
+def test_below_yields_all_operators_and_leaves() -> None:
     query = f"SELECT bidder, count(*) AS n FROM ({FIRST}) GROUP BY bidder, TUMBLE(ts, {MINUTE})"
     top, distinct = plan_physical("s", typed(accepted(query)), NO_LIMITS).operators
     (port,) = distinct.ports

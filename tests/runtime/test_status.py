@@ -1,4 +1,4 @@
-"""What the notes of epochs add up to, and what a stream shows of itself."""
+"""Task reports of an epoch, and the status of streams."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidegate.connectors.base import InputRange
 from tidegate.observe.status import Rate, State
 from tidegate.operators.watermark import END_US
 from tidegate.runtime.epoch import EpochReport, StreamReport
-from tidegate.runtime.status import Counters, at_work, moment
+from tidegate.runtime.status import Counters, track_running_epoch, watermark_time
 
 SECOND = 1_000_000
 
 
-def of(*reports: dict[str, Any]) -> EpochReport:
-    return EpochReport.of(json.dumps(report).encode() for report in reports)
+def parse(*reports: dict[str, Any]) -> EpochReport:
+    return EpochReport.parse(json.dumps(report).encode() for report in reports)
 
 
 def manifest(
@@ -28,7 +28,7 @@ def manifest(
     return Manifest(0, epoch, 2, 0, streams, {str(n): o for n, o in enumerate(operators)})
 
 
-def step(key_group: int, **report: Any) -> dict[str, Any]:
+def operator_report(key_group: int, **report: Any) -> dict[str, Any]:
     handle = [f"file{key_group}", 0, 1, 2]
     files = ["old"] if key_group else []
     return {
@@ -41,8 +41,8 @@ def step(key_group: int, **report: Any) -> dict[str, Any]:
     }
 
 
-def test_the_notes_of_all_tasks_add_up() -> None:
-    reports = of(
+def test_combines_reports_of_all_tasks() -> None:
+    reports = parse(
         {"streams": ["S"], "source": "x", "rows": 5},
         {"streams": ["s"], "out": 3, "malformed": 1, "event_times_us": {"0": 7}},
         {"streams": ["s"], "out": 1, "event_times_us": {"0": 5, "1": 9}},
@@ -55,13 +55,17 @@ def test_the_notes_of_all_tasks_add_up() -> None:
     assert reports.committables == {"out": ["a", "b"]}
 
 
-def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
-    before = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
-    reports = of(
-        step(0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, wake_us=None),
-        step(1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, wake_us=900),
+def test_operator_state_has_handles_of_all_key_groups() -> None:
+    previous = OperatorState("s", "w", "ff", {"0": ["gone", 0, 0, 0]}, {"gone": 5, "old": 7})
+    reports = parse(
+        operator_report(
+            0, late_rows=1, groups=2, bytes=10, open_windows=3, watermark_us=50, wake_us=None
+        ),
+        operator_report(
+            1, late_rows=2, groups=5, bytes=20, open_windows=2, watermark_us=50, wake_us=900
+        ),
     )
-    after = reports.operator("s.1", before)
+    after = reports.operator("s.1", previous)
     assert after.state_handles == {"0": ["file0", 0, 1, 2], "1": ["file1", 0, 1, 2]}
     assert after.files == {"file0": 100, "file1": 100, "old": 7}
     assert after.report == {
@@ -72,10 +76,10 @@ def test_an_operator_is_where_its_key_groups_say_it_is() -> None:
         "watermark_us": 50,
         "wake_us": 900,
     }
-    assert reports.operator("another", before) is before
+    assert reports.operator("another", previous) is previous
 
 
-def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
+def test_counters_add_up_epochs() -> None:
     counters = Counters("S", state=State.RUNNING)
     counters.add(manifest(0), StreamReport(5, 4, 1), 0.5)
     counters.add(manifest(1), StreamReport(7, 7, 0), 0.25)
@@ -84,19 +88,19 @@ def test_epochs_add_up_and_a_restart_begins_to_count_anew() -> None:
     assert status.epoch_seconds == 0.25
 
 
-def test_streams_say_how_long_their_epoch_has_been_running() -> None:
+def test_status_shows_how_long_the_epoch_has_been_running() -> None:
     counters = [Counters("s"), Counters("t")]
     assert counters[0].status().working_seconds is None
-    with suppress(RuntimeError), at_work(counters):
+    with suppress(RuntimeError), track_running_epoch(counters):
         assert all((item.status().working_seconds or -1) >= 0 for item in counters)
         raise RuntimeError("the job failed")
     assert [item.status().working_seconds for item in counters] == [None, None]
 
 
-def test_the_source_that_is_least_far_says_how_much_is_read() -> None:
+def test_progress_is_that_of_the_slowest_source() -> None:
     counters = Counters("S", state=State.RUNNING)
     counters.add(manifest(0), StreamReport(), 1, {"a": InputRange({}, []), "b": InputRange({}, [])})
-    assert counters.status().progress is None, "nobody can tell"
+    assert counters.status().progress is None, "no source knows its size"
     ranges = {"a": InputRange({}, [], progress=(10, 30)), "b": InputRange({}, [], progress=(5, 5))}
     counters.add(manifest(1), StreamReport(), 1, ranges)
     assert counters.status().progress == 0.25
@@ -106,7 +110,7 @@ def test_the_source_that_is_least_far_says_how_much_is_read() -> None:
     assert counters.status().progress == 1
 
 
-def test_a_rate_is_that_of_the_last_seconds() -> None:
+def test_rate_covers_the_last_seconds() -> None:
     now = [0.0]
     rate = Rate(lambda: now[0])
     assert rate.per_second() == 0
@@ -117,41 +121,43 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
     now[0] += 4
     assert rate.per_second() == 20, "one second of five had rows"
     now[0] += 10
-    assert rate.per_second() == 0, "none come any more"
+    assert rate.per_second() == 0, "no recent rows"
     rate.add(5_000, 10.0)
     assert rate.per_second() == 500, "a long epoch is spread over the time it took"
 
 
-def test_state_and_late_rows_are_those_of_the_operators_of_the_stream() -> None:
-    own = OperatorState("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
+def test_status_counts_operators_of_the_stream_only() -> None:
+    state = OperatorState("s", "w", "ff", report={"bytes": 300, "late_rows": 2, "groups": 4})
     other = OperatorState("t", "w", "ff", report={"bytes": 999, "late_rows": 9})
     counters = Counters("s")
     assert counters.status().state_bytes == 0
-    counters.add(manifest(3, own, other), StreamReport(), 1)
+    counters.add(manifest(3, state, other), StreamReport(), 1)
     status = counters.status()
     assert (status.state_bytes, status.late_rows, status.operators[0].groups) == (300, 2, 4)
 
 
-def test_late_rows_are_counted_since_the_start_like_all_others() -> None:
-    def reported(late: int, discarded: int = 0) -> OperatorState:
+def test_late_rows_are_counted_since_the_start() -> None:
+    def operator_state(late: int, discarded: int = 0) -> OperatorState:
         return OperatorState("s", "w", "f", report={"late_rows": late, "discarded": discarded})
 
     counters = Counters("s")
-    counters.restore(manifest(3, reported(7, 2)))
-    assert counters.status().late_rows == 0, "those of an earlier run"
-    counters.add(manifest(4, reported(9, 3), reported(5)), StreamReport(), 1)
+    counters.restore(manifest(3, operator_state(7, 2)))
+    assert counters.status().late_rows == 0, "they are of an earlier run"
+    counters.add(manifest(4, operator_state(9, 3), operator_state(5)), StreamReport(), 1)
     status = counters.status()
     assert [item.late_rows for item in status.operators] == [2, 5]
     assert (status.late_rows, status.operators[0].discarded) == (7, 1)
-    counters.add(manifest(5, reported(1), reported(5)), StreamReport(), 1)
-    assert counters.status().late_rows == 6, "the first one began with an empty state"
+    counters.add(manifest(5, operator_state(1), operator_state(5)), StreamReport(), 1)
+    assert counters.status().late_rows == 6, "the first operator started with empty state"
 
 
-def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:
+def test_watermark_is_the_minimum() -> None:
     stateless = Counters("s", {"0": 2 * SECOND, "1": 0})
     stateless.add(manifest(0, event_times_us={"0": 10 * SECOND}), StreamReport(), 1)
     assert stateless.status().watermark is None
-    stateless.add(manifest(1, event_times_us={"0": 10 * SECOND, "1": 9 * SECOND}), StreamReport(), 1)
+    stateless.add(
+        manifest(1, event_times_us={"0": 10 * SECOND, "1": 9 * SECOND}), StreamReport(), 1
+    )
     assert stateless.status().watermark == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
     fast, slow = (
         OperatorState("s", "w", "f", report={"watermark_us": us}) for us in (5 * SECOND, 3 * SECOND)
@@ -161,9 +167,9 @@ def test_the_watermark_is_that_of_the_slowest_and_never_goes_back() -> None:
     assert chain.status().watermark == datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
 
 
-def test_the_end_of_all_times_is_no_time() -> None:
-    assert moment(END_US) is None
-    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
+def test_watermark_after_end_of_input_is_none() -> None:
+    assert watermark_time(END_US) is None
+    assert watermark_time(0) == datetime(1970, 1, 1, tzinfo=UTC)
     ended = OperatorState("s", "w", "f", report={"watermark_us": END_US})
     counters = Counters("s")
     counters.restore(manifest(0, ended))

@@ -1,4 +1,4 @@
-"""Which pipelines run what, which are stopped, and that none is forgotten."""
+"""The supervisor: which streams run, and how pipelines are stopped."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LATE = (
 )
 
 
-class Running:
-    """A pipeline that is stopped once, and may fail at it."""
+class FakePipeline:
+    """A pipeline that counts how often it is stopped, and may fail to stop."""
 
     def status(self) -> list[StreamStatus]:
         state = State.STOPPED if self.stopped else State.RUNNING
@@ -37,97 +37,93 @@ class Running:
         self.fails = fails
         self.timeline = Timeline("main")
         self.stopped = 0
-        self.forgotten: list[str] = []
+        self.dropped: list[str] = []
 
     def stop(self) -> None:
         self.stopped += 1
         if self.fails:
             raise RunError("TG-503", "it does not stop")
 
-    def forget(self, stream: str) -> None:
-        self.forgotten.append(stream)
+    def drop_stream(self, stream: str) -> None:
+        self.dropped.append(stream)
 
 
-def supervising(path: Path, **running: Running) -> Supervisor:
+def create_supervisor(path: Path, **pipelines: FakePipeline) -> Supervisor:
     supervisor = Supervisor(DataDirectory(path), lambda: None, lambda *_: None)
-    supervisor._pipelines = cast(Any, dict(running))
+    supervisor._pipelines = cast(Any, dict(pipelines))
     return supervisor
 
 
-def test_a_pipeline_that_fails_to_stop_does_not_keep_the_others_running(tmp_path: Path) -> None:
-    running = {"a": Running(fails=True), "b": Running(), "c": Running(fails=True)}
-    supervisor = supervising(tmp_path, **running)
+def test_stop_stops_all_pipelines_if_one_fails(tmp_path: Path) -> None:
+    pipelines = {"a": FakePipeline(fails=True), "b": FakePipeline(), "c": FakePipeline(fails=True)}
+    supervisor = create_supervisor(tmp_path, **pipelines)
     with pytest.raises(RunError, match="it does not stop"):
         supervisor.stop()
-    assert [item.stopped for item in running.values()] == [1, 1, 1]
+    assert [item.stopped for item in pipelines.values()] == [1, 1, 1]
     assert not supervisor.running
 
 
-def test_streams_that_stop_to_go_back_have_not_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor = supervising(tmp_path, main=Running())
+def test_status_is_starting_during_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = create_supervisor(tmp_path, main=FakePipeline())
     supervisor.until_end = False
-    seen: list[tuple[StreamStatus, ...]] = []
-    allowed = SimpleNamespace(check=lambda wanted: None, restore=lambda wanted: [])
+    recorded: list[tuple[StreamStatus, ...]] = []
+    checkpoints = SimpleNamespace(check=lambda request: None, restore=lambda request: [])
 
-    def looking(settings: Settings) -> Any:
-        seen.append(supervisor.status())
-        return allowed
+    def record_status(settings: Settings) -> Any:
+        recorded.append(supervisor.status())
+        return checkpoints
 
-    monkeypatch.setattr(supervisor, "checkpoints", looking)
-    monkeypatch.setattr(supervisor, "start", lambda *_: seen.append(supervisor.status()))
+    monkeypatch.setattr(supervisor, "checkpoints", record_status)
+    monkeypatch.setattr(supervisor, "start", lambda *_: recorded.append(supervisor.status()))
     supervisor.restore(cast(Any, None), Settings.of(None), RestoreRequest(1))
-    states = [(status.state, status.rows_in) for statuses in seen for status in statuses]
+    states = [(status.state, status.rows_in) for statuses in recorded for status in statuses]
     assert states == [(State.RUNNING, 5), (State.STARTING, 5), (State.STARTING, 5)]
     assert [status.state for status in supervisor.status()] == [State.STOPPED]
     assert [timeline.pipeline for timeline in supervisor.timelines()] == ["main"]
 
 
-def test_a_sink_of_late_rows_belongs_to_the_stream_that_finds_them(tmp_path: Path) -> None:
+def test_sink_of_late_rows_requires_their_parent(tmp_path: Path) -> None:
     catalog = compile_with_sources(
         LATE + "CREATE SINK kept FROM late_bids WITH (connector = 'memory');"
     ).catalog
-    supervisor = supervising(tmp_path)
-    assert supervisor.wanted(catalog) == ["s"]
+    supervisor = create_supervisor(tmp_path)
+    assert supervisor.required_streams(catalog) == ["s"]
     assert [sink.name for sink in supervisor._sinks_of(catalog, "S")] == ["kept"]
 
 
-def test_streams_whose_late_rows_are_read_run_too(tmp_path: Path) -> None:
+def test_parents_of_late_rows_are_required(tmp_path: Path) -> None:
     catalog = compile_with_sources(
         LATE + "CREATE STREAM over_late AS SELECT auction FROM late_bids;"
         "CREATE STREAM over_that AS SELECT auction FROM over_late;"
         "CREATE SINK kept FROM over_that WITH (connector = 'memory');"
     ).catalog
-    assert supervising(tmp_path).wanted(catalog) == ["s", "over_that"]
+    assert create_supervisor(tmp_path).required_streams(catalog) == ["s", "over_that"]
 
 
-def test_a_pipeline_without_streams_is_stopped_and_the_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stops_pipelines_without_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = compile_with_sources(
         LATE + "CREATE SINK kept FROM s WITH (connector = 'memory');"
     ).catalog
-    running = {"main": Running(), "own": Running()}
-    supervisor = supervising(tmp_path, **running)
+    pipelines = {"main": FakePipeline(), "own": FakePipeline()}
+    supervisor = create_supervisor(tmp_path, **pipelines)
     supervisor.until_end = False
-    monkeypatch.setattr(supervisor, "start_missing", lambda *_: None)
-    supervisor.restart_without(catalog, Settings())
-    assert [item.stopped for item in running.values()] == [0, 1]
+    monkeypatch.setattr(supervisor, "start_new", lambda *_: None)
+    supervisor.stop_removed(catalog, Settings())
+    assert [item.stopped for item in pipelines.values()] == [0, 1]
 
 
-def test_a_dropped_stream_is_forgotten_by_pipelines_that_run_and_by_those_that_do_not(
+def test_drops_stream_from_running_and_stopped_pipelines(
     tmp_path: Path,
 ) -> None:
-    running = {"main": Running()}
-    supervisor = supervising(tmp_path, **running)
+    pipelines = {"main": FakePipeline()}
+    supervisor = create_supervisor(tmp_path, **pipelines)
     streams = {"s": StreamState("1"), "t": StreamState("2")}
     for name in ("main", "own"):
         store = supervisor.directory.pipeline(name)
         Manifests(store).create(Manifest(0, 4, 16, 0, streams=streams))
-    supervisor.forget(compile_with_sources("").catalog, Settings(), "S")
-    assert running["main"].forgotten == ["S"]
-    found = Manifests(supervisor.directory.pipeline("own")).load_newest().manifest
-    assert found is not None and (found.epoch, found.streams.keys()) == (5, {"t"})
-    untouched = Manifests(supervisor.directory.pipeline("main")).load_newest().manifest
-    assert untouched is not None and untouched.epoch == 4
+    supervisor.drop_stream(compile_with_sources("").catalog, Settings(), "S")
+    assert pipelines["main"].dropped == ["S"]
+    own = Manifests(supervisor.directory.pipeline("own")).load_newest().manifest
+    assert own is not None and (own.epoch, own.streams.keys()) == (5, {"t"})
+    main = Manifests(supervisor.directory.pipeline("main")).load_newest().manifest
+    assert main is not None and main.epoch == 4

@@ -158,7 +158,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_began_stops_and_nothing_is_l
         (running,) = session._pipelines._pipelines.values()
         assert isinstance(running, Pipeline)
         zombie = Pipeline(running.context, running.name)
-        zombie.start(list(running.members.values()), False)
+        zombie.start(list(running.streams.values()), False)
         zombie.wait(60)
         later = [row(k, 5, 30 + n) for n in range(3) for k in "ab"]
         session.insert("s", later)

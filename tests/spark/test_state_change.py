@@ -84,7 +84,7 @@ def test_a_changed_condition_below_an_operator_is_rejected(spark: Any, data: Pat
             session.start(until_end=True)
         assert caught.value.code == "TG-603"
         hint = caught.value.hint or ""
-        assert all(way in hint for way in ("query of before", "another name", "on_change"))
+        assert all(way in hint for way in ("previous query", "rename the stream", "on_change"))
     with open_with(data, spark, script.format(0), key_groups=2) as session:
         out = session.subscribe("w")
         session.insert("s", [row("a", 5, 3), row("a", 60, 4)])

@@ -1,4 +1,4 @@
-"""A pipeline whose jobs are done in Python: everything but Spark is the real thing."""
+"""A pipeline that runs its jobs in Python instead of Spark; everything else is the real code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("a", pa.int64()), ("id", pa.string())])
 
 
 class NoSpark:
-    """As much of a SparkSession as the loop asks for."""
+    """The part of a SparkSession that the loop uses."""
 
     sparkContext = SimpleNamespace(  # noqa: N815
         defaultParallelism=2, setJobDescription=lambda text: None
@@ -47,67 +47,76 @@ class NoSpark:
 
 
 class _Frame(tuple[PipelineStream, ...]):
-    """Members instead of a frame; it serves for any epoch."""
+    """The streams of a job, in place of a Spark frame; valid for any epoch."""
 
     once = False
 
 
 class PythonPipeline(Pipeline):
-    """Its jobs copy rows from a source to sinks, each with a random id: computing them again would
-    give other ones. Every operator writes one state file per epoch."""
+    """Copies rows from a source to sinks and adds a random id, so that recomputation is visible.
 
-    job: Callable[[PythonPipeline, EpochSpec], None] = staticmethod(lambda pipeline, epoch_spec: None)
+    Every operator writes one state file per epoch. `job` is called before each job.
+    """
 
-    def _build(self, members: Sequence[PipelineStream], *rest: Any) -> Any:
-        return _Frame(members)
+    job: Callable[[PythonPipeline, EpochSpec], None] = staticmethod(
+        lambda pipeline, epoch_spec: None
+    )
+
+    def __init__(self, context: PipelineContext, name: str) -> None:
+        super().__init__(context, name)
+        self._frames.build = self._build  # type: ignore[method-assign]
+
+    def _build(self, streams: Sequence[PipelineStream], job: Any) -> Any:
+        return _Frame(streams)
 
     def _job(self, frame: Any, epoch_spec: EpochSpec) -> list[bytes]:
-        assert self.place.read() == epoch_spec, "it is written before the job"
+        assert self.epoch_spec_store.read() == epoch_spec, "the spec is written before the job"
         self.job(self, epoch_spec)
-        return [json.dumps(n).encode() for m in frame for n in self._run_member(m, epoch_spec)]
+        reports = (r for stream in frame for r in self._run_stream(stream, epoch_spec))
+        return [json.dumps(report).encode() for report in reports]
 
-    def _run_member(
-        self, member: PipelineStream, epoch_spec: EpochSpec
+    def _run_stream(
+        self, stream: PipelineStream, epoch_spec: EpochSpec
     ) -> Iterator[dict[str, Any]]:
-        for task, split in enumerate(epoch_spec.splits.get(f"{member.key}/s", [])):
+        for task, split in enumerate(epoch_spec.splits.get(f"{stream.key}/s", [])):
             if split:
-                yield from self._run_task(member, epoch_spec, task, split)
+                yield from self._run_task(stream, epoch_spec, task, split)
         for key, operator in self._manifest.operators.items():
-            if operator.stream == member.key:
+            if operator.stream == stream.key:
                 file = f"{epoch_spec.stamp}-{uuid.uuid4().hex[:8]}"
                 self.context.store.child("state").put_new(file, b"state")
                 handle, report = [file, 0, 5, 0], {"rows": 1}
-                found = {
+                yield {
                     "operators": [key],
                     "key_group": 0,
                     "handle": handle,
                     "files": [],
                     "size": 5,
+                    "report": report,
                 }
-                yield {**found, "report": report}
 
     def _run_task(
-        self, member: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[str]
+        self, stream: PipelineStream, epoch_spec: EpochSpec, task: int, split: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
         source = cast(memory.MemorySource, self.sources["s"])
         reader = InsertReader(source.inserts.store.uri, pa.schema([("a", pa.int64())]), False)
-        writer_factories = {
+        writers = {
             name: sink.writer_factory(SCHEMA).open(epoch_spec.stamp, task)
             for name, (owner, _, sink) in self.sinks.items()
-            if owner.key == member.key
+            if owner.key == stream.key
         }
         for batch, count in (item for name in split for item in reader.read(name)):
-            yield {"streams": [member.name], "rows": count, "out": count}
+            yield {"streams": [stream.name], "rows": count, "out": count}
             ids = [uuid.uuid4().hex for _ in range(count)]
             rows = pa.table([batch.column(0), pa.array(ids)], schema=SCHEMA)
-            for writer_factory in writer_factories.values():
-                writer_factory.add(rows)
-        for name, writer_factory in writer_factories.items():
-            yield {"sink": name, "committables": writer_factory.finish()}
+            for writer in writers.values():
+                writer.add(rows)
+        for name, writer in writers.items():
+            yield {"sink": name, "committables": writer.finish()}
 
 
 class PipelineHarness:
-    """A data directory with a memory source and some streams over it."""
+    """A data directory with a memory source and streams that read it, each with three sinks."""
 
     def __init__(self, folder: Path, streams: int = 2, operators: bool = True) -> None:
         self.folder = folder
@@ -123,20 +132,20 @@ class PipelineHarness:
                 f"CREATE SINK kept{number} FROM t{number} WITH (connector = 'memory');"
             )
         self.catalog = compile_text(script).catalog
-        self.members = [self.member(stream, operators) for stream in self.catalog.of(Stream)]
+        self.streams = [self.stream(stream, operators) for stream in self.catalog.of(Stream)]
 
     def files(self, sink: str) -> Path:
         return self.folder / "out" / sink
 
-    def member(self, stream: Stream, operators: bool, on_change: str = "reject") -> PipelineStream:
+    def stream(self, stream: Stream, operators: bool, on_change: str = "reject") -> PipelineStream:
         sinks = tuple(s for s in self.catalog.of(Sink) if s.source == stream.name)
         scan = SimpleNamespace(index=0, delay_us=0, node=None, late_of=None)
         key = stream.name.lower()
-        known = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
-        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(known), guarded=True)
+        states = {0: (f"{key}.1", OperatorState(key, "w", "1"))} if operators else {}
+        plan = SimpleNamespace(lookups=(), scans=(scan,), operators=tuple(states), guarded=True)
         return cast(
             PipelineStream,
-            _Known(
+            _FixedStream(
                 stream.name,
                 cast(Any, None),
                 cast(Any, plan),
@@ -144,12 +153,12 @@ class PipelineHarness:
                 sinks,
                 None,
                 on_change,
-                known,
+                states,
             ),
         )
 
     def insert(self, *values: int) -> None:
-        """Each an insert, and an epoch, of its own."""
+        """Insert two rows per value; each value is a separate epoch."""
         for value in values:
             self.inserts.append(pa.table({"a": pa.array([value, -value], pa.int64())}))
 
@@ -166,18 +175,18 @@ class PipelineHarness:
             cast(Any, NoSpark()),
             settings,
             self.store,
-            str(self.folder / "orders"),
-            lambda source, offsets, pace: memory.MemorySource(
-                SourceContext(source, data, offsets, settings, pace)
+            str(self.folder / "epoch_specs"),
+            lambda source, offsets, sizer: memory.MemorySource(
+                SourceContext(source, data, offsets, settings, sizer)
             ),
-            lambda sink, stream, member: SINKS[sink.connector](
+            lambda sink, stream_id, stream: SINKS[sink.connector](
                 SinkContext(
                     sink,
                     str(self.folder / sink.name),
-                    stream,
+                    stream_id,
                     lambda *_: None,
-                    member.columns(sink),
-                    restorable=self.kept,
+                    stream.sink_columns(sink),
+                    restorable=self.manifests,
                 )
             ),
             lambda table, scratch: LOOKUPS[table.connector](
@@ -188,21 +197,21 @@ class PipelineHarness:
         )
         return PythonPipeline(context, "main")
 
-    def kept(self) -> list[Manifest]:
-        """The manifests to which the pipeline can go back."""
+    def manifests(self) -> list[Manifest]:
+        """Load the manifests that can be restored."""
         return Manifests(self.store).load_all()
 
     def run(self, until_end: bool = True, **config: Any) -> PythonPipeline:
-        """Run until everything is done, or until it dies."""
+        """Run a new pipeline until its end, or until it fails."""
         pipeline = self.pipeline(**config)
-        pipeline.start(self.members, until_end)
+        pipeline.start(self.streams, until_end)
         if until_end and pipeline._thread is not None:
             pipeline._thread.join(60)
             assert not pipeline._thread.is_alive()
         return pipeline
 
     def rows(self, sink: str) -> list[tuple[int, str]]:
-        """What a sink shows, with the ids of its rows."""
+        """Return the rows of a sink with their random ids."""
         import pyarrow.parquet as pq
 
         if sink.startswith("kept"):
@@ -224,53 +233,53 @@ class PipelineHarness:
         return [int(name.stem.split("-")[1]) for name in names]
 
 
-class _Known(PipelineStream):
-    """A member whose operators are given."""
+class _FixedStream(PipelineStream):
+    """A stream with fixed operators and columns."""
 
     def __init__(self, *args: Any) -> None:
-        *rest, known = args
-        super().__init__(*rest)
-        object.__setattr__(self, "known", known)
+        *arguments, states = args
+        super().__init__(*arguments)
+        object.__setattr__(self, "states", states)
 
-    def columns(self, sink: Sink) -> Columns:
+    def sink_columns(self, sink: Sink) -> Columns:
         return (("a", "BIGINT"), ("id", "STRING"))
 
     def operators(self) -> dict[int, tuple[str, OperatorState]]:
-        return dict(self.known)  # type: ignore[attr-defined]
+        return dict(self.states)  # type: ignore[attr-defined]
 
 
 class Killed(BaseException):
-    """The process is gone: nobody catches it."""
+    """The process was killed. No code catches this."""
 
 
 def expected(*values: int) -> list[int]:
     return sorted(number for value in values for number in (value, -value))
 
 
-def check(harness: PipelineHarness, *values: int) -> None:
-    """Every sink has every row once, and all sinks of a stream have the same ones."""
+def assert_exactly_once(harness: PipelineHarness, *values: int) -> None:
+    """Check that every sink has every row once, with the same ids in all sinks of a stream."""
     for sink in harness.sinks():
         assert [a for a, _ in harness.rows(sink)] == expected(*values), sink
-    for number in range(len(harness.members)):
+    for number in range(len(harness.streams)):
         one, two, kept = (harness.rows(f"{name}{number}") for name in ("one", "two", "kept"))
         assert one == two == kept, "rows were computed again"
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, step: EpochStep, times: int) -> None:
-    """Die when a step is reached for so many times."""
-    left = [times]
+    """Kill the process when a step is reached for the given time."""
+    remaining = [times]
 
-    def reached(here: EpochStep) -> None:
-        if here is step:
-            left[0] -= 1
-            if left[0] == 0:
+    def reached(current: EpochStep) -> None:
+        if current is step:
+            remaining[0] -= 1
+            if remaining[0] == 0:
                 raise Killed
 
     monkeypatch.setattr(module, "reached", reached)
 
 
 class NoSyncDisk(disk.Disk):
-    """Does not wait for the disk: here a process dies, not the machine."""
+    """Does not sync: these tests kill the process, not the machine."""
 
     def sync(self, handle: int) -> None:
         pass

@@ -212,7 +212,7 @@ class Manifests:
                 self._names = sorted([*self._names, name], key=_numbers_of)
 
     def name_newest(self, name: str) -> CheckpointName | None:
-        """Give the newest manifest a name; return None if there is no manifest."""
+        """Give the newest manifest a name; return None before the first epoch."""
         with self._lock:
             manifest = self.load_newest().manifest
             if manifest is None:

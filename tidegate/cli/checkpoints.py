@@ -69,7 +69,7 @@ def _show(name: str, manifests: Manifests, manifest: Manifest) -> None:
 def _pipelines(path: str) -> dict[str, Manifests]:
     data.require(path)
     directory = DataDirectory(path)
-    return {name: Manifests(directory.pipeline(name)) for name in directory.pipelines()}
+    return {name: Manifests(directory.pipeline(name)) for name in directory.pipeline_names()}
 
 
 def _chosen(found: dict[str, Manifests], pipeline: str | None) -> dict[str, Manifests]:

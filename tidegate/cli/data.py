@@ -19,11 +19,11 @@ def default_directory(script: Path | None, name: str) -> str:
 def require(path: str) -> None:
     """Reject what is not a data directory, before one is made of it."""
     directory = DataDirectory(path)
-    if not directory.is_ours:
+    if not directory.is_initialized:
         raise DataDirectoryError(
             "TG-601",
-            f"{path} is not a data directory of Tidegate (it has no file {directory.mark})",
-            hint=directory.meant()
+            f"{path} is not a data directory of Tidegate (it has no file {directory.marker_file})",
+            hint=directory.suggestion()
             or "name the directory that was given to run with --data; by default it is "
             ".tidegate/<file>, beside the file.",
         )
@@ -47,7 +47,7 @@ def remove(place: str, script: Path | None) -> None:
         if directory.store.local:
             shutil.rmtree(directory.path)
         else:
-            directory.empty()
+            directory.clear()
     except OSError as error:
         raise DataDirectoryError(
             "TG-601", f"{place} cannot be removed: {error.strerror or error}"
@@ -59,8 +59,8 @@ def remove(place: str, script: Path | None) -> None:
 def _not_ours(data: DataDirectory, script: Path | None) -> str | None:
     if data.store.local and not data.path.is_dir():
         return "it is not a directory"
-    if data.holds_anything() and not data.is_ours:
-        return f"it is not a data directory of Tidegate (it has no file {data.mark})"
+    if data.has_files() and not data.is_initialized:
+        return f"it is not a data directory of Tidegate (it has no file {data.marker_file})"
     if not data.store.local:
         return None
     directory = data.path

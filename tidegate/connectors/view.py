@@ -200,7 +200,7 @@ class ViewSink:
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
-        self.schema = context.sink.options["shape"]
+        self.schema = context.sink.options["schema"]
         self.folders = open_store(context.data).child(FOLDER)
         self.store = self.folders.child(context.pipeline)
         self._files: list[ChangeFile] = []

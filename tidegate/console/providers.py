@@ -188,7 +188,7 @@ class StoredDirectory:
         return []
 
     def _read_manifests(self) -> None:
-        for name in self.directory.pipelines():
+        for name in self.directory.pipeline_names():
             manifest = Manifests(self.directory.pipeline(name)).load_newest_readable()
             previous = self._newest.get(name)
             if manifest is not None and (previous is None or previous.stamp != manifest.stamp):
@@ -219,7 +219,7 @@ class StoredDirectory:
         counters = Counters(name, {}, State.FINISHED if stream.ended else State.RUNNING)
         counters.restore(manifest)
         # Manifests do not contain the start of the process: count from the first epoch.
-        counters.before = {}
+        counters.initial_operators = {}
         rates = self._rates.get(name)
         return replace(
             counters.status(),
@@ -281,7 +281,7 @@ class StoredDirectory:
         return self._checkpoints().list_all()
 
     def _checkpoints(self) -> Checkpoints:
-        names = self.directory.pipelines()
+        names = self.directory.pipeline_names()
         return Checkpoints(
             {n: Manifests(self.directory.pipeline(n)) for n in names}, supports_rollback
         )

@@ -24,7 +24,7 @@ from tidegate.connectors.view import FOLDER, ViewSchema, list_change_files, read
 from tidegate.errors import RunError
 from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
-from tidegate.runtime.reconciliation import shape_of
+from tidegate.runtime.reconciliation import view_schema
 from tidegate.storage import NotFound, Store
 from tidegate.types import ChangelogKind
 
@@ -76,7 +76,7 @@ def readable(catalog: Catalog, sinks: Iterable[Sink]) -> dict[str, Readable]:
 def _readable_stream(catalog: Catalog, sink: Sink) -> Readable | None:
     stream = catalog.get(sink.source)
     if isinstance(stream, Stream):
-        shape, owner = shape_of(stream), stream.name
+        shape, owner = view_schema(stream), stream.name
     elif isinstance(stream, SideStream):
         columns = tuple((column.name, column.type or "VOID") for column in stream.columns)
         shape = ViewSchema(ChangelogKind.APPEND, (), columns)

@@ -1,10 +1,13 @@
-"""What runs: the data directory, and pipelines that cut, run, decide and commit their epochs.
+"""The loop that runs streams: pipelines, their epochs, and the data directory.
 
-`directory` is the data directory and its lock. `planning` turns declared streams into the members
-of a pipeline, `members` holds them against its last manifest: which operators keep their state, and
-what is rejected. `pipeline` is the loop; `steps` are the steps of an epoch, at each of which tests
-kill it. `cutting` chooses the ranges of an epoch, `frames` keeps the frames that run them, `notes`
-sorts out what tasks have told, `decision` makes a manifest of it, `state_files` sweeps. `missed`
-and `late_inputs` know who does not have all rows, `counters` are what status shows. Uses `spark`
-and the connectors, but never pyspark itself.
+Start reading at `pipeline`: it plans the input of an epoch, runs the job, commits the manifest,
+publishes to the sinks, and sweeps. `epoch` has the parts of one epoch: its plan, the epoch spec for
+the tasks, their combined reports, and the manifest that follows. `reconciliation` compares the
+declared streams with the last manifest when a pipeline starts or changes. `frames` builds and
+caches the Spark DataFrames of the jobs. `retry` retries operations on unavailable systems.
+
+`supervisor` decides which streams of a session run, and starts and stops their pipelines;
+`planning` plans these streams. `directory` is the data directory with its lock, `cleanup` deletes
+unneeded files, and `status` has the counters that users see. The package imports `spark` and the
+connectors, but never pyspark itself.
 """

@@ -1,8 +1,7 @@
-"""Removing what a data directory keeps for nobody: parked streams, and what no epoch needs.
+"""Deletes files that no manifest needs, and streams that are not declared any more.
 
-The manifest without the streams is written as often as there are manifests without a name, and
-those of before are removed: what only they needed can go then. At every moment the newest manifest
-is whole, so dying in between leaves something to be pruned once more.
+While a pipeline runs, `StateSweeper` deletes the files of expired manifests and of failed tasks.
+`tidegate prune` removes streams and files from a data directory that is not in use.
 """
 
 from __future__ import annotations
@@ -20,231 +19,260 @@ from tidegate.runtime.directory import DataDirectory
 from tidegate.runtime.planning import pipeline_of
 from tidegate.storage import StorageError, Store
 
-# ---- The files of a pipeline that manifests name: those that a kept manifest needs stay, others go.
+# ---- Sweeping: files of a running pipeline
 
-# What belongs to the offsets of sources, and does not fit into them.
-OFFSETS = "offsets"
-# What failed tasks have left behind is looked for after so many epochs.
+# Files with parts of offsets that are too large for a manifest.
+OFFSETS_FOLDER = "offsets"
+# Files of failed tasks are searched for once in this many epochs.
 _EPOCHS_BETWEEN_SWEEPS = 64
 
 
-class StateFiles:
-    """Knows which files the kept manifests need."""
+class StateSweeper:
+    """Deletes state and offset files that no stored manifest needs any more."""
 
     def __init__(self, store: Store, manifests: Manifests) -> None:
         self.store = store
         self.manifests = manifests
+        # By manifest.
         self._needed: dict[str, set[str]] = {}
         self._swept_at: int | None = None
 
-    def open(self, last: Manifest) -> None:
-        """Find out what is needed, and remove what nobody needs."""
-        self._needed = {m.stamp: needed_by(m) for m in self.manifests.load_all()}
-        self.store.delete(self._dead_state(last))
-        # The first epoch decides what its predecessor may have left.
+    def start(self, last: Manifest) -> None:
+        """Collect the needed files, and delete state that failed tasks have left."""
+        self._needed = {m.stamp: needed_files(m) for m in self.manifests.load_all()}
+        self.store.delete(self._orphaned_state(last))
+        # Sweep again after the first epoch: only then an earlier driver cannot commit any more.
         self._swept_at = None
 
-    def committed(self, manifest: Manifest) -> None:
-        """One more manifest, which may let older ones go."""
-        self._needed[manifest.stamp] = needed_by(manifest)
+    def on_commit(self, manifest: Manifest) -> None:
+        """Expire old manifests, and delete the files that only they needed."""
+        self._needed[manifest.stamp] = needed_files(manifest)
         try:
-            self._remove(manifest)
+            self._sweep(manifest)
         except StorageError as error:
-            # What cannot be removed while the store is away goes after one of the next epochs.
+            # If the store is unavailable, a later sweep deletes the files.
             if not error.retryable:
                 raise
 
-    def _remove(self, manifest: Manifest) -> None:
-        gone = [self._needed.pop(stamp, set()) for stamp in self.manifests.expire()]
-        self.store.delete(sorted(_all(gone) - _all(self._needed.values())))
+    def _sweep(self, manifest: Manifest) -> None:
+        expired = [self._needed.pop(stamp, set()) for stamp in self.manifests.expire()]
+        self.store.delete(sorted(_union(expired) - _union(self._needed.values())))
         if self._swept_at is None or manifest.epoch >= self._swept_at + _EPOCHS_BETWEEN_SWEEPS:
             self._swept_at = manifest.epoch
-            # Whoever should be dead has lost this epoch, and what was cut for it with it.
-            self.store.delete([*self._dead_state(manifest), *self._dead_names()])
+            # A zombie driver has lost this epoch, so the offset files it has written are garbage.
+            self.store.delete([*self._orphaned_state(manifest), *self._orphaned_offsets()])
 
-    def _dead_state(self, last: Manifest) -> list[str]:
-        """State of decided epochs that no manifest names, and what was written half.
+    def _orphaned_state(self, last: Manifest) -> list[str]:
+        """Return state files up to the last epoch that no manifest needs, and unfinished files.
 
-        That of later epochs is left alone: a process that should be dead could still decide one.
+        State of later epochs is kept, because a zombie driver could still commit it.
         """
-        needed = _all(self._needed.values())
-        most = f"{STATE_FOLDER}/{last.stamp}"
-        names = [item.name for item in self.store.list(STATE_FOLDER)]
-        dead = [name for name in names if name not in needed and name[: len(most)] <= most]
-        return [*dead, *(item.name for item in self.store.list_unfinished(STATE_FOLDER))]
+        needed = _union(self._needed.values())
+        names = [file.name for file in self.store.list(STATE_FOLDER)]
+        orphaned = [name for name in names if name not in needed and _is_up_to(name, last)]
+        return [*orphaned, *(file.name for file in self.store.list_unfinished(STATE_FOLDER))]
 
-    def _dead_names(self) -> list[str]:
-        """Names of files read that have been merged into others, or were never decided."""
-        needed = _all(self._needed.values())
-        there = [item.name for item in self.store.list(OFFSETS) if is_chunk(item.name)]
-        return [name for name in there if name not in needed]
+    def _orphaned_offsets(self) -> list[str]:
+        """Return offset files that were merged into others, or belong to no committed epoch."""
+        needed = _union(self._needed.values())
+        names = [file.name for file in self.store.list(OFFSETS_FOLDER) if is_chunk(file.name)]
+        return [name for name in names if name not in needed]
 
 
-def needed_by(manifest: Manifest) -> set[str]:
-    """The files that a manifest names, in the folder of its pipeline."""
+def needed_files(manifest: Manifest) -> set[str]:
+    """Return the files that a manifest refers to, relative to the folder of the pipeline."""
     state = {
         f"{STATE_FOLDER}/{file}"
         for operator in manifest.operators.values()
         for file in operator.files
     }
-    names = {
-        f"{OFFSETS}/{source}/{chunk}"
+    offsets = {
+        f"{OFFSETS_FOLDER}/{source}/{chunk}"
         for stream in manifest.streams.values()
         for source, offset in stream.offsets.items()
         for chunk in chunks_of(offset)
     }
-    return state | names
+    return state | offsets
 
 
-def _all(sets: Iterable[set[str]]) -> set[str]:
+def _is_up_to(state_file: str, last: Manifest) -> bool:
+    """Return whether a state file is not of a later epoch: its name starts with its epoch."""
+    limit = f"{STATE_FOLDER}/{last.stamp}"
+    return state_file[: len(limit)] <= limit
+
+
+def _union(sets: Iterable[set[str]]) -> set[str]:
     return set().union(*sets)
 
 
-# ---- Streams that a data directory knows and nobody declares any more.
+# ---- Parked streams: streams in a manifest that are not declared any more
 #
-# Their offsets and their state are kept: declared again, they go on where they were. `tidegate prune`
-# removes what is kept of them.
+# Their offsets and state are kept. If they are declared again, they continue.
 
-# Whether a stream of a pipeline is declared.
+# Returns whether a stream of a pipeline is declared.
 IsDeclared = Callable[[str, str], bool]
 
 
 def declared_in(*catalogs: Catalog) -> IsDeclared:
-    """A stream is declared if it is so for the pipeline that knows it."""
+    """Return a function that looks up a stream, with its pipeline, in these catalogs."""
 
     def is_declared(pipeline: str, stream: str) -> bool:
-        found = [item for catalog in catalogs if (item := catalog.get(stream)) is not None]
-        return any(pipeline_of(item) == pipeline for item in found)
+        objects = (catalog.get(stream) for catalog in catalogs)
+        return any(pipeline_of(item) == pipeline for item in objects if item is not None)
 
     return is_declared
 
 
-def parked(directory: DataDirectory, is_declared: IsDeclared) -> dict[str, list[str]]:
-    """By pipeline, the streams that are not declared."""
-    found = {}
-    for pipeline in directory.pipelines():
+def parked_streams(directory: DataDirectory, is_declared: IsDeclared) -> dict[str, list[str]]:
+    """Return the parked streams of each pipeline that has some."""
+    parked = {}
+    for pipeline in directory.pipeline_names():
         manifest = Manifests(directory.pipeline(pipeline)).load_newest_readable()
         streams = manifest.streams if manifest is not None else {}
         names = [name for name in sorted(streams) if not is_declared(pipeline, name)]
         if names:
-            found[pipeline] = names
-    return found
-
-
-def state_bytes(manifest: Manifest, stream: str) -> int:
-    """How large the state files are in which a stream has a part."""
-    own = [o for o in manifest.operators.values() if o.stream == stream]
-    return sum({file: size for o in own for file, size in o.files.items()}.values())
+            parked[pipeline] = names
+    return parked
 
 
 def parked_warning(directory: DataDirectory, catalog: Catalog) -> RunError | None:
-    """What to say about streams that are kept for nobody."""
-    found = parked(directory, declared_in(catalog))
-    names = sorted({name for streams in found.values() for name in streams})
+    """Return a warning about the parked streams of a data directory."""
+    parked = parked_streams(directory, declared_in(catalog))
+    names = sorted({name for streams in parked.values() for name in streams})
     if not names:
         return None
     is_one = len(names) == 1
-    those = f"the stream {names[0]}" if is_one else f"the streams {', '.join(names)}"
-    # By its name a stream would go from the pipeline that it runs in now, too.
-    moved = any(catalog.get(name) is not None for name in names)
-    which = ["--script", "FILE"] if moved else names
-    command = " ".join(shlex.quote(part) for part in [str(directory.path), *which])
+    streams = f"the stream {names[0]}" if is_one else f"the streams {', '.join(names)}"
+    # Pruning by name would also remove a stream that now runs in another pipeline.
+    has_moved = any(catalog.get(name) is not None for name in names)
+    arguments = ["--script", "FILE"] if has_moved else names
+    command = " ".join(shlex.quote(part) for part in [str(directory.path), *arguments])
     return RunError(
         "TG-614",
-        f"{those} {'is' if is_one else 'are'} parked: no longer declared in "
-        f"{' and '.join(found)}, with offsets and state kept",
-        hint=f"declare {'it' if is_one else 'them'} again to go on from there; or stop, and remove "
-        f"what is kept: tidegate prune {command}",
+        f"{streams} {'is' if is_one else 'are'} parked: no longer declared in "
+        f"{' and '.join(parked)}, but offsets and state are kept",
+        hint=f"declare {'it' if is_one else 'them'} again to continue; or stop the session and "
+        f"remove the stored data: tidegate prune {command}",
     )
 
 
-@dataclass(frozen=True)
-class Removed:
-    """Something that goes: what it is, what it has to do with, and its bytes."""
+# ---- Pruning
+#
+# A manifest without the streams is written until it has replaced all manifests without a name. Then
+# the files that only the old manifests needed are deleted. The newest manifest is intact at any
+# moment, so pruning can be repeated if the process dies.
 
-    what: str
+
+@dataclass(frozen=True)
+class PrunedItem:
+    """Something that is removed: what it is, the stream or pipeline it belongs to, its size."""
+
+    description: str
     name: str
     size: int
 
 
 @dataclass
 class Pruning:
-    """What goes from a directory, and why some of it stays."""
+    """The streams to remove from a data directory, and the plan of what is deleted."""
 
     directory: DataDirectory
-    # By pipeline, the streams that go; and those whose rows for subscribers go.
+    # The streams to remove from each pipeline, and the streams whose stored rows to remove.
     streams: dict[str, set[str]]
     rows: set[str]
-    removed: list[Removed] = field(default_factory=list)
-    # Checkpoints with a name that know streams which go.
-    holding: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    items: list[PrunedItem] = field(default_factory=list)
+    # Named checkpoints that contain streams to remove: name, pipeline, streams.
+    checkpoints: list[tuple[str, str, list[str]]] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Find out what would go."""
-        for pipeline in self.directory.pipelines():
-            _Pipeline(self.directory, pipeline, self.streams.get(pipeline, set())).look(self)
-        sizes = self.directory.streams()
+    def plan(self) -> None:
+        """Determine `items` and `checkpoints` without deleting anything."""
+        for pipeline in self._pipelines():
+            pipeline.plan(self)
+        sizes = self.directory.stream_sizes()
         for name in sorted(self.rows & sizes.keys()):
-            self.removed.append(Removed("rows for subscribers", name, sizes[name]))
+            self.items.append(PrunedItem("rows for subscribers", name, sizes[name]))
 
-    def carry_out(self) -> None:
-        for pipeline in self.directory.pipelines():
-            _Pipeline(self.directory, pipeline, self.streams.get(pipeline, set())).carry_out()
+    def run(self) -> None:
+        """Delete the streams and all files that are not needed."""
+        for pipeline in self._pipelines():
+            pipeline.run()
         for name in sorted(self.rows):
             self.directory.remove_stream(name)
 
+    def _pipelines(self) -> list[_PipelinePruning]:
+        return [
+            _PipelinePruning(self.directory, name, self.streams.get(name, set()))
+            for name in self.directory.pipeline_names()
+        ]
 
-class _Pipeline:
-    """The part of it that concerns one pipeline."""
+
+class _PipelinePruning:
+    """Removes streams and unneeded files of one pipeline."""
 
     def __init__(self, directory: DataDirectory, name: str, streams: Set[str]) -> None:
         self.name = name
         self.streams = streams
         self.store = directory.pipeline(name)
         self.manifests = Manifests(self.store)
-        self.named = {item.stamp: item.name for item in self.manifests.checkpoint_names.all()}
+        names = self.manifests.checkpoint_names.all()
+        self.checkpoint_names = {item.stamp: item.name for item in names}
 
-    def look(self, into: Pruning) -> None:
+    def plan(self, pruning: Pruning) -> None:
         newest = self.manifests.load_newest().manifest
         if newest is None:
             return
         for stream in sorted(self.streams & newest.streams.keys()):
-            what = f"offsets and state in {self.name}"
-            into.removed.append(Removed(what, stream, state_bytes(newest, stream)))
-        for manifest in self._kept_for_names():
-            holds = sorted(self.streams & manifest.streams.keys())
-            if holds:
-                into.holding.append((self.named[manifest.stamp], self.name, holds))
-        after = without_streams(newest, self.streams)
-        kept = self._kept_for_names() if after is not newest else self.manifests.load_all()
-        lost = self._unneeded([after, *kept], newest)
-        own = {file for o in newest.operators.values() for file in o.files}
-        rubbish = [size for name, size in lost if name.removeprefix(f"{STATE_FOLDER}/") not in own]
-        if rubbish:
-            what = f"{len(rubbish):,} file{'s' if len(rubbish) > 1 else ''} that no epoch needs"
-            into.removed.append(Removed(what, self.name, sum(rubbish)))
+            description = f"offsets and state in {self.name}"
+            pruning.items.append(PrunedItem(description, stream, _state_bytes(newest, stream)))
+        named = self._named_manifests()
+        for manifest in named:
+            streams = sorted(self.streams & manifest.streams.keys())
+            if streams:
+                name = self.checkpoint_names[manifest.stamp]
+                pruning.checkpoints.append((name, self.name, streams))
+        pruned = without_streams(newest, self.streams)
+        remaining = named if pruned is not newest else self.manifests.load_all()
+        unneeded = self._unneeded_files([pruned, *remaining], newest)
+        # The state of the removed streams is listed per stream above.
+        state = {file for o in newest.operators.values() for file in o.files}
+        garbage = [
+            size for name, size in unneeded if name.removeprefix(f"{STATE_FOLDER}/") not in state
+        ]
+        if garbage:
+            plural = "s" if len(garbage) > 1 else ""
+            description = f"{len(garbage):,} file{plural} that no epoch needs"
+            pruning.items.append(PrunedItem(description, self.name, sum(garbage)))
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         newest = self.manifests.recover().manifest
         if newest is None:
             return
-        after = without_streams(newest, self.streams)
-        if after is not newest:
-            old = [n for n in self.manifests.names() if stamp_of(n) not in self.named]
-            for more in range(max(len(old), 1)):
-                self.manifests.create(replace(after, epoch=after.epoch + more))
+        pruned = without_streams(newest, self.streams)
+        if pruned is not newest:
+            old = [n for n in self.manifests.names() if stamp_of(n) not in self.checkpoint_names]
+            for number in range(max(len(old), 1)):
+                self.manifests.create(replace(pruned, epoch=pruned.epoch + number))
             self.store.delete(old)
-        lost = self._unneeded(self.manifests.load_all(), newest)
-        self.store.delete([name for name, _ in lost])
+        unneeded = self._unneeded_files(self.manifests.load_all(), newest)
+        self.store.delete([name for name, _ in unneeded])
 
-    def _kept_for_names(self) -> list[Manifest]:
-        return [m for m in self.manifests.load_all() if m.stamp in self.named]
+    def _named_manifests(self) -> list[Manifest]:
+        return [m for m in self.manifests.load_all() if m.stamp in self.checkpoint_names]
 
-    def _unneeded(self, kept: list[Manifest], last: Manifest) -> list[tuple[str, int]]:
-        """The files that none of these manifests needs."""
-        needed = set().union(*map(needed_by, kept))
-        most = f"{STATE_FOLDER}/{last.stamp}"
-        state = [i for i in self.store.list(STATE_FOLDER) if i.name[: len(most)] <= most]
-        names = [i for i in self.store.list(OFFSETS) if is_chunk(i.name)]
-        half = [*self.store.list_unfinished(STATE_FOLDER), *self.store.list_unfinished(OFFSETS)]
-        return [(i.name, i.size) for i in [*state, *names, *half] if i.name not in needed]
+    def _unneeded_files(self, manifests: list[Manifest], last: Manifest) -> list[tuple[str, int]]:
+        """Return the names and sizes of files that none of these manifests needs."""
+        needed = set().union(*map(needed_files, manifests))
+        state = [f for f in self.store.list(STATE_FOLDER) if _is_up_to(f.name, last)]
+        offsets = [f for f in self.store.list(OFFSETS_FOLDER) if is_chunk(f.name)]
+        unfinished = [
+            *self.store.list_unfinished(STATE_FOLDER),
+            *self.store.list_unfinished(OFFSETS_FOLDER),
+        ]
+        files = [*state, *offsets, *unfinished]
+        return [(file.name, file.size) for file in files if file.name not in needed]
+
+
+def _state_bytes(manifest: Manifest, stream: str) -> int:
+    """Return the size of the state files that contain state of a stream."""
+    operators = [o for o in manifest.operators.values() if o.stream == stream]
+    return sum({file: size for o in operators for file, size in o.files.items()}.values())

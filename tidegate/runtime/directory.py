@@ -1,4 +1,4 @@
-"""The data directory: one process at a time, a folder per pipeline, a folder per memory source."""
+"""The data directory: its lock, its format, and the folders of pipelines, streams and sources."""
 
 from __future__ import annotations
 
@@ -27,45 +27,46 @@ from tidegate.storage import (
     uri,
 )
 
-# ---- One process at a time on a data directory: a lock of the disk, or a lease on an object store.
+# ---- Locks: one process per data directory
 
 LEASES = "_lock"
-_BEAT_SECONDS = 5.0
-# One that stands still for so long has no holder any more.
-_PATIENCE_SECONDS = 20.0
+_HEARTBEAT_SECONDS = 5.0
+# A lease without a heartbeat for this long has expired.
+_EXPIRY_SECONDS = 20.0
 
 
 class Lock(Protocol):
-    """Taken by one process; rejected to others."""
+    """The exclusive right of one process to use a data directory."""
 
-    def take(self) -> None: ...
+    def acquire(self) -> None:
+        """Raise if another process has the lock."""
 
     def release(self) -> None: ...
 
     def require_held(self) -> None:
-        """Raise if another process has taken it over."""
+        """Raise if another process has taken over the lock."""
 
 
-class DiskLock:
-    """The lock of a folder; the system lets go of it when its process ends, however it ends."""
+class FileLock:
+    """A lock on a file of a local disk. The system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: IO[str] | None = None
 
-    def take(self) -> None:
-        lock = (self.folder / LOCK).open("a+", encoding="utf-8")
+    def acquire(self) -> None:
+        file = (self.folder / LOCK).open("a+", encoding="utf-8")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise _in_use(str(self.folder), f"process {holder}") from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        self._file = lock
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise _in_use_error(str(self.folder), f"process {holder}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
 
     def release(self) -> None:
         if self._file is not None:
@@ -73,124 +74,128 @@ class DiskLock:
             self._file = None
 
     def require_held(self) -> None:
-        """Nobody can take it from a process that lives."""
+        """Do nothing: the lock cannot be taken from a living process."""
 
 
 class Lease:
-    """A numbered object that its holder writes anew every few seconds.
+    """A lock in an object store: a numbered object that its holder rewrites as a heartbeat.
 
-    Who finds one that stands still creates the next number, which of several processes one can do.
-    A holder that was only slow learns of that before it makes an epoch visible.
+    A process that finds an expired lease creates the object with the next number. If several
+    processes try, one succeeds. A holder that was only slow finds out before it commits or
+    publishes an epoch, because it then checks for a newer lease.
     """
 
     def __init__(
         self,
         store: Store,
-        beat: float = _BEAT_SECONDS,
-        patience: float = _PATIENCE_SECONDS,
+        heartbeat_s: float = _HEARTBEAT_SECONDS,
+        expiry_s: float = _EXPIRY_SECONDS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.store = store.child(LEASES)
-        self.shown = store.uri
-        self.beat, self.patience = beat, patience
+        self.directory_uri = store.uri
+        self.heartbeat_s, self.expiry_s = heartbeat_s, expiry_s
         self._sleep = sleep
         self._number = 0
-        self._beats = 0
-        self._over = threading.Event()
+        self._heartbeats = 0
+        self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self) -> None:
-        number, held = self._newest()
-        if held is not None:
-            self._wait_until_abandoned(number, held)
+    def acquire(self) -> None:
+        number, lease = self._newest()
+        if lease is not None:
+            self._wait_for_expiry(number, lease)
         self._number = number + 1
         try:
-            self.store.put_new(_name(self._number), self._content())
+            self.store.put_new(_lease_name(self._number), self._content())
         except AlreadyExists:
-            raise _in_use(self.shown, "a process that has just started") from None
-        self.store.delete([_name(number)])
-        self._over.clear()
-        self._thread = threading.Thread(target=self._keep, name="tidegate lease", daemon=True)
+            holder = "a process that has just started"
+            raise _in_use_error(self.directory_uri, holder) from None
+        self.store.delete([_lease_name(number)])
+        self._released.clear()
+        self._thread = threading.Thread(target=self._renew, name="tidegate lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
         if self._thread is None:
             return
-        self._over.set()
+        self._released.set()
         self._thread.join()
         self._thread = None
         with suppress(StorageError):
             if not self._is_lost():
-                self.store.put(_name(self._number), self._content(released=True))
+                self.store.put(_lease_name(self._number), self._content(released=True))
 
     def require_held(self) -> None:
         if self._is_lost():
             raise DataDirectoryError(
                 "TG-602",
-                f"another process has taken over the data directory {self.shown}: this one did not "
-                f"say for {self.patience:.0f} s that it lives",
-                hint="let the other one run, or stop it and start again: nothing is lost.",
+                f"another process has taken over the data directory {self.directory_uri}: this "
+                f"process did not renew its lease for {self.expiry_s:.0f} s",
+                hint="let the other process run, or stop it and restart this one. No data was "
+                "lost.",
             )
 
     def _is_lost(self) -> bool:
-        return self.store.exists(_name(self._number + 1)) or not self.store.exists(
-            _name(self._number)
-        )
+        successor, own = _lease_name(self._number + 1), _lease_name(self._number)
+        return self.store.exists(successor) or not self.store.exists(own)
 
-    def _keep(self) -> None:
-        while not self._over.wait(self.beat):
-            # A store that is away now is asked again by the next beat.
+    def _renew(self) -> None:
+        while not self._released.wait(self.heartbeat_s):
+            # If the store is unavailable, the next heartbeat tries again.
             with suppress(StorageError):
                 if self._is_lost():
                     return
-                self._beats += 1
-                self.store.put(_name(self._number), self._content())
+                self._heartbeats += 1
+                self.store.put(_lease_name(self._number), self._content())
 
     def _newest(self) -> tuple[int, dict[str, Any] | None]:
-        """The last lease there was, and what it says if it is held."""
-        numbers = [int(item.name.removesuffix(".json")) for item in self.store.list()]
+        """Return the number of the newest lease, and its content unless it was released."""
+        numbers = [int(file.name.removesuffix(".json")) for file in self.store.list()]
         if not numbers:
             return 0, None
         number = max(numbers)
         try:
-            found = json.loads(self.store.get(_name(number)))
+            lease = json.loads(self.store.get(_lease_name(number)))
         except (NotFound, ValueError):
             return number, None
-        return number, None if found.get("released") else found
+        return number, None if lease.get("released") else lease
 
-    def _wait_until_abandoned(self, number: int, held: dict[str, Any]) -> None:
-        if _has_ended(held):
+    def _wait_for_expiry(self, number: int, lease: dict[str, Any]) -> None:
+        """Return when the lease was released or has expired; raise if its holder is alive."""
+        if _holder_has_ended(lease):
             return
         waited = 0.0
-        while waited < self.patience and held["process"] != [_machine(), os.getpid()]:
-            self._sleep(self.beat / 5)
-            waited += self.beat / 5
-            now = self._newest()
-            if now[1] is None:
+        while waited < self.expiry_s and lease["process"] != [_machine(), os.getpid()]:
+            self._sleep(self.heartbeat_s / 5)
+            waited += self.heartbeat_s / 5
+            newest = self._newest()
+            if newest[1] is None:
                 return
-            if now != (number, held):
+            if newest != (number, lease):
                 break
         else:
-            if waited >= self.patience:
+            if waited >= self.expiry_s:
                 return
-        raise _in_use(self.shown, f"process {held['process'][1]} on {held.get('host')}")
+        holder = f"process {lease['process'][1]} on {lease.get('host')}"
+        raise _in_use_error(self.directory_uri, holder)
 
     def _content(self, released: bool = False) -> bytes:
-        about = {
+        content = {
             "process": [_machine(), os.getpid()],
             "host": socket.gethostname(),
-            "beat": self._beats,
+            "heartbeat": self._heartbeats,
             "released": released,
         }
-        return json.dumps(about).encode()
+        return json.dumps(content).encode()
 
 
-def _name(number: int) -> str:
+def _lease_name(number: int) -> str:
     return f"{number:012d}.json"
 
 
 def _machine() -> str:
-    """What tells this machine, since its start, from others; "" if nothing does."""
+    """Identify this machine since its last boot, and the container; "" if that is impossible."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -198,9 +203,9 @@ def _machine() -> str:
         return ""
 
 
-def _has_ended(held: dict[str, Any]) -> bool:
-    """Whether the holder was a process of this machine that is no more."""
-    machine, process = held["process"]
+def _holder_has_ended(lease: dict[str, Any]) -> bool:
+    """Return whether the holder was a process of this machine that has ended."""
+    machine, process = lease["process"]
     if not machine or machine != _machine():
         return False
     try:
@@ -212,25 +217,26 @@ def _has_ended(held: dict[str, Any]) -> bool:
     return False
 
 
-def _in_use(shown: str, holder: str) -> DataDirectoryError:
+def _in_use_error(directory: str, holder: str) -> DataDirectoryError:
     return DataDirectoryError(
         "TG-602",
-        f"the data directory {shown} is in use by {holder}",
+        f"the data directory {directory} is in use by {holder}",
         hint="stop that process, or choose another directory with --data DIR.",
     )
 
 
-_PIPELINES, _ORDERS = "_pipelines", "_orders"
-# How everything below a data directory is laid out, and the file that says so.
-FORMAT = 3
+# ---- The directory
+
+# The layout of the data directory. A directory of another format is rejected.
+FORMAT = 4
 _FORMAT_FILE = "_format"
+_PIPELINES, _SOURCES, _EPOCH_SPECS = "_pipelines", "_sources", "_epoch_specs"
 _NOT_DATA = (LOCK, SPARK_LOG, f"{LEASES}/")
-# So many directories are named in a hint.
-_MOST_NAMED = 3
+_MAX_SUGGESTIONS = 3
 
 
 class DataDirectory:
-    """Locked while open; everything Tidegate keeps lies below it."""
+    """All files of Tidegate, on a local disk or in an object store. It is locked while open."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         store = open_store(uri(path))
@@ -242,34 +248,34 @@ class DataDirectory:
 
     @property
     def path(self) -> Path:
-        """Where it is on this machine, if it is."""
+        """Its path on this machine, for local directories only."""
         return self.store.local_path()
 
     def open(self, any_format: bool = False) -> None:
-        """Create it if needed and take the lock; `any_format`: whoever wrote it."""
-        lock = self._taken()
+        """Create it if needed and acquire the lock; `any_format`: do not check the format."""
+        lock = self._acquire_lock()
         try:
             if not any_format:
                 self._require_format()
-            # A driver that is gone speaks to nobody any more.
-            self.store.delete_all(_ORDERS)
+            # Epoch specs of an earlier driver are obsolete.
+            self.store.delete_all(_EPOCH_SPECS)
         except TidegateError:
             lock.release()
             raise
         self._lock = lock
 
-    def _taken(self) -> Lock:
-        lock: Lock = DiskLock(self.path) if self.store.local else Lease(self.store)
+    def _acquire_lock(self) -> Lock:
+        lock: Lock = FileLock(self.path) if self.store.local else Lease(self.store)
         try:
             if self.store.local:
                 self.path.mkdir(parents=True, exist_ok=True)
-            self._require_ours()
-            lock.take()
+            self._require_data_directory()
+            lock.acquire()
         except OSError as error:
             raise DataDirectoryError(
                 "TG-601",
                 f"the data directory {self} cannot be used: {error.strerror or error}",
-                hint="choose a directory you may write to, for example with --data DIR.",
+                hint="choose a directory that you can write to, for example with --data DIR.",
             ) from None
         return lock
 
@@ -278,70 +284,70 @@ class DataDirectory:
         return self._lock is not None
 
     def require_held(self) -> None:
-        """Raise if another process has taken it over."""
+        """Raise if another process has taken over the lock."""
         if self._lock is not None:
             self._lock.require_held()
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it was ever opened."""
-        return self.store.exists(self.mark)
+    def is_initialized(self) -> bool:
+        """Whether it is a data directory, that is, whether it was ever opened."""
+        return self.store.exists(self.marker_file)
 
     @property
-    def mark(self) -> str:
-        """The file that says so."""
+    def marker_file(self) -> str:
+        """The file that every data directory has."""
         return LOCK if self.store.local else _FORMAT_FILE
 
-    def _require_ours(self) -> None:
-        """Other people's files are left alone: --fresh would remove them one day."""
-        if self.is_ours or not self.holds_anything():
+    def _require_data_directory(self) -> None:
+        """Reject folders with other files, because --fresh would delete these files."""
+        if self.is_initialized or not self.has_files():
             return
         raise DataDirectoryError(
             "TG-601",
             f"{self} is not empty and not a data directory of Tidegate",
-            hint=self.meant() or "choose a directory that is empty or does not exist yet.",
+            hint=self.suggestion() or "choose a directory that is empty or does not exist yet.",
         )
 
-    def meant(self) -> str | None:
-        """What to say if data directories lie in this one: one of them is meant."""
+    def suggestion(self) -> str | None:
+        """Return a hint that names data directories inside this folder, if there are any."""
         if not self.store.local or not self.path.is_dir():
             return None
-        found = sorted(self.path.glob(f"*/{LOCK}"))[:_MOST_NAMED]
-        names = " or ".join(str(mark.parent) for mark in found)
+        locks = sorted(self.path.glob(f"*/{LOCK}"))[:_MAX_SUGGESTIONS]
+        names = " or ".join(str(lock.parent) for lock in locks)
         return f"did you mean {names}?" if names else None
 
-    def holds_anything(self) -> bool:
+    def has_files(self) -> bool:
         if self.store.local:
             return any(self.path.iterdir())
-        return any(not item.name.startswith(_NOT_DATA) for item in self.store.list())
+        return any(not file.name.startswith(_NOT_DATA) for file in self.store.list())
 
-    def empty(self) -> None:
-        """Remove all of it but the lease that this process holds."""
-        names = [item.name for item in self.store.list()]
+    def clear(self) -> None:
+        """Delete everything except the lease of this process."""
+        names = [file.name for file in self.store.list()]
         self.store.delete(name for name in names if not name.startswith(f"{LEASES}/"))
 
     def _require_format(self) -> None:
-        """What another version wrote is not read, and not written over."""
+        """Reject a directory of another format; write the format into a new one."""
         try:
-            found = self.store.get(_FORMAT_FILE).decode().strip()
+            version = self.store.get(_FORMAT_FILE).decode().strip()
         except NotFound:
-            found = "of an earlier version" if self._is_used() else str(FORMAT)
-            if not self.store.local and found == str(FORMAT):
+            version = "of an earlier version" if self._has_data() else str(FORMAT)
+            if not self.store.local and version == str(FORMAT):
                 require_conditional_writes(self.store)
-        if found != str(FORMAT):
+        if version != str(FORMAT):
             raise DataDirectoryError(
                 "TG-601",
-                f"the format of the data directory {self} is {found}, and this version reads "
-                f"{FORMAT}",
-                hint="choose another directory with --data DIR; all streams then start from the "
+                f"the format of the data directory {self} is {version}, and this version of "
+                f"Tidegate reads {FORMAT}",
+                hint="choose another directory with --data DIR. All streams then start from the "
                 "beginning.",
             )
         self.store.put(_FORMAT_FILE, f"{FORMAT}\n".encode())
 
-    def _is_used(self) -> bool:
+    def _has_data(self) -> bool:
         if self.store.local:
-            return bool({item.name for item in self.path.iterdir()} - {LOCK, SPARK_LOG})
-        return self.holds_anything()
+            return bool({entry.name for entry in self.path.iterdir()} - {LOCK, SPARK_LOG})
+        return self.has_files()
 
     def close(self) -> None:
         if self._lock is not None:
@@ -350,52 +356,52 @@ class DataDirectory:
 
     @cached_property
     def log_file(self) -> Path:
-        """What Spark says; beside an object store it stays on this machine."""
+        """The file for Spark's log; a temporary file if the directory is in an object store."""
         if self.store.local:
             return self.path / SPARK_LOG
         handle, name = tempfile.mkstemp(prefix="tidegate-spark-", suffix=".log")
         os.close(handle)
         return Path(name)
 
+    def pipeline(self, name: str) -> Store:
+        """Return the folder with the manifests and the state of a pipeline."""
+        return self.store.child(_PIPELINES).child(_folder(name))
+
+    def pipeline_names(self) -> list[str]:
+        """Return the pipelines that have manifests."""
+        files = self.store.child(_PIPELINES).list()
+        return sorted({file.name.partition("/")[0] for file in files})
+
     def source(self, name: str) -> Store:
-        """Where a source keeps rows of its own."""
-        return self.store.child("_sources").child(_folder(name))
+        """Return the folder with rows of a source, such as rows inserted into a memory source."""
+        return self.store.child(_SOURCES).child(_folder(name))
 
     def remove_source(self, name: str) -> None:
-        self.store.child("_sources").delete_all(_folder(name))
+        self.store.child(_SOURCES).delete_all(_folder(name))
+
+    def stream(self, name: str) -> Store:
+        """Return the folder with rows of a stream, for subscribers."""
+        return self.store.child(_folder(name))
 
     def remove_stream(self, name: str) -> None:
         self.store.delete_all(_folder(name))
 
-    def streams(self) -> dict[str, int]:
-        """The streams whose rows lie here for subscribers, and how many bytes they have."""
-        found: dict[str, int] = {}
-        for item in self.store.list():
-            folder, slash, _ = item.name.partition("/")
+    def stream_sizes(self) -> dict[str, int]:
+        """Return the streams with stored rows for subscribers, and the sizes of these rows."""
+        sizes: dict[str, int] = {}
+        for file in self.store.list():
+            folder, slash, _ = file.name.partition("/")
             if slash and unsafe(folder) is None:
-                found[folder] = found.get(folder, 0) + item.size
-        return found
-
-    def stream(self, name: str) -> Store:
-        """Where the rows of a stream lie that somebody subscribed to."""
-        return self.store.child(_folder(name))
-
-    def pipeline(self, name: str) -> Store:
-        """Where a pipeline keeps its manifests and its state."""
-        return self.store.child(_PIPELINES).child(_folder(name))
-
-    def pipelines(self) -> list[str]:
-        """The pipelines that have manifests."""
-        items = self.store.child(_PIPELINES).list()
-        return sorted({item.name.partition("/")[0] for item in items})
+                sizes[folder] = sizes.get(folder, 0) + file.size
+        return sizes
 
     @property
     def epoch_specs(self) -> Store:
-        """Where a driver speaks to its tasks."""
-        return self.store.child(_ORDERS)
+        """The folder in which a driver writes the epoch specs for its tasks."""
+        return self.store.child(_EPOCH_SPECS)
 
 
 def _folder(name: str) -> str:
-    """The folder of a name, which never leads out of the data directory."""
+    """Return the folder of a name; reject names that could leave the data directory."""
     assert unsafe(name) is None, f"{name!r}: {unsafe(name)}"
     return name.lower()

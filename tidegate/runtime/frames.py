@@ -1,4 +1,4 @@
-"""The frames of a pipeline, built when they are needed and used for many epochs."""
+"""Builds the DataFrames of a pipeline and caches them over epochs."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# ---- Operators of several streams that do the same work: one step serves all of them.
+# ---- Equivalent operators of several streams
 #
-# What their state means is the same text. Beyond that everything must be equal that the text leaves
-# out: limits, how long rows live, how far times may be ahead.
+# Two operators can share one step if their canonical forms are equal, and everything that the
+# canonical form omits: limits, time to live, `max_future`.
 
 
 def is_shareable(plan: OperatorPlan) -> bool:
-    """Whether another stream could use what it gives, and what comes by on its side.
+    """Return whether the output and the control messages of an operator fit other streams, too.
 
-    Late rows belong to their stream. Lookups may find something else the next time, and functions
-    of the user may be others by the same name.
+    Late rows belong to one stream. Lookups may return other results for each call, and functions of
+    the user may differ although they have the same name.
     """
     if plan.operator.late is not None or reads_user_functions(plan.node):
         return False
@@ -61,7 +61,7 @@ def _is_plain(fed: FedPort) -> bool:
 
 
 def is_equivalent(one: OperatorPlan, other: OperatorPlan) -> bool:
-    """Whether both give the same rows if they are given the same; both are shareable."""
+    """Return whether two shareable operators emit the same rows for the same input."""
     if (one.canonical_form, *_settings(one)) != (other.canonical_form, *_settings(other)):
         return False
     ports = zip(one.ports, other.ports, strict=True)
@@ -98,26 +98,26 @@ def _leaves_alike(one: LeafPlan, other: LeafPlan) -> bool:
 
 
 def below(plan: OperatorPlan) -> Iterator[LeafPlan]:
-    """All that stands below a shareable operator, and itself, in a fixed order."""
+    """Yield a shareable operator and everything below it, in a fixed order."""
     yield plan
     for fed in plan.ports:
         for leaf in fed.leaves:
             yield from below(leaf) if isinstance(leaf, OperatorPlan) else [leaf]
 
 
-# ---- Which operators of a pipeline step once for several streams.
+# ---- Operators that step once for several streams
 #
-# Every stream has its own plan, offsets and heads, and could go on alone. But where streams have the
-# same operator over the same sources, are equally far and have the same state, the work is done once:
-# all of them get the same new heads, and so will be together in the next epoch too.
+# Every stream has its own plan, offsets and state handles, and could run alone. If streams have
+# equivalent operators over the same sources, with equal offsets and equal state, the operator steps
+# once: all streams get the same new state handles, so they share the next epoch, too.
 
-# Operators by stream and number that do the same work.
+# Equivalent operators, by stream and number.
 Group = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An operator; the keys of what steps with it, and the sources below."""
+    """An operator with the keys of itself and all operators below it, and the sources below."""
 
     stream: str
     plan: OperatorPlan
@@ -125,54 +125,54 @@ class _Candidate:
     sources: tuple[str, ...]
 
     def is_compatible(self, other: _Candidate, epoch: Epoch, manifest: Manifest) -> bool:
-        """Whether both read the same ranges now, and have the same state."""
+        """Return whether both read the same input ranges in this epoch and have the same state."""
         ranges = (
             epoch.ranges.get((self.stream, name)) is epoch.ranges.get((other.stream, name))
             for name in self.sources
         )
-        states = zip(self.keys, other.keys, strict=True)
-        known = manifest.operators
+        keys = zip(self.keys, other.keys, strict=True)
+        operators = manifest.operators
         return all(ranges) and all(
-            known[a].state_handles == known[b].state_handles for a, b in states
+            operators[a].state_handles == operators[b].state_handles for a, b in keys
         )
 
 
 class Sharing:
-    """The operators of some members that do the same, found once."""
+    """Groups of equivalent operators of some streams, determined once."""
 
-    def __init__(self, members: Iterable[PipelineStream]) -> None:
-        self._alike: list[list[_Candidate]] = []
-        for member in members:
-            for candidate in _candidates(member):
+    def __init__(self, streams: Iterable[PipelineStream]) -> None:
+        self._equivalent: list[list[_Candidate]] = []
+        for stream in streams:
+            for candidate in _candidates(stream):
                 self._add(candidate)
 
     def _add(self, candidate: _Candidate) -> None:
-        for known in self._alike:
-            if is_equivalent(known[0].plan, candidate.plan):
-                known.append(candidate)
+        for candidates in self._equivalent:
+            if is_equivalent(candidates[0].plan, candidate.plan):
+                candidates.append(candidate)
                 return
-        self._alike.append([candidate])
+        self._equivalent.append([candidate])
 
     def groups(self, epoch: Epoch, manifest: Manifest) -> tuple[Group, ...]:
-        """Those that step together in an epoch."""
-        found: list[list[_Candidate]] = []
-        for alike in self._alike:
-            found += _together(alike, epoch, manifest)
+        """Return the groups of operators that step together in an epoch."""
+        groups: list[list[_Candidate]] = []
+        for candidates in self._equivalent:
+            groups += _group_compatible(candidates, epoch, manifest)
         return tuple(
             tuple((item.stream, item.plan.number) for item in group)
-            for group in found
+            for group in groups
             if len(group) > 1
         )
 
 
-def _candidates(member: PipelineStream) -> list[_Candidate]:
-    """Its operators that others could share."""
-    if member.plan.guarded:
+def _candidates(stream: PipelineStream) -> list[_Candidate]:
+    """Return the operators of a stream that others could share."""
+    if stream.plan.guarded:
         return []
-    keys = {number: key for number, (key, _) in member.operators().items()}
+    keys = {number: key for number, (key, _) in stream.operators().items()}
     return [
-        _Candidate(member.key, plan, _keys(plan, keys), _sources(plan))
-        for plan in member.plan.operators
+        _Candidate(stream.key, plan, _keys(plan, keys), _sources(plan))
+        for plan in stream.plan.operators
         if is_shareable(plan)
     ]
 
@@ -186,11 +186,11 @@ def _sources(plan: OperatorPlan) -> tuple[str, ...]:
     return tuple(node.source.name.lower() for node in scans if isinstance(node, n.Scan))
 
 
-def _together(
-    alike: Sequence[_Candidate], epoch: Epoch, manifest: Manifest
+def _group_compatible(
+    candidates: Sequence[_Candidate], epoch: Epoch, manifest: Manifest
 ) -> list[list[_Candidate]]:
     groups: list[list[_Candidate]] = []
-    for candidate in alike if len(alike) > 1 else ():
+    for candidate in candidates if len(candidates) > 1 else ():
         for group in groups:
             if group[0].is_compatible(candidate, epoch, manifest):
                 group.append(candidate)
@@ -200,59 +200,59 @@ def _together(
     return groups
 
 
-# Whether epochs are large, how many tasks they have, and what Spark itself can read of them, with
-# whether tasks can read it too: a frame whose tasks read would leave out what they cannot; and who
-# reads the same; and the operators that step once for several streams.
+# What frames depend on: whether the epoch is large; its number of tasks; the inputs that Spark's
+# own readers can read, and whether tasks can read them, too; inputs with equal offsets; operators
+# that step once for several streams.
 _Kind = tuple[
     bool, int, frozenset[tuple[Place, bool]], tuple[tuple[Place, ...], ...], tuple[Group, ...]
 ]
-# Spark must make fewer than one group of so many rows, or it is better that it does not.
-_LEAST_SHRINK = 4
+# Spark's pre-aggregation pays off if it reduces the rows at least by this factor.
+_MIN_REDUCTION = 4
 
 
 @dataclass
 class Frames:
-    """Builds frames of members; small epochs and large ones have frames of their own."""
+    """Builds and caches frames; small and large epochs have separate ones."""
 
     spark: SparkSession
     source_of: Callable[[ScanPlan], Source]
-    place: EpochSpecStore
+    epoch_spec_store: EpochSpecStore
     state: str
     built: dict[_Kind, PipelineFrame] = field(default_factory=dict)
-    # Operators whose groups are about as many as their rows.
+    # Operators with almost as many groups as rows.
     spread: set[str] = field(default_factory=set)
-    # Whether tasks compute what they can, and decode records.
+    # Whether tasks evaluate vectorized expressions, and decode records.
     vectors: bool = True
     decoding: bool = True
     _sharing: Sharing | None = None
 
     def forget(self) -> None:
-        """The members changed."""
+        """Drop all frames, because the streams changed."""
         self.built.clear()
         self._sharing = None
 
     def together(
-        self, members: Sequence[PipelineStream], epoch: Epoch, manifest: Manifest
+        self, streams: Sequence[PipelineStream], epoch: Epoch, manifest: Manifest
     ) -> tuple[Group, ...]:
-        """The operators of all members that step together in an epoch."""
+        """Return the groups of operators that step together in an epoch."""
         if self._sharing is None:
-            self._sharing = Sharing(members)
+            self._sharing = Sharing(streams)
         return self._sharing.groups(epoch, manifest)
 
     def learn(self, reports: EpochReport) -> None:
-        """Where Spark has added up rows for nothing, it does not do so again."""
-        for key, (groups, rows) in reports.shrunk.items():
-            if groups * _LEAST_SHRINK > rows:
+        """Disable pre-aggregation for operators where it did not reduce the rows."""
+        for key, (groups, rows) in reports.pre_aggregated.items():
+            if groups * _MIN_REDUCTION > rows:
                 self.spread.add(key)
                 self.built = {key: frame for key, frame in self.built.items() if not key[0]}
 
     def kept(self, job: Job, build: Callable[[], PipelineFrame]) -> PipelineFrame:
-        """The frame of an epoch; with what Spark itself reads it is a new one each time."""
+        """Return the frame of an epoch: a cached one, unless Spark's own readers read the input."""
         epoch = job.epoch
         native = frozenset(
             (read, bool(input_range.splits)) for read, input_range in epoch.native.items()
         )
-        key = (epoch.large, job.tasks, native, epoch.alike, job.together)
+        key = (epoch.large, job.tasks, native, epoch.shared_inputs, job.together)
         if key not in self.built:
             frame = build()
             if frame.once:
@@ -261,9 +261,9 @@ class Frames:
         return self.built[key]
 
     def left_to_spark(self, error: JobFailed) -> bool:
-        """Whether tasks have met what only Spark can judge, so that it is worth trying again.
+        """Return whether to run the job again because only Spark can decode or evaluate a value.
 
-        From now on Spark decodes all records, or computes everything.
+        From then on Spark decodes all records, or evaluates all expressions.
         """
         if error.by_records and self.vectors and self.decoding:
             self.decoding = False
@@ -274,17 +274,17 @@ class Frames:
         self.built.clear()
         return True
 
-    def build(self, members: Sequence[PipelineStream], job: Job) -> PipelineFrame:
-        streams = [_framed(member, members, job) for member in members]
-        context = replace(self._context(job), shared_operators=_shared(members, job.together))
-        return pipeline_frame(context, streams)
+    def build(self, streams: Sequence[PipelineStream], job: Job) -> PipelineFrame:
+        framed = [_framed(stream, streams, job) for stream in streams]
+        context = replace(self._context(job), shared_operators=_shared(streams, job.together))
+        return pipeline_frame(context, framed)
 
     def failing_row(
-        self, members: Sequence[PipelineStream], job: Job, failed: JobFailed
+        self, streams: Sequence[PipelineStream], job: Job, failed: JobFailed
     ) -> FailingRow | None:
-        """What has failed in the last of these streams, which reads late rows of the others."""
+        """Return what failed in the last of these streams, which reads late rows of the others."""
         context = self._context(job)
-        *others, last = (_framed(member, members, job) for member in members)
+        *others, last = (_framed(stream, streams, job) for stream in streams)
         if others:
             pipeline_frame(context, others)
         return failing_row(context, last, failed)
@@ -296,7 +296,7 @@ class Frames:
             job.sources,
             job.lookups,
             self._asked_of,
-            self.place,
+            self.epoch_spec_store,
             manifest.key_groups,
             job.tasks,
             self.state,
@@ -305,7 +305,7 @@ class Frames:
             frozenset(manifest.operators) - self.spread if epoch.large else frozenset(),
             self.vectors,
             large=epoch.large,
-            alike=epoch.alike,
+            alike=epoch.shared_inputs,
         )
 
     def _asked_of(self, scan: ScanPlan) -> tuple[Source, Read]:
@@ -318,7 +318,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Job:
-    """What the job of an epoch reads and writes: open sources and sinks, ranges, the state."""
+    """What the job of an epoch reads and writes: open sources and sinks, ranges, state."""
 
     sources: Mapping[str, SourceConnector]
     lookups: Mapping[str, LookupConnector]
@@ -327,29 +327,30 @@ class Job:
     epoch_spec: EpochSpec
     manifest: Manifest
     tasks: int
-    # The operators that step once for several streams.
+    # Groups of operators that step once for several streams.
     together: tuple[Group, ...] = ()
 
 
-def _shared(members: Sequence[PipelineStream], groups: Sequence[Group]) -> SharedOperators:
-    """Operators by stream and number, with those that they step for."""
-    named = {member.key: member for member in members}
-    keys = {m.key: {number: key for number, (key, _) in m.operators().items()} for m in members}
-    found: dict[tuple[str, int], SharedOperator] = {}
+def _shared(streams: Sequence[PipelineStream], groups: Sequence[Group]) -> SharedOperators:
+    """Return the shared operators by stream and number."""
+    names = {stream.key: stream.name for stream in streams}
+    keys = {s.key: {number: key for number, (key, _) in s.operators().items()} for s in streams}
+    operators: dict[tuple[str, int], SharedOperator] = {}
     for number, group in enumerate(groups, FIRST_SHARED):
-        streams = tuple(dict.fromkeys(named[stream].name for stream, _ in group))
-        names = tuple(keys[stream][operator] for stream, operator in group)
-        found |= dict.fromkeys(group, SharedOperator(number, names, streams, group[0]))
-    return found
+        stream_names = tuple(dict.fromkeys(names[stream] for stream, _ in group))
+        operator_keys = tuple(keys[stream][operator] for stream, operator in group)
+        shared = SharedOperator(number, operator_keys, stream_names, group[0])
+        operators |= dict.fromkeys(group, shared)
+    return operators
 
 
-def _framed(member: PipelineStream, members: Sequence[PipelineStream], job: Job) -> FramedStream:
+def _framed(stream: PipelineStream, streams: Sequence[PipelineStream], job: Job) -> FramedStream:
     sinks = tuple(
-        FramedSink(sink.name, reconcile, member.takes(sink))
-        for owner, sink, reconcile in job.sinks.values()
-        if owner.key == member.key
+        FramedSink(sink.name, connector, stream.side_kind(sink))
+        for owner, sink, connector in job.sinks.values()
+        if owner.key == stream.key
     )
-    keys = {number: key for number, (key, _) in member.operators().items()}
-    late = tuple(c.name for c in member.late.columns) if member.late is not None else ()
-    readers = tuple(m.name for m in members if member.key in m.late_inputs.values())
-    return FramedStream(member.plan, keys, sinks, late, readers)
+    keys = {number: key for number, (key, _) in stream.operators().items()}
+    late = tuple(c.name for c in stream.late_rows.columns) if stream.late_rows is not None else ()
+    readers = tuple(s.name for s in streams if stream.key in s.late_inputs.values())
+    return FramedStream(stream.plan, keys, sinks, late, readers)

@@ -1,7 +1,8 @@
-"""A pipeline: all streams that run together, in one loop that cuts, runs, decides and commits.
+"""The loop of a pipeline: plan the range, run the job, commit the manifest, publish, sweep.
 
-Everything that changes does so under one lock, which the loop holds for an epoch. Nothing of an
-epoch is visible before its manifest; after it, nothing is computed again.
+A pipeline is all streams that run together. One thread runs their epochs; everything that changes
+the pipeline does so under a lock that the thread holds during an epoch. Before its manifest is
+committed, no row of an epoch is visible. After that, nothing of the epoch is computed again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from tidegate.catalog.objects import LookupTable, Sink, Source
 from tidegate.catalog.settings import Settings
 from tidegate.checkpoint.manifest import Manifest
-from tidegate.checkpoint.manifests import Manifests, without_streams
+from tidegate.checkpoint.manifests import STATE_FOLDER, Manifests, without_streams
 from tidegate.connectors.base import (
     CommittedState,
     EpochId,
@@ -33,22 +34,27 @@ from tidegate.observe.status import State, StreamStatus
 from tidegate.observe.timeline import Timeline, span_listener
 from tidegate.physical.planner import ScanPlan
 from tidegate.plan import nodes as n
-from tidegate.runtime.cleanup import OFFSETS, StateFiles
+from tidegate.runtime.cleanup import OFFSETS_FOLDER, StateSweeper
 from tidegate.runtime.epoch import (
     Epoch,
     EpochReport,
     build_epoch_spec,
-    decision,
-    has_little_state,
-    has_open_ends,
-    next_epoch,
-    wake_us,
+    build_manifest,
+    has_small_state,
+    has_unfinished_streams,
+    next_timer_us,
+    plan_epoch,
 )
 from tidegate.runtime.frames import Frames, Job
 from tidegate.runtime.planning import Lookups
-from tidegate.runtime.reconciliation import PipelineStream, missed, reconcile, with_dependencies
-from tidegate.runtime.retry import Retry, T
-from tidegate.runtime.status import Counters, at_work
+from tidegate.runtime.reconciliation import (
+    PipelineStream,
+    missed_rows_warning,
+    reconcile,
+    with_dependencies,
+)
+from tidegate.runtime.retry import EXTERNAL_SYSTEM, PUBLISH, STORAGE, T, backoff_s, retry
+from tidegate.runtime.status import Counters, track_running_epoch
 from tidegate.spark.diagnostics import OriginOf, with_failing_row
 from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.spark.frame import PipelineFrame, run_job
@@ -58,29 +64,24 @@ from tidegate.storage import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-# ---- The steps of an epoch, in the order in which they are done.
-#
-# A process may die at any of them: tests enumerate them here and see to it that it does.
+OpenSinks = dict[str, tuple[PipelineStream, Sink, SinkConnector]]
 
 
 class EpochStep(Enum):
-    """What has just been done."""
+    """The steps of an epoch in order. Tests kill the process after each of them."""
 
-    CUT = "cut"
-    SPEC_WRITTEN = "ordered"
+    PLANNED = "planned"
+    SPEC_WRITTEN = "spec written"
     RAN = "ran"
-    COMMITTED = "decided"
-    PUBLISHING = "committing"
-    PUBLISHED = "committed"
+    COMMITTED = "committed"
+    # After each sink.
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"
     SWEPT = "swept"
 
 
 def reached(step: EpochStep) -> None:
-    """Nothing happens here; tests put something in its place."""
-
-
-# ---- What a pipeline gets from its session.
+    """Do nothing. The loop calls this after each step; tests replace it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class PipelineContext:
 
     spark: SparkSession
     settings: Settings
-    # The folder of the pipeline, and the one for the orders of this process.
+    # The folder of the pipeline, and the URI of the folder for epoch specs.
     store: Store
     epoch_specs: str
     open_source: Callable[[Source, str, EpochSizer], SourceConnector]
@@ -97,65 +98,60 @@ class PipelineContext:
     open_lookup: Callable[[LookupTable, str], LookupConnector]
     source_of: Callable[[ScanPlan], Source]
     key_groups: int
-    # The text that a stream was declared in.
+    # Returns the script in which a stream is declared.
     origin_of: OriginOf = lambda stream: None
     # Raises if another process has taken over the data directory.
     require_held: Callable[[], None] = lambda: None
 
 
-# How long the loop sleeps when nothing is new, unless somebody wakes it.
+# How long the loop sleeps without new data, unless it is woken.
 _POLL_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 1.0
-_TRIES = 4
-_BACKOFF_SECONDS = 0.2
-# A sink that stays away is asked again about once a minute.
-_DOUBLINGS = 8
+_MAX_POLL_SECONDS = 1.0
+_MAX_JOB_ATTEMPTS = 4
 _STOP_SECONDS = 60
 
 
 class Pipeline:
-    """Runs its members, epoch by epoch."""
+    """Runs streams, epoch by epoch."""
 
     def __init__(self, context: PipelineContext, name: str) -> None:
         self.context = context
         self.name = name
         self.manifests = Manifests(context.store, context.settings["max_retained"])
-        self.place = EpochSpecStore(context.epoch_specs, f"{uuid.uuid4().hex}.json")
-        self.members: dict[str, PipelineStream] = {}
+        self.epoch_spec_store = EpochSpecStore(context.epoch_specs, f"{uuid.uuid4().hex}.json")
+        self.streams: dict[str, PipelineStream] = {}
         self.counters: dict[str, Counters] = {}
         self.sources: dict[str, SourceConnector] = {}
-        # The declarations that these were opened by: one of the same name may be another source.
-        self._declared: dict[str, Source] = {}
+        # The declarations of the open sources: a source may be replaced by another of its name.
+        self._source_declarations: dict[str, Source] = {}
         self.lookups = Lookups(context.store, context.open_lookup)
-        self.sinks: dict[str, tuple[PipelineStream, Sink, SinkConnector]] = {}
-        self.pace = EpochSizer(context.settings["target_epoch"] / 1_000_000)
+        self.sinks: OpenSinks = {}
+        self.epoch_sizer = EpochSizer(context.settings["target_epoch"] / 1_000_000)
         self.timeline = Timeline(name, span_listener())
         self.failure: TidegateError | None = None
-        self._failing_row: str | None = None
+        self._failed_stream: str | None = None
         self.warnings: list[TidegateError] = []
-        # Whether it ends with its input, everything closed; or when nothing is new, all open.
+        # Stop at the end of the input and close all windows; or stop after all available data.
         self.until_end = self.available_now = False
         self._manifest = Manifest(0, -1, context.key_groups, 0)
-        state = context.store.child("state")
-        self._files = StateFiles(context.store, self.manifests)
-        self._frames = Frames(context.spark, context.source_of, self.place, state.uri)
+        self._sweeper = StateSweeper(context.store, self.manifests)
+        state = context.store.child(STATE_FOLDER)
+        self._frames = Frames(context.spark, context.source_of, self.epoch_spec_store, state.uri)
         self._frames.vectors = context.settings["vectorized"] == "on"
-        self._patience = Retry(self._rest)
         self._lock = threading.RLock()
         self._wake = threading.Condition()
         self._stopping = False
-        # Whether the loop has ended, whatever made it end.
-        self._over = False
+        self._loop_ended = False
         self._woken = False
-        # How long it took to look for news.
-        self._looked_s = 0.0
-        self._asked = 0
-        self._quiet = 0
+        self._planning_s = 0.0
+        # `wait` makes a request; the loop answers it when all input up to then has been processed.
+        self._wait_requested = 0
+        self._wait_answered = 0
         self._thread: threading.Thread | None = None
         self._trigger_s = 0.0
         self._tag = f"tidegate-{uuid.uuid4().hex[:12]}"
 
-    # Starting
+    # Starting and changing the streams
 
     @property
     def tasks(self) -> int:
@@ -163,95 +159,99 @@ class Pipeline:
 
     def start(
         self,
-        members: Sequence[PipelineStream],
+        streams: Sequence[PipelineStream],
         until_end: bool,
         trigger_us: int = 0,
         available_now: bool = False,
     ) -> None:
+        """Continue from the newest manifest with these streams, in a new thread."""
         self.until_end, self.available_now = until_end, available_now
-        found = self.manifests.recover()
-        self.warnings += [_skipped(item.name, item.reason) for item in found.skipped]
-        if found.manifest is not None:
-            self._manifest = found.manifest
-        self.change(members, trigger_us)
-        self._files.open(self._manifest)
+        newest = self.manifests.recover()
+        self.warnings += [_skipped_manifest(item.name, item.reason) for item in newest.skipped]
+        if newest.manifest is not None:
+            self._manifest = newest.manifest
+        self.change(streams, trigger_us)
+        self._sweeper.start(self._manifest)
         self._thread = threading.Thread(
             target=self._loop, name=f"tidegate {self.name}", daemon=True
         )
         self._thread.start()
 
-    def check(self, members: Sequence[PipelineStream]) -> None:
-        """Reject streams that do not fit what is stored; nothing is changed."""
+    def check(self, streams: Sequence[PipelineStream]) -> None:
+        """Raise an error if streams do not fit the stored state; change nothing."""
         with self._lock:
-            reconcile(self._manifest, members)
+            reconcile(self._manifest, streams)
 
-    def change(self, members: Sequence[PipelineStream], trigger_us: int = 0) -> None:
-        """These are the streams and sinks from the next epoch on."""
+    def change(self, streams: Sequence[PipelineStream], trigger_us: int = 0) -> None:
+        """Run these streams with their sinks from the next epoch on."""
         with self._lock:
             self._trigger_s = trigger_us / 1_000_000
-            start = reconcile(self._manifest, members)
-            members_now = {member.key: member for member in members}
-            sinks = self._opened_sinks(start.manifest, members)
-            for member in members:
-                for scan in member.source_scans:
+            start = reconcile(self._manifest, streams)
+            streams_by_key = {stream.key: stream for stream in streams}
+            sinks = self._open_sinks(start.manifest, streams)
+            for stream in streams:
+                for scan in stream.source_scans:
                     self._open_source(self.context.source_of(scan))
-            self.lookups.open([look for member in members for look in member.plan.lookups])
+            self.lookups.open([plan for stream in streams for plan in stream.plan.lookups])
             self._manifest = start.manifest
-            self.warnings += [*start.warnings, *self._missed(sinks)]
-            before = self.members
-            self.members, self.sinks = members_now, sinks
-            for member in members:
-                known = before.get(member.key)
-                if member.key not in self.counters or known is None or not known.is_same(member):
-                    self.counters[member.key] = self._counters(member)
-            self.counters = {k: c for k, c in self.counters.items() if k in members_now}
+            self.warnings += [*start.warnings, *self._missed_rows_warnings(sinks)]
+            previous = self.streams
+            self.streams, self.sinks = streams_by_key, sinks
+            for stream in streams:
+                running = previous.get(stream.key)
+                is_running = running is not None and running.has_same_declaration(stream)
+                if stream.key not in self.counters or not is_running:
+                    self.counters[stream.key] = self._create_counters(stream)
+            self.counters = {k: c for k, c in self.counters.items() if k in streams_by_key}
             self._frames.forget()
         self.wake()
 
-    def _counters(self, member: PipelineStream) -> Counters:
+    def _create_counters(self, stream: PipelineStream) -> Counters:
         delays = {
             str(scan.index): scan.delay_us
-            for scan in member.plan.scans
+            for scan in stream.plan.scans
             if isinstance(scan.node, n.Scan) and scan.node.source.watermark is not None
         }
-        counters = Counters(member.name, delays, State.RUNNING)
+        counters = Counters(stream.name, delays, State.RUNNING)
         counters.restore(self._manifest)
         return counters
 
     def _open_source(self, source: Source) -> None:
         name = source.name.lower()
-        if self._declared.get(name) != source:
-            offsets = self.context.store.child(OFFSETS).child(name).uri
-            self.sources[name] = self.context.open_source(source, offsets, self.pace)
-            self._declared[name] = source
+        if self._source_declarations.get(name) != source:
+            offsets = self.context.store.child(OFFSETS_FOLDER).child(name).uri
+            self.sources[name] = self.context.open_source(source, offsets, self.epoch_sizer)
+            self._source_declarations[name] = source
 
-    def _opened_sinks(
-        self, manifest: Manifest, members: Sequence[PipelineStream]
-    ) -> dict[str, tuple[PipelineStream, Sink, SinkConnector]]:
-        found: dict[str, tuple[PipelineStream, Sink, SinkConnector]] = {}
-        for member in members:
-            for sink in member.sinks:
-                known = self.sinks.get(sink.name)
-                if known is not None and known[1] == sink and known[0].is_same(member):
-                    found[sink.name] = (member, sink, known[2])
+    def _open_sinks(self, manifest: Manifest, streams: Sequence[PipelineStream]) -> OpenSinks:
+        """Open and recover new sinks; keep those that are open and still declared alike."""
+        sinks: OpenSinks = {}
+        for stream in streams:
+            for sink in stream.sinks:
+                entry = self.sinks.get(sink.name)
+                if entry is not None and entry[1] == sink and entry[0].has_same_declaration(stream):
+                    sinks[sink.name] = (stream, sink, entry[2])
                     continue
-                stream = manifest.streams[member.key].id
-                opened_sink = self.context.open_sink(sink, stream, member)
-                opened_sink.recover(self._decided(manifest, member, sink))
-                found[sink.name] = (member, sink, opened_sink)
-        return found
+                stream_id = manifest.streams[stream.key].id
+                connector = self.context.open_sink(sink, stream_id, stream)
+                connector.recover(self._committed_state(manifest, stream, sink))
+                sinks[sink.name] = (stream, sink, connector)
+        return sinks
 
-    def _missed(
-        self, sinks: Mapping[str, tuple[PipelineStream, Sink, SinkConnector]]
-    ) -> list[RunError]:
-        new = [(m, s) for name, (m, s, _) in sinks.items() if name not in self.sinks]
-        found = (missed(self._manifest, member, sink) for member, sink in new)
-        return [warning for warning in found if warning is not None]
+    def _missed_rows_warnings(self, sinks: OpenSinks) -> list[RunError]:
+        warnings = (
+            missed_rows_warning(self._manifest, stream, sink)
+            for name, (stream, sink, _) in sinks.items()
+            if name not in self.sinks
+        )
+        return [warning for warning in warnings if warning is not None]
 
-    def _decided(self, manifest: Manifest, member: PipelineStream, sink: Sink) -> CommittedState:
-        """What was decided for a sink; nothing if its stream is new, or starts over."""
-        before = self._manifest.streams.get(member.key)
-        if before is None or before.id != manifest.streams[member.key].id:
+    def _committed_state(
+        self, manifest: Manifest, stream: PipelineStream, sink: Sink
+    ) -> CommittedState:
+        """Return what is committed to a sink: nothing if its stream is new or starts over."""
+        previous = self._manifest.streams.get(stream.key)
+        if previous is None or previous.id != manifest.streams[stream.key].id:
             return CommittedState(
                 None,
                 lineage=manifest.lineage,
@@ -265,123 +265,133 @@ class Pipeline:
         try:
             self.context.spark.addTag(self._tag)
             while not self._stopping:
-                began = time.monotonic()
-                if not self._patience.retry_external(self._turn, self._say):
+                started = time.monotonic()
+                if not retry(self._turn, EXTERNAL_SYSTEM, self._report_error, self._wait_to_retry):
                     return
-                rest = self._trigger_s - (time.monotonic() - began)
-                if rest > 0:
-                    self._sleep(rest, woken=False)
+                remaining = self._trigger_s - (time.monotonic() - started)
+                if remaining > 0:
+                    self._sleep(remaining, skip_if_woken=False)
         except BaseException as error:
             if not self._stopping:
                 self._fail(error)
         finally:
             with self._wake:
-                self._over = True
+                self._loop_ended = True
                 self._wake.notify_all()
 
     def _turn(self) -> bool:
-        """One epoch, or a little sleep if nothing is new; False when all has ended."""
+        """Run one epoch, or sleep without new data; return False at the end of the run."""
         with self._lock:
-            asked = self._asked
+            request = self._wait_requested
             self.timeline.begin()
-            epoch = self._patiently(self._plan_range)
-            self._looked_s = self.timeline.lap("plan")
-            reached(EpochStep.CUT)
+            epoch = self._retry_storage(self._plan_epoch)
+            self._planning_s = self.timeline.lap("plan")
+            reached(EpochStep.PLANNED)
             if epoch is not None:
-                with at_work(self.counters.values()):
+                with track_running_epoch(self.counters.values()):
                     self._run(epoch)
-                # What comes while it reads is not there now.
-                done = epoch.ends or (self.available_now and not epoch.more)
+                # Data that arrives during the epoch does not count as available now.
+                ended = epoch.ends or (self.available_now and not epoch.has_more)
             else:
-                done = self._ends
-            if epoch is None or not (epoch.ranges or epoch.more):
+                ended = self._is_bounded
+            if epoch is None or not (epoch.ranges or epoch.has_more):
                 with self._wake:
-                    self._quiet = asked
+                    self._wait_answered = request
                     self._wake.notify_all()
-            if done:
+            if ended:
                 for counters in self.counters.values():
                     counters.state = State.FINISHED
                 return False
         if epoch is None:
-            self._sleep(self._pause(), woken=True)
+            self._sleep(self._poll_seconds(), skip_if_woken=True)
         return True
 
-    def _pause(self) -> float:
-        """Looking costs something too: a twentieth of the time, if nothing comes."""
-        pause = min(max(_POLL_SECONDS, 20 * self._looked_s), _LONGEST_PAUSE_SECONDS)
-        at_us = self._wake_us()
-        if at_us is None:
-            return pause
-        return min(pause, max((at_us - _now_us()) / 1_000_000, 0.001))
+    def _poll_seconds(self) -> float:
+        """Return how long to sleep without new data: planning takes 5% of the time at most."""
+        seconds = min(max(_POLL_SECONDS, 20 * self._planning_s), _MAX_POLL_SECONDS)
+        timer_us = self._next_timer_us()
+        if timer_us is None:
+            return seconds
+        return min(seconds, max((timer_us - _now_us()) / 1_000_000, 0.001))
 
-    def _sleep(self, seconds: float, woken: bool) -> None:
+    def _sleep(self, seconds: float, skip_if_woken: bool) -> None:
+        """Sleep until `wake` is called; `skip_if_woken`: calls since the last sleep count, too."""
         with self._wake:
-            if not self._stopping and not (woken and self._woken):
+            if not self._stopping and not (skip_if_woken and self._woken):
                 self._wake.wait(seconds)
             self._woken = False
 
     def wake(self) -> None:
-        """Something may be new."""
+        """Look for new data now."""
         with self._wake:
             self._woken = True
             self._wake.notify_all()
 
     def _fail(self, error: BaseException) -> None:
-        self.failure = pipeline_error(self._blamed(error), error)
+        first = next((stream.name for stream in self.streams.values()), self.name)
+        self.failure = pipeline_error(getattr(error, "stream", None) or first, error)
         for counters in self.counters.values():
-            counters.fail(self.failure.message, self._failing_row)
+            counters.fail(self.failure.message, self._failed_stream)
 
-    def _blamed(self, error: BaseException) -> str:
-        first = next((member.name for member in self.members.values()), self.name)
-        return getattr(error, "stream", None) or first
+    def _retry_storage(self, operation: Callable[[], T]) -> T:
+        return retry(operation, STORAGE, self._report_error, self._wait_to_retry)
 
-    # Cutting
+    def _wait_to_retry(self, seconds: float) -> bool:
+        if not self._stopping:
+            self._sleep(seconds, skip_if_woken=False)
+        return not self._stopping
 
-    def _plan_range(self) -> Epoch | None:
-        """The ranges of the next epoch; None if there is no news."""
-        members, manifest = self.members.values(), self._manifest
-        epoch = next_epoch(members, manifest, self.sources, self.tasks, self.until_end)
-        ends = epoch.ends and has_open_ends(members, manifest)
-        return epoch if epoch.ranges or ends or self._is_time() else None
+    def _report_error(self, error: str | None) -> None:
+        for counters in self.counters.values():
+            counters.error = error
 
-    def _is_time(self) -> bool:
-        at_us = self._wake_us()
-        return at_us is not None and at_us <= _now_us()
+    # Planning
 
-    def _wake_us(self) -> int | None:
-        return None if self._ends else wake_us(self.members, self._manifest)
+    def _plan_epoch(self) -> Epoch | None:
+        """Plan the next epoch; return None if there is neither new data nor a due timer."""
+        streams, manifest = self.streams.values(), self._manifest
+        epoch = plan_epoch(streams, manifest, self.sources, self.tasks, self.until_end)
+        ends = epoch.ends and has_unfinished_streams(streams, manifest)
+        return epoch if epoch.ranges or ends or self._is_timer_due() else None
 
-    # Running
+    def _is_timer_due(self) -> bool:
+        timer_us = self._next_timer_us()
+        return timer_us is not None and timer_us <= _now_us()
+
+    def _next_timer_us(self) -> int | None:
+        return None if self._is_bounded else next_timer_us(self.streams, self._manifest)
+
+    # Running and committing
 
     def _run(self, epoch: Epoch) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         number = self._manifest.epoch + 1
         now_us = max(_now_us(), self._manifest.now_us)
         epoch_spec = build_epoch_spec(self._manifest, epoch, number, now_us, self._tasks_of(epoch))
         epoch_spec = replace(epoch_spec, lookups=self.lookups.as_of(self.context.spark))
-        reports = self._run_with_retries(epoch, epoch_spec)
+        report = self._run_with_retries(epoch, epoch_spec)
         self.timeline.lap("run")
         reached(EpochStep.RAN)
-        sinks = {name: (member, sink) for name, (member, sink, _) in self.sinks.items()}
-        members = self.members.values()
-        manifest = decision(self._manifest, members, sinks, epoch, epoch_spec, reports)
-        tries = count()
-        self._patiently(lambda: self.manifests.create(manifest, is_retry=next(tries) > 0))
-        self._patiently(self.context.require_held)
+        sinks = {name: (stream, sink) for name, (stream, sink, _) in self.sinks.items()}
+        streams = self.streams.values()
+        manifest = build_manifest(self._manifest, streams, sinks, epoch, epoch_spec, report)
+        attempts = count()
+        self._retry_storage(lambda: self.manifests.create(manifest, is_retry=next(attempts) > 0))
+        self._retry_storage(self.context.require_held)
         self._manifest = manifest
         self.timeline.lap("commit")
         reached(EpochStep.COMMITTED)
-        self._commit(manifest)
+        self._publish(manifest)
         self.timeline.lap("publish")
         reached(EpochStep.PUBLISHED)
-        self._after(epoch, manifest, reports, time.monotonic() - began)
+        self._finish_epoch(epoch, manifest, report, time.monotonic() - started)
 
     def _run_with_retries(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
-        """Run the job; what can pass by itself is tried again."""
+        """Run the job; run it again after transient failures, or if Spark must decode the input."""
         attempt = 0
         while True:
             try:
-                return self._patiently(lambda: self._run_spec(epoch, epoch_spec))
+                return self._retry_storage(lambda: self._run_job(epoch, epoch_spec))
             except JobFailed as error:
                 if self._stopping:
                     raise
@@ -390,137 +400,124 @@ class Pipeline:
                 if self._frames.left_to_spark(error):
                     continue
                 attempt += 1
-                if attempt == _TRIES or not error.passing:
-                    raise self._found(epoch, epoch_spec, error) from None
-                time.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
+                if attempt == _MAX_JOB_ATTEMPTS or not error.passing:
+                    raise self._diagnose(epoch, epoch_spec, error) from None
+                time.sleep(backoff_s(attempt))
 
-    def _run_spec(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
-        self.place.write(epoch_spec)
+    def _run_job(self, epoch: Epoch, epoch_spec: EpochSpec) -> EpochReport:
+        self.epoch_spec_store.write(epoch_spec)
         reached(EpochStep.SPEC_WRITTEN)
-        return EpochReport.of(self._job(self._framed(epoch, epoch_spec), epoch_spec))
-
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """Do it; while a store is away, status says so."""
-        return self._patience.retry_storage(work, self._say)
-
-    def _say(self, error: str | None) -> None:
-        for counters in self.counters.values():
-            counters.error = error
-
-    def _rest(self, attempt: int) -> bool:
-        if not self._stopping:
-            self._sleep(_BACKOFF_SECONDS * 2 ** min(attempt, _DOUBLINGS), woken=False)
-        return not self._stopping
+        streams = tuple(self.streams.values())
+        together = self._frames.together(streams, epoch, self._manifest)
+        job = replace(self._job_of(epoch, epoch_spec), together=together)
+        frame = self._frames.kept(job, lambda: self._frames.build(streams, job))
+        return EpochReport.parse(self._job(frame, epoch_spec))
 
     def _job(self, frame: PipelineFrame, epoch_spec: EpochSpec) -> list[bytes]:
-        names = ", ".join(member.name for member in self.members.values())
+        names = ", ".join(stream.name for stream in self.streams.values())
         return run_job(self.context.spark, frame, f"{names}, epoch {epoch_spec.epoch}")
 
-    def _framed(self, epoch: Epoch, epoch_spec: EpochSpec) -> PipelineFrame:
-        members = tuple(self.members.values())
-        together = self._frames.together(members, epoch, self._manifest)
-        job = replace(self._described(epoch, epoch_spec), together=together)
-        return self._frames.kept(job, lambda: self._build(members, job))
-
     def _tasks_of(self, epoch: Epoch) -> int:
-        return 1 if epoch.small and has_little_state(self._manifest) else epoch.tasks
+        return 1 if epoch.small and has_small_state(self._manifest) else epoch.tasks
 
-    def _build(self, members: Sequence[PipelineStream], job: Job) -> PipelineFrame:
-        return self._frames.build(members, job)
+    def _job_of(self, epoch: Epoch, epoch_spec: EpochSpec) -> Job:
+        return Job(
+            self.sources,
+            self.lookups.connectors,
+            self.sinks,
+            epoch,
+            epoch_spec,
+            self._manifest,
+            self._tasks_of(epoch),
+        )
 
-    def _described(self, epoch: Epoch, epoch_spec: EpochSpec) -> Job:
-        tasks = self._tasks_of(epoch)
-        lookups = self.lookups.opened
-        return Job(self.sources, lookups, self.sinks, epoch, epoch_spec, self._manifest, tasks)
-
-    def _found(self, epoch: Epoch, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
-        """Which stream it was: each is run alone. What they write then, nobody will know of."""
-        members, job = list(self.members.values()), self._described(epoch, epoch_spec)
-        if len(members) > 1:
-            for member in members:
+    def _diagnose(self, epoch: Epoch, epoch_spec: EpochSpec, error: JobFailed) -> TidegateError:
+        """Find the failing stream by running each one alone; their output is never committed."""
+        streams, job = list(self.streams.values()), self._job_of(epoch, epoch_spec)
+        if len(streams) > 1:
+            for stream in streams:
                 try:
-                    self._job(self._build(with_dependencies(member, members), job), epoch_spec)
-                except JobFailed as again:
-                    self._failing_row = member.key
-                    return self._explained(member, epoch, epoch_spec, again)
-        return self._explained(members[0], epoch, epoch_spec, error)
+                    frame = self._frames.build(with_dependencies(stream, streams), job)
+                    self._job(frame, epoch_spec)
+                except JobFailed as stream_error:
+                    self._failed_stream = stream.key
+                    return self._explain(stream, epoch, epoch_spec, stream_error)
+        return self._explain(streams[0], epoch, epoch_spec, error)
 
-    def _explained(
-        self, member: PipelineStream, epoch: Epoch, epoch_spec: EpochSpec, failed: JobFailed
+    def _explain(
+        self, stream: PipelineStream, epoch: Epoch, epoch_spec: EpochSpec, failed: JobFailed
     ) -> TidegateError:
-        """What has happened; the epoch is looked at again for the expression and the row."""
-        error = pipeline_error(member.name, failed)
-        members = with_dependencies(member, tuple(self.members.values()))
-        found = self._frames.failing_row(members, self._described(epoch, epoch_spec), failed)
-        return error if found is None else with_failing_row(error, found, self.context.origin_of)
+        """Return the error with the expression and the row that failed, if they can be found."""
+        error = pipeline_error(stream.name, failed)
+        streams = with_dependencies(stream, tuple(self.streams.values()))
+        row = self._frames.failing_row(streams, self._job_of(epoch, epoch_spec), failed)
+        return error if row is None else with_failing_row(error, row, self.context.origin_of)
 
-    # Committing
-
-    def _commit(self, manifest: Manifest) -> None:
+    def _publish(self, manifest: Manifest) -> None:
         epoch = EpochId(manifest.generation, manifest.epoch)
-        for name, (member, _, sink) in self.sinks.items():
-            commit = partial(sink.publish, epoch, manifest.sinks[name].committables)
-            self._patience.commit(commit, _TRIES, partial(self._say_of, member.key, name))
+        for name, (stream, _, sink) in self.sinks.items():
+            publish = partial(sink.publish, epoch, manifest.sinks[name].committables)
+            report = partial(self._report_sink_error, stream.key, name)
+            retry(publish, PUBLISH, report, self._wait_to_retry)
+            report(None)
             reached(EpochStep.PUBLISHING)
 
-    def _say_of(self, member: str, sink: str, error: str | None) -> None:
-        self.counters[member].error = error and f"the sink {sink}: {error}"
+    def _report_sink_error(self, stream: str, sink: str, error: str | None) -> None:
+        self.counters[stream].error = error and f"the sink {sink}: {error}"
 
-    def _after(
-        self, epoch: Epoch, manifest: Manifest, reports: EpochReport, seconds: float
+    def _finish_epoch(
+        self, epoch: Epoch, manifest: Manifest, report: EpochReport, seconds: float
     ) -> None:
         for (_, source), input_range in epoch.ranges.items():
             self.sources[source].on_commit(input_range.offset)
-        for member in self.members.values():
-            told, ranges = reports.stream(member.name), epoch.cuts_of(member.key)
-            self.counters[member.key].add(manifest, told, seconds, ranges)
-        self.timeline.end(manifest.epoch, *reports.rows())
-        full = [
-            input_range.size
-            for input_range in epoch.ranges.values()
-            if input_range.more and input_range.size
-        ]
-        if full:
-            self.pace.learn(max(full), seconds)
-        self._frames.learn(reports)
-        self._files.committed(manifest)
+        for stream in self.streams.values():
+            stream_report, ranges = report.stream(stream.name), epoch.ranges_of(stream.key)
+            self.counters[stream.key].add(manifest, stream_report, seconds, ranges)
+        self.timeline.end(manifest.epoch, *report.rows())
+        full_sizes = [r.size for r in epoch.ranges.values() if r.more and r.size]
+        if full_sizes:
+            self.epoch_sizer.learn(max(full_sizes), seconds)
+        self._frames.learn(report)
+        self._sweeper.on_commit(manifest)
         reached(EpochStep.SWEPT)
 
-    # Watching and ending
+    # Waiting and stopping
 
     def wait(self, timeout: float | None) -> bool:
-        """Until the rows that are there now are done, or all is done if it ends by itself."""
+        """Block until all input available now is processed, or a bounded run has finished.
+
+        Returns False after a timeout. Raises the error of a pipeline that failed.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._wake:
-            self._asked += 1
-            asked = self._asked
+            self._wait_requested += 1
+            request = self._wait_requested
             self._woken = True
             self._wake.notify_all()
-            while self._alive and not (self._quiet >= asked and not self._ends):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+            while self._alive and not (self._wait_answered >= request and not self._is_bounded):
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     return False
-                self._wake.wait(left if left is not None else 1.0)
+                self._wake.wait(remaining if remaining is not None else 1.0)
         self.is_alive()
         return True
 
     @property
-    def _ends(self) -> bool:
-        """Whether it ends by itself."""
+    def _is_bounded(self) -> bool:
         return self.until_end or self.available_now
 
     @property
     def _alive(self) -> bool:
-        return self._thread is not None and not self._over and self.failure is None
+        return self._thread is not None and not self._loop_ended and self.failure is None
 
     def is_alive(self) -> bool:
-        """Whether more epochs may come; raises the error of a pipeline that failed."""
+        """Return whether more epochs may follow; raise the error of a pipeline that failed."""
         if self.failure is not None:
             raise self.failure
         return self._alive and not self._stopping
 
     def stop(self) -> None:
-        """Let go at once: an epoch that was not decided never was."""
+        """Stop immediately. An epoch that is not committed is discarded."""
         self._stopping = True
         self.wake()
         thread = self._thread
@@ -532,18 +529,19 @@ class Pipeline:
         for counters in self.counters.values():
             if counters.state in (State.RUNNING, State.STARTING):
                 counters.state = State.STOPPED
-        self.place.forget()
+        self.epoch_spec_store.forget()
 
-    def forget(self, stream: str) -> None:
-        """A stream was dropped: so is what was kept of it."""
+    def drop_stream(self, name: str) -> None:
+        """Remove a stream and its state."""
+        key = name.lower()
         with self._lock:
-            manifest = without_streams(self._manifest, {stream.lower()})
+            manifest = without_streams(self._manifest, {key})
             if manifest is not self._manifest:
                 self.manifests.create(manifest)
                 self._manifest = manifest
-            self.members.pop(stream.lower(), None)
-            self.counters.pop(stream.lower(), None)
-            self.sinks = {k: v for k, v in self.sinks.items() if v[0].key != stream.lower()}
+            self.streams.pop(key, None)
+            self.counters.pop(key, None)
+            self.sinks = {k: v for k, v in self.sinks.items() if v[0].key != key}
             self._frames.forget()
 
     def status(self) -> list[StreamStatus]:
@@ -554,9 +552,9 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _skipped(name: str, reason: str) -> RunError:
+def _skipped_manifest(name: str, reason: str) -> RunError:
     return RunError(
         "TG-605",
-        f"{name} cannot be used: {reason}; the pipeline goes on from the one before it",
-        hint="rows of the epoch that is lost are read again.",
+        f"{name} cannot be used: {reason}; the pipeline continues from the previous manifest",
+        hint="the rows of the lost epoch will be read again.",
     )

@@ -1,4 +1,4 @@
-"""From declared streams to the members of a pipeline."""
+"""Turns declared streams into the streams of a pipeline, and opens their lookup tables."""
 
 from __future__ import annotations
 
@@ -36,30 +36,35 @@ if TYPE_CHECKING:
 
 
 def pipeline_of(declared: Declared | None) -> str:
-    """The pipeline that a stream runs in."""
+    """Return the name of the pipeline that a stream runs in."""
     return declared.pipeline if isinstance(declared, Stream) else DEFAULT_PIPELINE
 
 
 @dataclass(frozen=True)
 class Planning:
-    """Plans streams with the catalog and the settings of now."""
+    """Plans streams with the current catalog and settings."""
 
     spark: SparkSession
     catalog: Catalog
     settings: Settings
 
-    def member(
-        self, declared: Stream | SideStream, sinks: Sequence[Sink], is_read: bool = False
+    def plan_stream(
+        self,
+        declared: Stream | SideStream,
+        sinks: Sequence[Sink],
+        late_rows_are_read: bool = False,
     ) -> PipelineStream:
-        """A stream with the sinks that take its rows, and those that take its late ones.
+        """Plan a stream with the sinks that consume it or its side streams.
 
-        `is_read`: another stream reads its late rows.
+        `late_rows_are_read`: another stream reads its late rows.
         """
-        late = self._side(declared, SideKind.LATE_ROWS)
+        late_rows = self._side_stream(declared, SideKind.LATE_ROWS)
         typed = self._typed(declared)
         limits = Limits(self.settings["max_groups"], self.settings["max_state_bytes"])
-        takers = {sink.source.lower() for sink in sinks}
-        keeps_late = is_read or (late is not None and late.name.lower() in takers)
+        consumed = {sink.source.lower() for sink in sinks}
+        keeps_late = late_rows_are_read or (
+            late_rows is not None and late_rows.name.lower() in consumed
+        )
         guarded = isinstance(declared, Stream) and declared.on_error == "dead_letter"
         plan = plan_physical(declared.name, typed, limits, keeps_late, guarded)
         scans = (scan for scan in plan.scans if scan.late_of is None)
@@ -70,21 +75,20 @@ class Planning:
             plan,
             sources,
             tuple(sinks),
-            late,
+            late_rows,
             self._on_change(declared),
             late_inputs=late_inputs(typed.plan),
-            declared=declared,
-            failed=self._side(declared, SideKind.FAILED_ROWS),
+            declaration=declared,
+            dead_letters=self._side_stream(declared, SideKind.FAILED_ROWS),
         )
 
-    def _side(self, stream: Declared, holds: SideKind) -> SideStream | None:
-        """The stream of the late rows or of the dead letters of a stream."""
-        sides = (side for side in self.catalog.of(SideStream) if side.holds is holds)
+    def _side_stream(self, stream: Declared, kind: SideKind) -> SideStream | None:
+        sides = (side for side in self.catalog.of(SideStream) if side.holds is kind)
         return next((side for side in sides if side.parent.lower() == stream.name.lower()), None)
 
     def _on_change(self, declared: Stream | SideStream) -> str:
-        given = declared.options["on_change"] if isinstance(declared, Stream) else None
-        return str(given or self.settings["on_change"])
+        option = declared.options["on_change"] if isinstance(declared, Stream) else None
+        return str(option or self.settings["on_change"])
 
     def _typed(self, declared: Stream | SideStream) -> TypedPlan:
         if isinstance(declared, Stream):
@@ -95,16 +99,16 @@ class Planning:
         return analyse_plan(self.spark, declared, plan_side_stream(declared), self.catalog)
 
     def source_of(self, scan: ScanPlan) -> Source:
-        """The source that a scan reads; dead letters come from the source itself."""
+        """Return the source that a scan reads. Dead letters of a source are read from it, too."""
         node = scan.node
         source = getattr(node, "source", None)
         if source is None:
             source = self.catalog.get(node.side.parent)  # type: ignore[union-attr]
-        assert isinstance(source, Source), "what is scanned is a source"
+        assert isinstance(source, Source), "a scan reads a source"
         return source
 
     def origin_of(self, stream: str) -> ScriptOrigin | None:
-        """The text that a stream was declared in."""
+        """Return the script in which a stream is declared."""
         declared = self.catalog.get(stream)
         return declared.origin if declared is not None else None
 
@@ -116,82 +120,80 @@ class Planning:
         return source.name.lower(), SourceState(source.connector, options)
 
     def trigger_us(self, stream: str) -> int:
+        """Return the trigger interval of a stream, or that of the settings."""
         declared = self.catalog.get(stream)
-        given = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
-        return int(given if given is not None else self.settings["trigger_interval"])
-
-
-# ---- The lookup tables of a pipeline.
+        option = declared.options["trigger_interval"] if isinstance(declared, Stream) else None
+        return int(option if option is not None else self.settings["trigger_interval"])
 
 
 @dataclass
 class Lookups:
-    """Opens what streams ask, and closes what nobody asks any more."""
+    """The open lookup tables of a pipeline."""
 
     store: Store
     open_lookup: Callable[[LookupTable, str], LookupConnector]
-    opened: dict[str, LookupConnector] = field(default_factory=dict)
-    # The declarations that these were opened by: one of the same name may be another table.
-    _declared: dict[str, LookupTable] = field(default_factory=dict)
+    connectors: dict[str, LookupConnector] = field(default_factory=dict)
+    # The declarations of the open tables: a table may be replaced by another of its name.
+    _declarations: dict[str, LookupTable] = field(default_factory=dict)
 
     def open(self, plans: Sequence[EnrichPlan]) -> None:
-        found: dict[str, LookupConnector] = {}
+        """Open the tables that these plans read; keep those that are open, drop all others."""
+        connectors: dict[str, LookupConnector] = {}
         for table in (plan.table for plan in plans):
             name = table.name.lower()
-            if name not in self.opened or self._declared.get(name) != table:
+            if name not in self.connectors or self._declarations.get(name) != table:
                 scratch = self.store.child("lookups").child(name).uri
-                self.opened[name] = self.open_lookup(table, scratch)
-                self._declared[name] = table
-            found[name] = self.opened[name]
-        self.opened = found
+                self.connectors[name] = self.open_lookup(table, scratch)
+                self._declarations[name] = table
+            connectors[name] = self.connectors[name]
+        self.connectors = connectors
 
     def as_of(self, spark: SparkSession) -> dict[str, Any]:
-        """What the tasks of an epoch must know to see all tables as they are now."""
-        return {name: lookup.as_of(spark) for name, lookup in self.opened.items()}
+        """Return what the tasks of an epoch need to read all tables in their current version."""
+        return {name: lookup.as_of(spark) for name, lookup in self.connectors.items()}
 
 
-# ---- Where the machines of a cluster find files: a path of one machine's disk is not such a place.
+# ---- Clusters: tasks on other machines cannot read paths on the disk of the driver
 
-_HINT = (
-    "use a URI that all machines reach, such as s3://bucket/folder; or, if this path leads to the "
-    "same files on all of them (NFS, say), SET shared_disk = true;"
+_SHARED_DISK_HINT = (
+    "use a URI that all machines can access, such as s3://bucket/folder. If the path is a network "
+    "file system that is mounted on all machines, SET shared_disk = true;"
 )
 
 
 def is_cluster(master: str | None) -> bool:
-    """Whether tasks run on other machines than the driver."""
+    """Return whether tasks run on other machines than the driver."""
     return master is not None and not master.startswith("local")
 
 
 def unshared_directory(data: str) -> TidegateError | None:
-    """A data directory that tasks on other machines could not read or write."""
+    """Return the error for a data directory that tasks on other machines cannot access."""
     if not data.startswith("file:"):
         return None
     return DataDirectoryError(
         "TG-601",
-        f"the data directory {data} is on the disk of one machine, and tasks of a cluster run on "
+        f"the data directory {data} is on the disk of one machine, but tasks of a cluster run on "
         "others",
-        hint=_HINT,
+        hint=_SHARED_DISK_HINT,
     )
 
 
 def unshared_paths(declared: Iterable[Declared]) -> list[TidegateError]:
-    """Sources and sinks with a path that tasks on other machines could not read or write."""
-    return [_misplaced(item) for item in declared if _is_local(item)]
-
-
-def _is_local(item: Declared) -> bool:
-    path = item.options.get("path")
-    return isinstance(path, str) and uri(path).startswith("file:")
-
-
-def _misplaced(item: Declared) -> TidegateError:
-    given = next(option for option in item.statement.options if option.name.lower() == "path")
-    span = given.value_span
-    return CatalogError(
-        "TG-207",
-        f"the path of {item.name} is on the disk of one machine, and tasks of a cluster run on "
-        "others",
-        location=Location(item.origin.text, span.start, span.end, item.origin.file),
-        hint=_HINT,
-    )
+    """Return errors for sources and sinks with a path that only the driver can access."""
+    errors: list[TidegateError] = []
+    for item in declared:
+        path = item.options.get("path")
+        if not isinstance(path, str) or not uri(path).startswith("file:"):
+            continue
+        option = next(o for o in item.statement.options if o.name.lower() == "path")
+        span = option.value_span
+        errors.append(
+            CatalogError(
+                "TG-207",
+                f"the path of {item.name} is on the disk of one machine, but tasks of a cluster "
+                "run on others",
+                location=Location(item.origin.text, span.start, span.end, item.origin.file),
+                hint=_SHARED_DISK_HINT,
+            )
+        )
+    return errors

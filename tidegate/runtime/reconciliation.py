@@ -1,7 +1,8 @@
-"""The streams of a pipeline as they are declared now, against what its last manifest says.
+"""The declared streams of a pipeline, compared with its last manifest.
 
-Operators are found by what they are: one whose fingerprint is in the manifest keeps its state. A
-stream whose operators changed is rejected, unless it says what to do.
+Operators are identified by their fingerprints: an operator whose fingerprint is in the manifest
+keeps its state. A stream whose operators or sources changed is rejected, unless its `on_change`
+option allows the change.
 """
 
 from __future__ import annotations
@@ -28,142 +29,68 @@ from tidegate.physical.typed import TypedPlan
 from tidegate.plan.side_streams import late_stream
 from tidegate.types import ChangelogKind
 
-# ---- Late rows that other streams read: how many there were, and who does not have all of them.
-
-# Stands in manifests where sources have their connector.
-LATE_ROWS = "late rows"
-
-
-def late_rows_of(stream: str, operators: Iterable[OperatorState]) -> int:
-    """How many rows came too late for a stream so far."""
-    own = (o for o in operators if o.stream == stream)
-    return sum(int(operator.report.get("late_rows") or 0) for operator in own)
-
-
-def late_offsets(member: PipelineStream, operators: Iterable[OperatorState]) -> dict[str, Any]:
-    """How far a member has read the late rows of others: it takes those of every epoch."""
-    known = tuple(operators)
-    return {
-        name: {"rows": late_rows_of(parent, known)} for name, parent in member.late_inputs.items()
-    }
-
-
-def missed_late_rows(
-    member: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
-) -> list[RunError]:
-    """What to say about a stream that was not there when rows came too late for another one."""
-    found = []
-    for name, now in late_offsets(member, operators).items():
-        had = offsets.get(name, {"rows": 0})
-        lacks = now["rows"] - had["rows"]
-        if lacks > 0:
-            parent = member.late_inputs[name]
-            found.append(
-                RunError(
-                    "TG-612",
-                    f"the stream {member.name} does not have {lacks:,} rows of {name}: they were "
-                    "given out when it was not there, and what was given out is not computed again",
-                    hint=f"to have all rows, give the streams {parent} and {member.name} other "
-                    "names, or drop both and create them again.",
-                )
-            )
-    return found
-
-
-# ---- Materialised views: the sink that keeps what a stream gives out, and when it is another view.
-
-
-def shape_of(stream: Stream) -> ViewSchema:
-    """What the rows of a stream mean, once Spark has found its types."""
-    plan = stream.plan
-    key = tuple(plan.field(column).name for column in plan.key or ())
-    columns = tuple((item.name, str(item.type)) for item in plan.fields)
-    return ViewSchema(plan.changelog, key, columns)
-
-
-def view_sink(stream: Stream) -> Sink:
-    """The sink of a materialised view, which nobody declares."""
-    shape = shape_of(stream)
-    canonical_form = (
-        shape.canonical_form(canonical(stream.typed.plan)) if stream.typed is not None else ""
-    )
-    options = Options({"shape": shape, "meaning": canonical_form}, {}, set())
-    name = view.sink_name(stream.name)
-    return Sink(
-        name, options, stream.statement, stream.origin, view.CONNECTOR, stream.name, implied=True
-    )
-
-
-def changed_view(name: str, now: str | None, stored: StreamState) -> DataDirectoryError | None:
-    """A view whose rows would be those of two queries, or not all; None if it goes on."""
-    if now is None or now == stored.view_definition or not stored.rows_out:
-        return None
-    if stored.view_definition is None:
-        what = (
-            f"{name} is a materialized view now, and {stored.rows_out:,} rows that it gave out "
-            "before are not kept"
-        )
-    else:
-        what = (
-            f"the query of the materialized view {name} changed since its last epoch: the rows "
-            "that it has are those of the query before"
-        )
-    return DataDirectoryError(
-        "TG-603",
-        what,
-        hint="give the view another name, or keep the query of before; or run once with "
-        "--on-change restart, or CREATE MATERIALIZED VIEW … WITH (on_change = 'restart'): it "
-        "starts from the beginning.",
-    )
+# ---- Streams
 
 
 @dataclass(frozen=True)
 class PipelineStream:
-    """A stream of a pipeline."""
+    """A stream that runs in a pipeline: its plans, sources and sinks."""
 
     name: str
     typed: TypedPlan
     plan: PhysicalPlan
     sources: Mapping[str, SourceState]
     sinks: tuple[Sink, ...]
-    late: SideStream | None = None
+    # The side stream with its late rows, if it is declared.
+    late_rows: SideStream | None = None
     on_change: str = "reject"
-    # The late streams that it reads, and the members whose late rows they are.
+    # The streams of late rows that it reads, by name, and the streams whose late rows they are.
     late_inputs: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    # What the catalog has: another object is another declaration of the same name.
-    declared: object = field(default=None, kw_only=True, compare=False, repr=False)
-    # Its dead letters, where they have a name.
-    failed: SideStream | None = field(default=None, kw_only=True)
+    # The object in the catalog. A replaced stream has the same name, but another object.
+    declaration: object = field(default=None, kw_only=True, compare=False, repr=False)
+    # The side stream with its dead letters, if it is declared.
+    dead_letters: SideStream | None = field(default=None, kw_only=True)
 
-    def is_same(self, other: PipelineStream) -> bool:
-        """Whether both are one declaration of a stream."""
-        return self.key == other.key and self.declared is other.declared
+    def has_same_declaration(self, other: PipelineStream) -> bool:
+        return self.key == other.key and self.declaration is other.declaration
 
     @property
     def key(self) -> str:
         return self.name.lower()
 
     def operators(self) -> dict[int, tuple[str, OperatorState]]:
-        """By number, its operators with the keys under which manifests know them."""
-        found: dict[int, tuple[str, OperatorState]] = {}
-        taken: set[str] = set()
+        """Return the operators by number: their keys in manifests, and their initial states."""
+        operators: dict[int, tuple[str, OperatorState]] = {}
+        keys: set[str] = set()
         for plan in self.plan.operators:
             fingerprint = runner_of(plan).fingerprint.hex()
             key = base = f"{self.key}.{fingerprint}"
-            while key in taken:
-                key = f"{base}.{len(taken)}"
-            taken.add(key)
-            found[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
-        return found
+            while key in keys:
+                key = f"{base}.{len(keys)}"
+            keys.add(key)
+            operators[plan.number] = (key, OperatorState(self.key, plan.name, fingerprint))
+        return operators
 
     @property
     def source_scans(self) -> list[ScanPlan]:
-        """The scans that read sources: late rows come from another member."""
+        """The scans that read sources, without those that read late rows of other streams."""
         return [scan for scan in self.plan.scans if scan.late_of is None]
 
-    def rows_of(self, sink: Sink) -> StreamRows:
-        """What the rows look like that a sink gets."""
-        side = self.side(sink)
+    def side_stream(self, sink: Sink) -> SideStream | None:
+        """Return the side stream that a sink consumes; None if it consumes the stream itself."""
+        if sink.source.lower() == self.key:
+            return None
+        sides = (side for side in (self.late_rows, self.dead_letters) if side is not None)
+        return next(side for side in sides if side.name.lower() == sink.source.lower())
+
+    def side_kind(self, sink: Sink) -> SideKind | None:
+        """Return the kind of the side stream that a sink consumes."""
+        side = self.side_stream(sink)
+        return side.holds if side is not None else None
+
+    def sink_rows(self, sink: Sink) -> StreamRows:
+        """Describe the rows that a sink receives."""
+        side = self.side_stream(sink)
         if side is not None:
             return StreamRows(tuple((c.name, str(c.type)) for c in side.columns))
         node = self.plan.node
@@ -174,268 +101,348 @@ class PipelineStream:
         key = None if node.key is None else tuple(node.field(item).name for item in node.key)
         return StreamRows(columns, node.changelog, key, carries_op(node), nullable)
 
-    @property
-    def view(self) -> str | None:
-        """What the rows of its materialised view mean, if it is one."""
-        views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
-        return next((str(sink.options["meaning"]) for sink in views), None)
-
-    def side(self, sink: Sink) -> SideStream | None:
-        """The stream beside this one whose rows a sink takes; None if it takes those of this."""
-        if sink.source.lower() == self.key:
-            return None
-        sides = (side for side in (self.late, self.failed) if side is not None)
-        return next(side for side in sides if side.name.lower() == sink.source.lower())
-
-    def takes(self, sink: Sink) -> SideKind | None:
-        """What a sink takes, if it is not the rows of this stream."""
-        side = self.side(sink)
-        return side.holds if side is not None else None
-
-    def columns(self, sink: Sink) -> Columns:
-        """What a sink is given, with Spark's names of the types."""
+    def sink_columns(self, sink: Sink) -> Columns:
+        """Return the columns that a sink receives, with Spark's names of the types."""
         plan = self.typed.plan
-        takes = self.takes(sink)
-        if takes is SideKind.FAILED_ROWS:
+        kind = self.side_kind(sink)
+        if kind is SideKind.FAILED_ROWS:
             return tuple((item.name, str(item.type)) for item in FAILED_COLUMNS)
-        if takes is SideKind.LATE_ROWS:
+        if kind is SideKind.LATE_ROWS:
             late = [(item.name, str(item.type)) for item in late_stream(plan).columns]
             return (*late, *((item.name, str(item.type)) for item in LATE_COLUMNS))
-        own = tuple((item.name, str(item.type)) for item in plan.fields)
-        return (*own, (OP, "STRING")) if carries_op(plan) else own
+        columns = tuple((item.name, str(item.type)) for item in plan.fields)
+        return (*columns, (OP, "STRING")) if carries_op(plan) else columns
+
+    @property
+    def view_definition(self) -> str | None:
+        """The canonical form of its query if it is a materialized view."""
+        views = (sink for sink in self.sinks if sink.connector == view.CONNECTOR)
+        return next((str(sink.options["definition"]) for sink in views), None)
 
 
 def with_dependencies(
-    member: PipelineStream, members: Sequence[PipelineStream]
+    stream: PipelineStream, streams: Sequence[PipelineStream]
 ) -> list[PipelineStream]:
-    """A member, after those whose late rows it needs."""
-    wanted = {member.key}
-    found = []
-    for other in reversed(members):
-        if other.key in wanted:
-            wanted |= set(other.late_inputs.values())
-            found.append(other)
-    return found[::-1]
+    """Return a stream after all streams whose late rows it reads, directly or indirectly."""
+    required = {stream.key}
+    dependencies = []
+    for other in reversed(streams):
+        if other.key in required:
+            required |= set(other.late_inputs.values())
+            dependencies.append(other)
+    return dependencies[::-1]
+
+
+# ---- Reconciliation
 
 
 @dataclass
 class Reconciled:
-    """What a pipeline starts from: a manifest that was not written, and what to say about it."""
+    """What a pipeline starts from: a manifest that is not written yet, and warnings."""
 
     manifest: Manifest
     warnings: list[TidegateError] = field(default_factory=list)
 
 
-def reconcile(before: Manifest, members: Sequence[PipelineStream]) -> Reconciled:
-    """The manifest of before with the members as they are now; rejected if they do not fit."""
-    streams = dict(before.streams)
-    operators = dict(before.operators)
+def reconcile(previous: Manifest, streams: Sequence[PipelineStream]) -> Reconciled:
+    """Adapt the previous manifest to the declared streams; raise if a stream does not fit it."""
+    states = dict(previous.streams)
+    operators = dict(previous.operators)
     warnings: list[TidegateError] = []
-    for member in members:
-        stored = streams.get(member.key)
-        sources = _inputs(member, streams)
-        old = {k: o for k, o in before.operators.items() if o.stream == member.key}
-        new = dict(member.operators().values())
-        changed = _change(member, sources, stored, old, new) if stored is not None else None
-        if stored is None or (changed is not None and member.on_change == "restart"):
-            stored, old = StreamState(uuid.uuid4().hex[:8]), {}
-        elif changed is not None:
-            warnings += [_discarded(member, o) for k, o in new.items() if k not in old]
-        operators = {k: o for k, o in operators.items() if o.stream != member.key}
+    for stream in streams:
+        state = states.get(stream.key)
+        sources = _inputs(stream, states)
+        old = {k: o for k, o in previous.operators.items() if o.stream == stream.key}
+        new = dict(stream.operators().values())
+        change = _find_change(stream, sources, state, old, new) if state is not None else None
+        if state is None or (change is not None and stream.on_change == "restart"):
+            state, old = StreamState(uuid.uuid4().hex[:8]), {}
+        elif change is not None:
+            warnings += [_discarded_warning(stream, o) for k, o in new.items() if k not in old]
+        operators = {k: o for k, o in operators.items() if o.stream != stream.key}
         operators |= _with_state(new, old)
-        offsets = {k: o for k, o in stored.offsets.items() if k in sources}
-        streams[member.key] = replace(
-            stored, sources=sources, offsets=offsets, view_definition=member.view
+        offsets = {k: o for k, o in state.offsets.items() if k in sources}
+        states[stream.key] = replace(
+            state, sources=sources, offsets=offsets, view_definition=stream.view_definition
         )
-        warnings += missed_late_rows(member, offsets, operators.values())
-        if stored.ended and new:
-            warnings.append(_ended(member))
-    manifest = replace(before, streams=streams, operators=operators)
+        warnings += missed_late_rows_warnings(stream, offsets, operators.values())
+        if state.ended and new:
+            warnings.append(_ended_warning(stream))
+    manifest = replace(previous, streams=states, operators=operators)
     return Reconciled(manifest, warnings)
 
 
-def _inputs(member: PipelineStream, streams: Mapping[str, StreamState]) -> dict[str, SourceState]:
-    """What a stream reads: its sources, and late rows of streams that come before it.
+def _inputs(stream: PipelineStream, states: Mapping[str, StreamState]) -> dict[str, SourceState]:
+    """Return the sources of a stream, including the streams whose late rows it reads.
 
-    A stream that starts over has another id, and its late rows come again.
+    If one of these streams starts over, it has a new id, and its late rows are emitted again.
     """
     late = {
-        name: SourceState(LATE_ROWS, {"of": parent, "id": streams[parent].id})
-        for name, parent in member.late_inputs.items()
+        name: SourceState(LATE_ROWS, {"of": parent, "id": states[parent].id})
+        for name, parent in stream.late_inputs.items()
     }
-    return {**member.sources, **late}
+    return {**stream.sources, **late}
 
 
-def _change(
-    member: PipelineStream,
+def _find_change(
+    stream: PipelineStream,
     sources: Mapping[str, SourceState],
-    stored: StreamState,
+    state: StreamState,
     old: Mapping[str, OperatorState],
     new: Mapping[str, OperatorState],
 ) -> DataDirectoryError | None:
-    """How a stream is another one than at its last epoch; raised unless it says what to do."""
-    moved = _moved_source(member, sources, stored)
-    moved = moved or changed_view(member.name, member.view, stored)
-    if moved is not None and member.on_change != "restart":
-        # Where it was in the one says nothing about the other.
-        raise moved
-    changed = moved or _other_sources(member, sources, stored)
-    if changed is None and set(old) != set(new):
-        changed = _changed(member, list(old.values()), list(new.values()))
-    if changed is not None and member.on_change == "reject":
-        raise changed
-    return changed
+    """Return how a stream changed since its last epoch; raise unless `on_change` allows it."""
+    replaced = _replaced_source_error(stream, sources, state)
+    replaced = replaced or view_change_error(stream.name, stream.view_definition, state)
+    if replaced is not None and stream.on_change != "restart":
+        # The offset of one source is meaningless for another, so 'continue' is impossible.
+        raise replaced
+    change = replaced or _sources_error(stream, sources, state)
+    if change is None and set(old) != set(new):
+        change = _operators_error(stream, list(old.values()), list(new.values()))
+    if change is not None and stream.on_change == "reject":
+        raise change
+    return change
 
 
 def _with_state(
     new: Mapping[str, OperatorState], old: Mapping[str, OperatorState]
 ) -> dict[str, OperatorState]:
-    """Operators with the state that fits them.
+    """Return the new operators with the state of old operators of the same fingerprint.
 
-    One that changed gets the heads of one of its name that is gone: it discards what it finds
-    there, but for the time, which must not go back.
+    A changed operator gets the state handles of an old operator of the same name. It discards this
+    state except for the watermark, which must not go back.
     """
-    gone = [operator for key, operator in old.items() if key not in new]
-    found: dict[str, OperatorState] = {}
+    removed = [operator for key, operator in old.items() if key not in new]
+    operators: dict[str, OperatorState] = {}
     for key, operator in new.items():
         if key in old:
-            found[key] = old[key]
+            operators[key] = old[key]
             continue
-        same = next((o for o in gone if o.name == operator.name), None)
-        if same is None:
-            found[key] = operator
+        predecessor = next((o for o in removed if o.name == operator.name), None)
+        if predecessor is None:
+            operators[key] = operator
         else:
-            gone.remove(same)
-            found[key] = replace(operator, state_handles=same.state_handles, files=same.files)
-    return found
+            removed.remove(predecessor)
+            operators[key] = replace(
+                operator, state_handles=predecessor.state_handles, files=predecessor.files
+            )
+    return operators
 
 
-def _moved_source(
-    member: PipelineStream, sources: Mapping[str, SourceState], stored: StreamState
+# ---- Changes that are rejected
+
+_ON_CHANGE_HINT = (
+    "keep the previous query, or rename the stream. To start from the beginning, run once with "
+    "--on-change restart, or CREATE STREAM … WITH (on_change = 'restart'). With 'continue' the "
+    "stream continues from its committed offsets without the stored state, and windows that are "
+    "open now are emitted incomplete."
+)
+
+
+def _replaced_source_error(
+    stream: PipelineStream, sources: Mapping[str, SourceState], state: StreamState
 ) -> DataDirectoryError | None:
-    """A source that was read and is another one now."""
+    """Return the error for a source that was read before and is a different one now."""
     for name, source in sources.items():
-        before = stored.sources.get(name)
-        if name in stored.offsets and before is not None and before != source:
-            what = f"it was {_shown(before)}, now it is {_shown(source)}"
-            if before.connector == source.connector == LATE_ROWS:
-                what = f"{source.options['of']} starts over, and its late rows come again"
+        previous = state.sources.get(name)
+        if name in state.offsets and previous is not None and previous != source:
+            change = f"it was {_source_text(previous)}, now it is {_source_text(source)}"
+            if previous.connector == source.connector == LATE_ROWS:
+                change = f"{source.options['of']} starts over and emits its late rows again"
             return DataDirectoryError(
                 "TG-603",
-                f"the source {name} of the stream {member.name} changed since its last epoch: "
-                f"{what}",
-                hint=_ways_out(),
+                f"the source {name} of the stream {stream.name} changed since its last epoch: "
+                f"{change}",
+                hint=_ON_CHANGE_HINT,
             )
     return None
 
 
-def _other_sources(
-    member: PipelineStream, sources: Mapping[str, SourceState], stored: StreamState
+def _sources_error(
+    stream: PipelineStream, sources: Mapping[str, SourceState], state: StreamState
 ) -> DataDirectoryError | None:
-    if set(stored.sources) == set(sources):
+    if set(state.sources) == set(sources):
         return None
     return DataDirectoryError(
         "TG-603",
-        f"the sources of the stream {member.name} changed since its last epoch: it read "
-        f"{_all_shown(stored.sources)}, now it reads {_all_shown(sources)}",
-        hint=_ways_out(),
+        f"the sources of the stream {stream.name} changed since its last epoch: it read "
+        f"{_sources_text(state.sources)}, now it reads {_sources_text(sources)}",
+        hint=_ON_CHANGE_HINT,
     )
 
 
-def _all_shown(sources: Mapping[str, SourceState]) -> str:
-    return ", ".join(f"{name} ({_shown(source)})" for name, source in sorted(sources.items()))
+def _sources_text(sources: Mapping[str, SourceState]) -> str:
+    return ", ".join(f"{name} ({_source_text(source)})" for name, source in sorted(sources.items()))
 
 
-def _shown(source: SourceState) -> str:
+def _source_text(source: SourceState) -> str:
     if source.connector == LATE_ROWS:
         return f"late rows of {source.options['of']}"
     options = "".join(f", {key}={value}" for key, value in source.options.items())
     return f"{source.connector}{options}"
 
 
-def _changed(
-    member: PipelineStream, old: list[OperatorState], new: list[OperatorState]
+def _operators_error(
+    stream: PipelineStream, old: list[OperatorState], new: list[OperatorState]
 ) -> DataDirectoryError:
-    before, now = sorted(o.name for o in old), sorted(o.name for o in new)
-    if before != now:
-        what = (
-            f"the stream {member.name} needs other operators than at its last epoch: "
-            f"{_listed(before)} then, {_listed(now)} now"
+    old_names, new_names = sorted(o.name for o in old), sorted(o.name for o in new)
+    if old_names != new_names:
+        message = (
+            f"the stream {stream.name} needs other operators than at its last epoch: "
+            f"{_listed(old_names)} then, {_listed(new_names)} now"
         )
     else:
-        known = {o.fingerprint for o in old}
-        names = [o.name for o in new if o.fingerprint not in known]
-        what = (
-            f"the query of the stream {member.name} changed since its last epoch, in or below "
-            f"{_listed(names)}: what is stored belongs to the query of before"
+        fingerprints = {o.fingerprint for o in old}
+        names = [o.name for o in new if o.fingerprint not in fingerprints]
+        message = (
+            f"the query of the stream {stream.name} changed since its last epoch, in or below "
+            f"{_listed(names)}: the stored state belongs to the previous query"
         )
-    return DataDirectoryError("TG-603", what, hint=_ways_out())
-
-
-def _ways_out() -> str:
-    return (
-        "keep the query of before, or give the stream another name; or run once with --on-change "
-        "restart, or CREATE STREAM … WITH (on_change = 'restart'): it starts from the beginning; "
-        "or say 'continue' there: it goes on from the committed offsets without what was stored, "
-        "and windows that are open now come out incomplete."
-    )
+    return DataDirectoryError("TG-603", message, hint=_ON_CHANGE_HINT)
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _discarded(member: PipelineStream, operator: OperatorState) -> RunError:
+def _discarded_warning(stream: PipelineStream, operator: OperatorState) -> RunError:
     return RunError(
         "TG-606",
-        f"the operator {operator.name} of the stream {member.name} changed: its state is "
-        "discarded, and it goes on from the committed offsets",
+        f"the operator {operator.name} of the stream {stream.name} changed: its state is "
+        "discarded, and it continues from the committed offsets",
         hint="to start from the beginning: CREATE STREAM … WITH (on_change = 'restart').",
     )
 
 
-def _ended(member: PipelineStream) -> RunError:
+def _ended_warning(stream: PipelineStream) -> RunError:
     return RunError(
         "TG-607",
-        f"the stream {member.name} was run to its end before: all its windows are closed, and rows "
-        "that come now are late",
-        hint="to start from the beginning, give the stream another name, or DROP STREAM "
-        f"{member.name} and create it again.",
+        f"the stream {stream.name} was run to its end before: all its windows are closed, and new "
+        "rows are late",
+        hint="to start from the beginning, rename the stream, or DROP STREAM "
+        f"{stream.name} and create it again.",
     )
 
 
-# ---- Sinks that were away while their stream went on, or came to it later: they lack what it gave.
+# ---- Materialized views
 
 
-def rows_so_far(manifest: Manifest, member: PipelineStream, sink: Sink) -> int:
-    """How many rows its stream has given out for a sink, whether that was there or not."""
-    takes = member.takes(sink)
-    if takes is None:
-        return manifest.streams[member.key].rows_out
-    if takes is SideKind.FAILED_ROWS:
-        return manifest.streams[member.key].failed_rows
-    return late_rows_of(member.key, manifest.operators.values())
+def view_schema(stream: Stream) -> ViewSchema:
+    """Return the schema of a materialized view."""
+    plan = stream.plan
+    key = tuple(plan.field(column).name for column in plan.key or ())
+    columns = tuple((item.name, str(item.type)) for item in plan.fields)
+    return ViewSchema(plan.changelog, key, columns)
 
 
-def missed(manifest: Manifest, member: PipelineStream, sink: Sink) -> RunError | None:
-    """What to say about a declared sink that does not have all rows of its stream."""
+def view_sink(stream: Stream) -> Sink:
+    """Return the implicit sink of a materialized view."""
+    schema = view_schema(stream)
+    definition = (
+        schema.canonical_form(canonical(stream.typed.plan)) if stream.typed is not None else ""
+    )
+    options = Options({"schema": schema, "definition": definition}, {}, set())
+    name = view.sink_name(stream.name)
+    return Sink(
+        name, options, stream.statement, stream.origin, view.CONNECTOR, stream.name, implied=True
+    )
+
+
+def view_change_error(
+    name: str, definition: str | None, state: StreamState
+) -> DataDirectoryError | None:
+    """Return the error for a view whose stored rows belong to another query or are incomplete."""
+    if definition is None or definition == state.view_definition or not state.rows_out:
+        return None
+    if state.view_definition is None:
+        message = (
+            f"{name} is a materialized view now, and {state.rows_out:,} rows that it emitted "
+            "before were not stored"
+        )
+    else:
+        message = (
+            f"the query of the materialized view {name} changed since its last epoch: its stored "
+            "rows belong to the previous query"
+        )
+    return DataDirectoryError(
+        "TG-603",
+        message,
+        hint="rename the view, or keep the previous query. To start from the beginning, run once "
+        "with --on-change restart, or CREATE MATERIALIZED VIEW … WITH (on_change = 'restart').",
+    )
+
+
+# ---- Rows that a sink or a reader of late rows has missed
+
+# The connector of streams of late rows in manifests.
+LATE_ROWS = "late rows"
+
+
+def late_row_count(stream: str, operators: Iterable[OperatorState]) -> int:
+    """Return the number of late rows of a stream since its first epoch."""
+    return sum(int(o.report.get("late_rows") or 0) for o in operators if o.stream == stream)
+
+
+def late_offsets(stream: PipelineStream, operators: Iterable[OperatorState]) -> dict[str, Any]:
+    """Return the offsets of a stream in the late rows that it reads; it reads all of an epoch."""
+    states = tuple(operators)
+    return {
+        name: {"rows": late_row_count(parent, states)}
+        for name, parent in stream.late_inputs.items()
+    }
+
+
+def missed_late_rows_warnings(
+    stream: PipelineStream, offsets: Mapping[str, Any], operators: Iterable[OperatorState]
+) -> list[RunError]:
+    """Warn about late rows that were emitted while the stream that reads them was not running."""
+    warnings = []
+    for name, end in late_offsets(stream, operators).items():
+        missed = end["rows"] - offsets.get(name, {"rows": 0})["rows"]
+        if missed > 0:
+            parent = stream.late_inputs[name]
+            warnings.append(
+                RunError(
+                    "TG-612",
+                    f"the stream {stream.name} has missed {missed:,} rows of {name}: they were "
+                    "emitted while it was not running, and emitted rows are not computed again",
+                    hint=f"to get all rows, rename the streams {parent} and {stream.name}, or drop "
+                    "both and create them again.",
+                )
+            )
+    return warnings
+
+
+def emitted_rows(manifest: Manifest, stream: PipelineStream, sink: Sink) -> int:
+    """Return how many rows a stream has emitted that a sink should contain."""
+    kind = stream.side_kind(sink)
+    if kind is None:
+        return manifest.streams[stream.key].rows_out
+    if kind is SideKind.FAILED_ROWS:
+        return manifest.streams[stream.key].failed_rows
+    return late_row_count(stream.key, manifest.operators.values())
+
+
+def missed_rows_warning(manifest: Manifest, stream: PipelineStream, sink: Sink) -> RunError | None:
+    """Warn about a declared sink that was added later, or was detached for some epochs."""
     if sink.implied:
         return None
-    now = rows_so_far(manifest, member, sink)
+    emitted = emitted_rows(manifest, stream, sink)
     state = manifest.sinks.get(sink.name)
-    if state is None or state.stream != member.key:
-        had = 0
+    if state is None or state.stream != stream.key:
+        received = 0
     elif state.stream_rows is None:
         return None
     else:
-        had = state.stream_rows
-    if now <= had:
+        received = state.stream_rows
+    if emitted <= received:
         return None
-    since = "before the sink was there" if had == 0 else "while the sink was away"
+    since = "before the sink was added" if received == 0 else "while the sink was detached"
     return RunError(
         "TG-612",
-        f"the sink {sink.name} does not have {now - had:,} rows of {sink.source}: they were given "
-        f"out {since}, and what was given out is not computed again",
-        hint=f"to have all rows, give the stream {member.name} another name, or DROP STREAM "
-        f"{member.name} and create it again.",
+        f"the sink {sink.name} has missed {emitted - received:,} rows of {sink.source}: they were "
+        f"emitted {since}, and emitted rows are not computed again",
+        hint=f"to get all rows, rename the stream {stream.name}, or DROP STREAM {stream.name} and "
+        "create it again.",
     )

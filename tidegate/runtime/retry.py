@@ -1,4 +1,4 @@
-"""Trying again: for as long as it takes a store to be back, or a few times."""
+"""Retries with exponential backoff."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ from tidegate.spark.errors import JobFailed, pipeline_error
 from tidegate.storage import StorageError
 
 T = TypeVar("T")
-Say = Callable[[str | None], None]
+# Shows an error in the status of the pipeline; None clears it.
+Report = Callable[[str | None], None]
+# Sleeps for some seconds; returns False if the pipeline is stopping.
+Wait = Callable[[float], bool]
+
+INITIAL_DELAY_S = 0.2
+MAX_DELAY_S = 60.0
+
+
+def backoff_s(attempt: int) -> float:
+    """Return how long to wait after the given attempt, which counts from 1."""
+    return min(INITIAL_DELAY_S * 2.0 ** min(attempt - 1, 16), MAX_DELAY_S)
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, JobFailed):
+        return bool(error.away)
+    return bool(getattr(error, "retryable", False))
 
 
 @dataclass(frozen=True)
-class Retry:
-    """Waits by `rest`, which is told how often something failed before; it says no if nobody wants
-    to wait any more."""
+class RetryPolicy:
+    """Which errors are retried and how often.
 
-    rest: Callable[[int], bool]
+    Transient errors are retried until the pipeline stops. `max_attempts` limits the attempts for
+    all other errors.
+    """
 
-    def retry_storage(self, work: Callable[[], T], say: Say) -> T:
-        """Do it, for as long as it takes a store to be back."""
-        for attempt in count():
-            try:
-                done = work()
-            except (StorageError, JobFailed) as error:
-                away = error.away if isinstance(error, JobFailed) else error.retryable
-                if not away:
-                    raise
-                say(pipeline_error("", error).message)
-                if not self.rest(attempt):
-                    raise
-            else:
-                if attempt:
-                    say(None)
-                return done
-        raise AssertionError("it counts for ever")
+    errors: tuple[type[Exception], ...]
+    max_attempts: int = 1
 
-    def retry_external(self, work: Callable[[], T], say: Say) -> T:
-        """Do it anew, for as long as it takes a broker or a database to answer."""
-        for attempt in count():
-            try:
-                done = work()
-            except SystemUnavailable as error:
-                say(error.message)
-                if not self.rest(attempt):
-                    raise
-            else:
-                if attempt:
-                    say(None)
-                return done
-        raise AssertionError("it counts for ever")
 
-    def commit(self, work: Callable[[], None], tries: int, say: Say) -> None:
-        """Do it; what cannot pass is tried a few times, a sink that is away until it is back."""
-        for attempt in count():
-            try:
-                work()
-            except TidegateError as error:
-                say(error.message)
-                passing = getattr(error, "retryable", False)
-                if (attempt + 1 >= tries and not passing) or not self.rest(attempt):
-                    raise
-            else:
-                say(None)
-                return
+STORAGE = RetryPolicy((StorageError, JobFailed))
+EXTERNAL_SYSTEM = RetryPolicy((SystemUnavailable,))
+PUBLISH = RetryPolicy((TidegateError,), max_attempts=4)
+
+
+def retry(operation: Callable[[], T], policy: RetryPolicy, report: Report, wait: Wait) -> T:
+    """Run an operation; retry it as the policy says, with exponential backoff.
+
+    Each error that is retried is reported, and the report is cleared after the operation has
+    succeeded. If the pipeline is stopping, the last error is raised.
+    """
+    for attempt in count(1):
+        try:
+            result = operation()
+        except policy.errors as error:
+            if attempt >= policy.max_attempts and not _is_transient(error):
+                raise
+            report(pipeline_error("", error).message)
+            if not wait(backoff_s(attempt)):
+                raise
+        else:
+            if attempt > 1:
+                report(None)
+            return result
+    raise AssertionError("unreachable")

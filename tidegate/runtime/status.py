@@ -1,4 +1,4 @@
-"""The counters of a stream that runs, for whoever looks at it."""
+"""Counters of running streams, and the status that is computed from them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tidegate.connectors.base import InputRange
 from tidegate.observe.status import OperatorStatus, Rate, State, StreamStatus
 from tidegate.runtime.epoch import StreamReport
 
-# After the end of a bounded run the watermark is beyond all times.
-_LATEST_US = 253_402_300_800_000_000
+# After the end of a bounded run the watermark is larger than every time (year 10000 and later).
+_MAX_TIME_US = 253_402_300_800_000_000
+_MIN_TIME_US = -62_135_596_800_000_000
 
 
 @dataclass
 class Counters:
-    """What the epochs of a stream add up to since it was started."""
+    """What a stream has done since it was started."""
 
     name: str
-    # How far the watermark of each source stays behind, for a stream without operators.
+    # The watermark delay of each source, for a stream without operators.
     delays_us: dict[str, int] = field(default_factory=dict)
     state: State = State.STARTING
     error: str | None = None
@@ -36,53 +37,53 @@ class Counters:
     dead_letters: int = 0
     lost: int = 0
     behind: int | None = None
-    # By source how much was read since the start, and how much was left after that.
+    # By source: how much was read since the start, and how much remained after that.
     read: dict[str, tuple[int, int]] = field(default_factory=dict)
     epoch_seconds: float | None = None
-    # When the epoch began that runs now, by the clock that never goes back.
-    working_since: float | None = None
-    marks_us: dict[str, int] = field(default_factory=dict)
+    # When the running epoch started, by the monotonic clock.
+    running_since: float | None = None
+    event_times_us: dict[str, int] = field(default_factory=dict)
     operators: dict[str, OperatorState] = field(default_factory=dict)
-    # What operators had counted in earlier runs: they count since their first epoch.
-    before: dict[str, OperatorState] = field(default_factory=dict)
+    # The operators at the start: they count since the first epoch of the stream.
+    initial_operators: dict[str, OperatorState] = field(default_factory=dict)
     last_watermark: datetime | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def restore(self, manifest: Manifest) -> None:
-        """Go on from an earlier run: a watermark never goes back."""
+        """Start from the last manifest, so that the watermark does not go back."""
         with self.lock:
             stream = manifest.streams.get(self.name.lower())
-            self.marks_us = dict(stream.event_times_us) if stream is not None else {}
-            self._take_operators(manifest)
-            self.before = self.operators
+            self.event_times_us = dict(stream.event_times_us) if stream is not None else {}
+            self._set_operators(manifest)
+            self.initial_operators = self.operators
 
-    def fail(self, message: str, failing_row: str | None) -> None:
-        """The pipeline has failed; if it was another stream, this one only had to stop."""
-        mine = failing_row in (None, self.name.lower())
-        self.state = State.FAILED if mine else State.STOPPED
-        self.error = message if mine else f"stopped, because the stream {failing_row} did"
+    def fail(self, message: str, failed_stream: str | None) -> None:
+        """Record a failure of the pipeline; if another stream failed, this one only stopped."""
+        has_failed = failed_stream in (None, self.name.lower())
+        self.state = State.FAILED if has_failed else State.STOPPED
+        self.error = message if has_failed else f"stopped because the stream {failed_stream} failed"
 
     def add(
         self,
         manifest: Manifest,
-        reports: StreamReport,
+        report: StreamReport,
         seconds: float,
         ranges: Mapping[str, InputRange] | None = None,
     ) -> None:
-        """One epoch that was decided, and what its sources told."""
+        """Add a committed epoch and the input ranges that it read."""
         with self.lock:
             self.epoch = manifest.epoch
-            self.rows_in += reports.rows_in
-            self.rows_out += reports.rows_out
-            self.dead_letters += reports.malformed + reports.failed
-            self.rate_in.add(reports.rows_in, seconds)
-            self.rate_out.add(reports.rows_out, seconds)
+            self.rows_in += report.rows_in
+            self.rows_out += report.rows_out
+            self.dead_letters += report.malformed + report.failed
+            self.rate_in.add(report.rows_in, seconds)
+            self.rate_out.add(report.rows_out, seconds)
             self.epoch_seconds = seconds
-            self.marks_us = dict(manifest.streams[self.name.lower()].event_times_us)
-            self._take_operators(manifest)
-            self._take_cuts(ranges or {})
+            self.event_times_us = dict(manifest.streams[self.name.lower()].event_times_us)
+            self._set_operators(manifest)
+            self._add_ranges(ranges or {})
 
-    def _take_cuts(self, ranges: Mapping[str, InputRange]) -> None:
+    def _add_ranges(self, ranges: Mapping[str, InputRange]) -> None:
         self.lost += sum(input_range.lost for input_range in ranges.values())
         behind = [
             input_range.behind for input_range in ranges.values() if input_range.behind is not None
@@ -90,39 +91,44 @@ class Counters:
         self.behind = sum(behind) if behind else self.behind
         for source, input_range in ranges.items():
             if input_range.progress is not None:
-                read, left = input_range.progress
-                self.read[source] = (self.read.get(source, (0, 0))[0] + read, left)
+                read, remaining = input_range.progress
+                self.read[source] = (self.read.get(source, (0, 0))[0] + read, remaining)
 
     def progress(self) -> float | None:
-        """How much of what is there was read, of the source that is least far."""
-        return min((read / (read + left or 1) for read, left in self.read.values()), default=None)
+        """Return the fraction of the available input that was read, of the slowest source."""
+        fractions = (read / (read + remaining or 1) for read, remaining in self.read.values())
+        return min(fractions, default=None)
 
-    def _take_operators(self, manifest: Manifest) -> None:
-        own = self.name.lower()
-        self.operators = {k: o for k, o in manifest.operators.items() if o.stream == own}
+    def _set_operators(self, manifest: Manifest) -> None:
+        key = self.name.lower()
+        self.operators = {k: o for k, o in manifest.operators.items() if o.stream == key}
 
     def watermark(self, operators: tuple[OperatorStatus, ...]) -> datetime | None:
-        """The smallest watermark of the operators, else of the sources once all have one."""
+        """Return the minimum over all operators; without operators, over all sources.
+
+        It is None until every source has a watermark.
+        """
         if operators:
-            told = [item.watermark for item in operators if item.watermark is not None]
-            self.last_watermark = min(told) if told else self.last_watermark
+            watermarks = [item.watermark for item in operators if item.watermark is not None]
+            self.last_watermark = min(watermarks) if watermarks else self.last_watermark
             return self.last_watermark
-        marks: dict[str, int] = {}
-        for name, mark in self.marks_us.items():
-            # Behind a / stands the partition.
-            source = name.partition("/")[0]
-            marks[source] = min(mark, marks.get(source, mark))
-        if not self.delays_us or not set(self.delays_us) <= set(marks):
+        event_times_us: dict[str, int] = {}
+        for partition, time_us in self.event_times_us.items():
+            source = partition.partition("/")[0]
+            event_times_us[source] = min(time_us, event_times_us.get(source, time_us))
+        if not self.delays_us or not set(self.delays_us) <= set(event_times_us):
             return None
-        return moment(min(marks[name] - delay for name, delay in self.delays_us.items()))
+        watermark_us = min(event_times_us[name] - delay for name, delay in self.delays_us.items())
+        return watermark_time(watermark_us)
 
     def status(self) -> StreamStatus:
         with self.lock:
             operators = tuple(
-                _status(operator, self.before.get(key)) for key, operator in self.operators.items()
+                _operator_status(operator, self.initial_operators.get(key))
+                for key, operator in self.operators.items()
             )
             watermark = self.watermark(operators)
-            since = self.working_since
+            since = self.running_since
             lag = (datetime.now(UTC) - watermark).total_seconds() if watermark else None
             return StreamStatus(
                 self.name,
@@ -148,42 +154,42 @@ class Counters:
 
 
 @contextmanager
-def at_work(counters: Iterable[Counters]) -> Iterator[None]:
-    """While an epoch runs, streams say for how long it does."""
-    told, now = list(counters), time.monotonic()
-    for item in told:
-        item.working_since = now
+def track_running_epoch(counters: Iterable[Counters]) -> Iterator[None]:
+    """Report in the status of these streams since when an epoch has been running."""
+    streams, now = list(counters), time.monotonic()
+    for item in streams:
+        item.running_since = now
     try:
         yield
     finally:
-        for item in told:
-            item.working_since = None
+        for item in streams:
+            item.running_since = None
 
 
-def _status(operator: OperatorState, before: OperatorState | None) -> OperatorStatus:
+def _operator_status(operator: OperatorState, initial: OperatorState | None) -> OperatorStatus:
     report = operator.report
-    earlier = before.report if before is not None else {}
-    mark = report.get("watermark_us")
+    initial_report = initial.report if initial is not None else {}
+    watermark_us = report.get("watermark_us")
     return OperatorStatus(
         name=operator.name,
-        watermark=moment(mark) if mark is not None else None,
-        late_rows=_since(report, earlier, "late_rows"),
+        watermark=watermark_time(watermark_us) if watermark_us is not None else None,
+        late_rows=_increase(report, initial_report, "late_rows"),
         groups=int(report.get("groups", 0)),
         open_windows=int(report.get("open_windows", 0)),
         rows=int(report.get("rows", 0)),
         bytes=int(report.get("bytes", 0)),
-        discarded=_since(report, earlier, "discarded"),
+        discarded=_increase(report, initial_report, "discarded"),
     )
 
 
-def _since(report: Mapping[str, Any], earlier: Mapping[str, Any], name: str) -> int:
-    """What was counted since then; less than then is the count of an operator that began anew."""
-    now, then = int(report.get(name, 0)), int(earlier.get(name, 0))
-    return now - then if now >= then else now
+def _increase(report: Mapping[str, Any], initial: Mapping[str, Any], name: str) -> int:
+    """Return how much a counter has grown; a smaller counter belongs to an operator that reset."""
+    current, start = int(report.get(name, 0)), int(initial.get(name, 0))
+    return current - start if current >= start else current
 
 
-def moment(micros: int) -> datetime | None:
-    """A watermark as a time; None for the end of all times."""
-    if not -62_135_596_800_000_000 <= micros < _LATEST_US:
+def watermark_time(time_us: int) -> datetime | None:
+    """Convert a watermark to a time; None if it is before or after all times."""
+    if not _MIN_TIME_US <= time_us < _MAX_TIME_US:
         return None
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)

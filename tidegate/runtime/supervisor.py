@@ -1,4 +1,4 @@
-"""The supervisor of a session's pipelines: which streams run, with which sinks, where they are."""
+"""The supervisor of a session: decides which streams run, and starts and stops their pipelines."""
 
 from __future__ import annotations
 
@@ -42,67 +42,67 @@ class Supervisor:
         self._spark = spark
         self._show = show
         self._pipelines: dict[str, Pipeline] = {}
-        self._subscribed: dict[str, Sink] = {}
-        # Who looks at a stream for a moment, by the name of the sink made for it.
-        self._peeks: dict[str, Show] = {}
-        self._ended: set[str] = set()
-        # How the streams were when they were stopped.
-        self._last: tuple[StreamStatus, ...] = ()
-        self._past: list[Timeline] = []
-        # Streams that stop to go back to a checkpoint have not ended.
+        self._implicit_sinks: dict[str, Sink] = {}
+        # The callbacks of `peek`, by the name of the implicit sink.
+        self._peek_callbacks: dict[str, Show] = {}
+        self._stopped_pipelines: set[str] = set()
+        # Status and timelines of the last run, for a stopped session.
+        self._last_status: tuple[StreamStatus, ...] = ()
+        self._last_timelines: list[Timeline] = []
+        # While a checkpoint is restored, stopped streams have not ended.
         self._restoring = False
-        # What starting on old data means; whoever shows warnings takes them from here.
+        # Warnings of started pipelines; the caller that shows them clears the list.
         self.warnings: list[TidegateError] = []
-        # None while the session is stopped, else whether it runs to the end of its input.
+        # Whether the session runs to the end of its input; None while it is stopped.
         self.until_end: bool | None = None
-        # Whether it ends when there is nothing new, with windows still open.
+        # Whether the session stops after all available data, with windows still open.
         self.available_now = False
 
     @property
     def running(self) -> bool:
         return self.until_end is not None
 
-    # What runs
+    # Which streams run
 
-    def wanted(self, catalog: Catalog) -> list[str]:
-        """The streams that somebody wants, in the order they were declared."""
-        owners = {self._owner(catalog, sink.source).lower() for sink in self.sinks(catalog)}
-        # Readers are declared after those whose late rows they read.
+    def required_streams(self, catalog: Catalog) -> list[str]:
+        """Return the streams that are consumed, in the order of their declaration."""
+        owners = {self._owner_of(catalog, sink.source).lower() for sink in self.sinks(catalog)}
+        # A stream is declared after the streams whose late rows it reads.
         for stream in reversed(list(catalog.of(Stream))):
             if stream.name.lower() in owners:
                 owners |= set(late_inputs(stream.plan).values())
         streams = [*catalog.of(Stream), *catalog.of(SideStream)]
         return [stream.name for stream in streams if stream.name.lower() in owners]
 
-    def _owner(self, catalog: Catalog, stream: str) -> str:
-        """The stream whose pipeline hands out these rows: late rows come from their parent's."""
+    def _owner_of(self, catalog: Catalog, stream: str) -> str:
+        """Return the stream that emits these rows: for a side stream of a stream, its parent."""
         declared = catalog.get(stream)
         if isinstance(declared, SideStream) and declared.of_stream:
             return declared.parent
         return stream
 
     def sinks(self, catalog: Catalog) -> list[Sink]:
+        """Return declared sinks, sinks of materialized views, subscribers and consoles."""
         views = [view_sink(stream) for stream in catalog.of(Stream) if stream.materialized]
-        return [*catalog.of(Sink), *views, *self._subscribed.values()]
+        return [*catalog.of(Sink), *views, *self._implicit_sinks.values()]
 
     def _sinks_of(self, catalog: Catalog, stream: str) -> list[Sink]:
         name = stream.lower()
-        return [s for s in self.sinks(catalog) if self._owner(catalog, s.source).lower() == name]
+        return [s for s in self.sinks(catalog) if self._owner_of(catalog, s.source).lower() == name]
 
     def check_runnable(
         self, catalog: Catalog, until_end: bool, available_now: bool = False
     ) -> None:
-        """Reject what would say nothing, or never end, before anything is started."""
-        for name in self.wanted(catalog):
+        """Raise if a stream would never emit rows, or the run would never end."""
+        for name in self.required_streams(catalog):
             declared = catalog.get(name)
             if isinstance(declared, Stream):
                 if not until_end:
                     require_end(declared, declared.typed.plan)
                 if until_end or available_now:
-                    self._require_end(declared)
+                    self._require_bounded_sources(declared)
 
-    def _require_end(self, declared: Stream) -> None:
-        """Running to the end of what never ends would hang: say so instead."""
+    def _require_bounded_sources(self, declared: Stream) -> None:
         for scan in all_scans(plan_stages(declared.typed.plan)):
             source = getattr(scan, "source", None)
             spec = CONNECTORS[source.connector].source if source is not None else None
@@ -113,74 +113,74 @@ class Supervisor:
             ):
                 raise RunError(
                     "TG-505",
-                    f"the source {source.name} never ends, so there is no end to run to",
-                    hint=f"give {source.name} an end, for example rows = 1000000, or run without "
-                    "--until-end and --available-now.",
+                    f"the source {source.name} is unbounded, so the run would never end",
+                    hint=f"make {source.name} bounded, for example with rows = 1000000, or run "
+                    "without --until-end and --available-now.",
                 )
 
-    # Starting
+    # Starting and changing pipelines
 
     def start(
         self, catalog: Catalog, settings: Settings, until_end: bool, available_now: bool = False
     ) -> None:
+        """Start all pipelines, or none if one of them cannot start."""
         self.until_end, self.available_now = until_end, available_now
         try:
-            self.start_missing(catalog, settings)
+            self.start_new(catalog, settings)
         except BaseException:
             self.stop()
             raise
 
-    def start_missing(self, catalog: Catalog, settings: Settings) -> None:
-        """Start what does not run yet, and let new streams and sinks join what does."""
+    def start_new(self, catalog: Catalog, settings: Settings) -> None:
+        """Start new pipelines, and add new streams and sinks to running ones."""
         assert self.until_end is not None, "pipelines start with the session"
         planning = Planning(self._spark(), catalog, settings)
-        for name, members in self._members(planning).items():
-            running = self._pipelines.get(name)
-            trigger = min(planning.trigger_us(member.name) for member in members)
-            if running is None:
-                self._start(name, members, planning, trigger)
-            elif _differ(running, members):
-                running.change(members, trigger)
-                self._take_warnings(running)
+        for name, streams in self._plan_pipelines(planning).items():
+            pipeline = self._pipelines.get(name)
+            trigger = min(planning.trigger_us(stream.name) for stream in streams)
+            if pipeline is None:
+                self._start(name, streams, planning, trigger)
+            elif _has_changed(pipeline, streams):
+                pipeline.change(streams, trigger)
+                self._collect_warnings(pipeline)
 
-    def replace(self, catalog: Catalog, settings: Settings) -> None:
-        """Run streams that have taken the place of others; all of them, or none if one is rejected.
-
-        What is stored for a stream decides, as it does when a script has changed.
-        """
-        planned = self._members(Planning(self._spark(), catalog, settings))
-        for name, members in planned.items():
+    def replace_streams(self, catalog: Catalog, settings: Settings) -> None:
+        """Run replaced streams: all of them, or none if one does not fit its stored state."""
+        pipelines = self._plan_pipelines(Planning(self._spark(), catalog, settings))
+        for name, streams in pipelines.items():
             if name in self._pipelines:
-                self._pipelines[name].check(members)
-        self.restart_without(catalog, settings)
+                self._pipelines[name].check(streams)
+        self.stop_removed(catalog, settings)
 
-    def _members(self, planning: Planning) -> dict[str, list[PipelineStream]]:
-        """By pipeline, the streams that are to run."""
+    def _plan_pipelines(self, planning: Planning) -> dict[str, list[PipelineStream]]:
+        """Plan all required streams; return them by pipeline."""
         catalog = planning.catalog
-        wanted: dict[str, list[PipelineStream]] = {}
-        found = [catalog.get(name) for name in self.wanted(catalog)]
-        streams = [item for item in found if isinstance(item, Stream)]
-        read = {parent for stream in streams for parent in late_inputs(stream.plan).values()}
-        for declared in found:
-            assert isinstance(declared, Stream | SideStream), "what is wanted can run"
+        pipelines: dict[str, list[PipelineStream]] = {}
+        required = [catalog.get(name) for name in self.required_streams(catalog)]
+        streams = [item for item in required if isinstance(item, Stream)]
+        late_parents = {
+            parent for stream in streams for parent in late_inputs(stream.plan).values()
+        }
+        for declared in required:
+            assert isinstance(declared, Stream | SideStream), "a consumed object is a stream"
             sinks = self._sinks_of(catalog, declared.name)
-            member = planning.member(declared, sinks, declared.name.lower() in read)
-            wanted.setdefault(pipeline_of(declared), []).append(member)
-        return wanted
+            stream = planning.plan_stream(declared, sinks, declared.name.lower() in late_parents)
+            pipelines.setdefault(pipeline_of(declared), []).append(stream)
+        return pipelines
 
     def _start(
-        self, name: str, members: list[PipelineStream], planning: Planning, trigger_us: int
+        self, name: str, streams: list[PipelineStream], planning: Planning, trigger_us: int
     ) -> None:
         from tidegate.runtime.pipeline import Pipeline
 
         assert self.until_end is not None, "pipelines start with the session"
         pipeline = Pipeline(self._context(name, planning), name)
-        pipeline.start(members, self.until_end, trigger_us, self.available_now)
-        self._take_warnings(pipeline)
+        pipeline.start(streams, self.until_end, trigger_us, self.available_now)
+        self._collect_warnings(pipeline)
         self._pipelines[name] = pipeline
-        self._ended.discard(name)
+        self._stopped_pipelines.discard(name)
 
-    def _take_warnings(self, pipeline: Pipeline) -> None:
+    def _collect_warnings(self, pipeline: Pipeline) -> None:
         self.warnings += pipeline.warnings
         pipeline.warnings = []
 
@@ -193,19 +193,19 @@ class Supervisor:
             settings,
             self.directory.pipeline(name),
             self.directory.epoch_specs.uri,
-            lambda source, offsets, pace: SOURCES[source.connector](
+            lambda source, offsets, sizer: SOURCES[source.connector](
                 SourceContext(
-                    source, self.directory.source(source.name).uri, offsets, settings, pace
+                    source, self.directory.source(source.name).uri, offsets, settings, sizer
                 )
             ),
-            lambda sink, stream, member: SINKS[sink.connector](
+            lambda sink, stream_id, stream: SINKS[sink.connector](
                 SinkContext(
                     sink,
                     self.directory.stream(sink.source).uri,
-                    stream,
-                    self._peeks.get(sink.name, self._show),
-                    member.columns(sink),
-                    member.rows_of(sink),
+                    stream_id,
+                    self._peek_callbacks.get(sink.name, self._show),
+                    stream.sink_columns(sink),
+                    stream.sink_rows(sink),
                     Manifests(self.directory.pipeline(name), settings["max_retained"]).load_all,
                 )
             ),
@@ -218,200 +218,205 @@ class Supervisor:
             self.directory.require_held,
         )
 
-    # Waiting and ending
+    # Waiting and stopping
 
     def wait(self, timeout: float | None) -> bool:
+        """Wait for all pipelines, see `Pipeline.wait`; return False after a timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        done = True
+        is_done = True
         for pipeline in list(self._pipelines.values()):
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            done = pipeline.wait(left) and done
-        return done
+            remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            is_done = pipeline.wait(remaining) and is_done
+        return is_done
 
     def stop(self) -> None:
-        """Stop every pipeline, also when one of them fails to; the first failure is told."""
+        """Stop every pipeline, even if one fails to stop; then raise the first error."""
         failures: list[BaseException] = []
         for name, pipeline in self._pipelines.items():
             try:
                 pipeline.stop()
             except Exception as error:
                 failures.append(error)
-            self._ended.add(name)
+            self._stopped_pipelines.add(name)
         if self._pipelines:
-            self._last = _statuses(self._pipelines.values())
-        self._past = self.timelines()
+            self._last_status = _statuses(self._pipelines.values())
+        self._last_timelines = self.timelines()
         self._pipelines.clear()
         self.until_end = None
         if failures:
             raise failures[0]
 
-    def restart_without(self, catalog: Catalog, settings: Settings) -> None:
-        """A stream or sink was dropped: what is left goes on."""
+    def stop_removed(self, catalog: Catalog, settings: Settings) -> None:
+        """Stop streams and sinks that were dropped; all others continue."""
         if not self.running:
             return
-        left = {pipeline_of(catalog.get(name)) for name in self.wanted(catalog)}
-        for name in [name for name in self._pipelines if name not in left]:
+        required = {pipeline_of(catalog.get(name)) for name in self.required_streams(catalog)}
+        for name in [name for name in self._pipelines if name not in required]:
             self._pipelines.pop(name).stop()
-        self.start_missing(catalog, settings)
+        self.start_new(catalog, settings)
 
-    def forget(self, catalog: Catalog, settings: Settings, stream: str) -> None:
-        """Forget a stream that was dropped, and its subscribers with it."""
-        self._subscribed = {
+    def drop_stream(self, catalog: Catalog, settings: Settings, stream: str) -> None:
+        """Stop a dropped stream, and remove its subscribers and its state."""
+        self._implicit_sinks = {
             key: sink
-            for key, sink in self._subscribed.items()
+            for key, sink in self._implicit_sinks.items()
             if sink.source.lower() != stream.lower()
         }
         from tidegate.checkpoint.manifests import forget_stream
 
-        self.restart_without(catalog, settings)
-        for name in self.directory.pipelines():
-            running = self._pipelines.get(name)
-            if running is not None:
-                running.forget(stream)
+        self.stop_removed(catalog, settings)
+        for name in self.directory.pipeline_names():
+            pipeline = self._pipelines.get(name)
+            if pipeline is not None:
+                pipeline.drop_stream(stream)
             else:
                 forget_stream(self.directory.pipeline(name), stream)
 
     # Checkpoints
 
     def checkpoints(self, settings: Settings) -> Checkpoints:
-        """Those of all pipelines that were ever started here, whether they run or not."""
-        found = {}
-        for name in self.directory.pipelines():
-            running = self._pipelines.get(name)
-            store, most = self.directory.pipeline(name), settings["max_retained"]
-            found[name] = Manifests(store, most) if running is None else running.manifests
-        return Checkpoints(found, supports_rollback)
+        """Return the checkpoints of all pipelines in the directory, running or not."""
+        manifests = {}
+        for name in self.directory.pipeline_names():
+            pipeline = self._pipelines.get(name)
+            if pipeline is None:
+                store = self.directory.pipeline(name)
+                manifests[name] = Manifests(store, settings["max_retained"])
+            else:
+                manifests[name] = pipeline.manifests
+        return Checkpoints(manifests, supports_rollback)
 
     def restore(
-        self, catalog: Catalog, settings: Settings, wanted: RestoreRequest
+        self, catalog: Catalog, settings: Settings, request: RestoreRequest
     ) -> list[Restored]:
-        """Go back to a checkpoint; what runs is stopped for it, and started again."""
-        self.checkpoints(settings).check(wanted)
+        """Restore a checkpoint; a running session is stopped for it and started again."""
+        self.checkpoints(settings).check(request)
         until_end, available_now = self.until_end, self.available_now
         if until_end is None:
-            return self.checkpoints(settings).restore(wanted)
-        self._last = self.status()
+            return self.checkpoints(settings).restore(request)
+        self._last_status = self.status()
         self._restoring = True
         try:
             self.stop()
             try:
-                return self.checkpoints(settings).restore(wanted)
+                return self.checkpoints(settings).restore(request)
             finally:
                 self.start(catalog, settings, until_end, available_now)
         finally:
             self._restoring = False
 
+    # Status
+
     def wake(self) -> None:
-        """Rows were inserted."""
+        """Make all pipelines look for new data now."""
         for pipeline in self._pipelines.values():
             pipeline.wake()
 
     def status(self) -> tuple[StreamStatus, ...]:
-        """How the streams are; after a stop, how they were."""
+        """Return the status of all streams; after a stop, the status at that time."""
+        if self._restoring:
+            # Callers that wait for the end of the streams must not mistake a restore for it.
+            return tuple(
+                replace(status, state=State.STARTING, error=None) for status in self._last_status
+            )
         pipelines = list(self._pipelines.values())
-        if self._restoring or not pipelines:
-            # Whoever waits for the end of streams must not take a restore for it.
-            return tuple(map(_starting, self._last)) if self._restoring else self._last
-        return _statuses(pipelines)
+        return _statuses(pipelines) if pipelines else self._last_status
 
     def timelines(self) -> list[Timeline]:
-        """Those of the pipelines that run, or of those that ran last."""
-        return [pipeline.timeline for pipeline in list(self._pipelines.values())] or self._past
+        """Return the timelines of the running pipelines, or of the last run."""
+        timelines = [pipeline.timeline for pipeline in list(self._pipelines.values())]
+        return timelines or self._last_timelines
+
+    def may_emit(self, catalog: Catalog, name: str) -> bool:
+        """Return whether a stream may emit more epochs; raise the error of a failed pipeline."""
+        declared = catalog.get(self._owner_of(catalog, name))
+        pipeline_name = pipeline_of(declared)
+        if declared is None or not self.directory.is_open:
+            return False
+        if self._restoring:
+            return True
+        if pipeline_name in self._stopped_pipelines:
+            return False
+        pipeline = self._pipelines.get(pipeline_name)
+        return pipeline is None or pipeline.is_alive()
 
     # Subscribers and consoles
 
     def subscribe(self, catalog: Catalog, declared: Declared) -> bool:
-        """Give a stream a memory sink if it has none; True if that is new."""
+        """Add a memory sink to a stream that has none; return whether one was added."""
         key = declared.name.lower()
         for sink in self.sinks(catalog):
             if sink.source.lower() == key and sink.connector == "memory":
                 return False
         options = Options({"retain_epochs": memory.DEFAULT_RETAIN_EPOCHS}, {}, set())
         name = f"subscribers of {declared.name}"
-        self._subscribed[key] = Sink(
+        self._implicit_sinks[key] = Sink(
             name, options, declared.statement, declared.origin, "memory", declared.name, True
         )
         return True
 
     @contextmanager
-    def peeking(
+    def peek(
         self, catalog: Catalog, settings: Settings, stream: str, rows: int, show: Show
     ) -> Iterator[None]:
-        """Show the first rows of each epoch to somebody who looks for a moment.
+        """Pass the first rows of each epoch to `show`, as long as the context is open.
 
-        A stream that runs for nobody else is forgotten afterwards: whoever wants it later gets all
-        of its rows.
+        A stream that only runs for this is dropped afterwards, so that a later consumer gets all of
+        its rows.
         """
-        assert self.until_end is not None, "who looks has started the session"
+        assert self.until_end is not None, "the session is running"
         declared = catalog.get(stream)
         assert declared is not None, f"{stream} is declared"
-        owner = self._owner(catalog, stream)
-        wanted = owner.lower() in (name.lower() for name in self.wanted(catalog))
+        owner = self._owner_of(catalog, stream)
+        is_required = owner.lower() in (name.lower() for name in self.required_streams(catalog))
         name, options = f"peek at {declared.name}", Options({"rows": rows}, {}, set())
-        self._peeks[name] = show
-        self._subscribed[name] = Sink(
+        self._peek_callbacks[name] = show
+        self._implicit_sinks[name] = Sink(
             name, options, declared.statement, declared.origin, "console", declared.name, True
         )
         try:
             self.check_runnable(catalog, self.until_end)
-            self.start_missing(catalog, settings)
+            self.start_new(catalog, settings)
             yield
         finally:
-            del self._subscribed[name], self._peeks[name]
-            if wanted:
-                self.restart_without(catalog, settings)
+            del self._implicit_sinks[name], self._peek_callbacks[name]
+            if is_required:
+                self.stop_removed(catalog, settings)
             else:
-                self.forget(catalog, settings, owner)
-
-    def may_come(self, catalog: Catalog, name: str) -> bool:
-        """Whether a stream may still give out epochs; raises the error of one that failed."""
-        declared = catalog.get(self._owner(catalog, name))
-        owner = pipeline_of(declared)
-        if declared is None or not self.directory.is_open:
-            return False
-        if self._restoring:
-            return True
-        if owner in self._ended:
-            return False
-        pipeline = self._pipelines.get(owner)
-        return pipeline is None or pipeline.is_alive()
+                self.drop_stream(catalog, settings, owner)
 
     def add_console_sinks(self, catalog: Catalog) -> list[str]:
-        """Show the streams that nobody else consumes; returns their names."""
-        read = {
+        """Add a console sink to each stream that is not consumed; return the streams' names."""
+        consumed = {
             table.lower() for stream in catalog.of(Stream) for table in tables_in(stream.query.tree)
         }
-        read |= {sink.source.lower() for sink in self.sinks(catalog)}
+        consumed |= {sink.source.lower() for sink in self.sinks(catalog)}
         added = []
         for stream in catalog.of(Stream):
-            if stream.name.lower() not in read:
+            if stream.name.lower() not in consumed:
                 options = Options({"rows": 20}, {}, set())
                 name = f"console of {stream.name}"
-                self._subscribed[f"console:{stream.name.lower()}"] = Sink(
+                self._implicit_sinks[f"console:{stream.name.lower()}"] = Sink(
                     name, options, stream.statement, stream.origin, "console", stream.name, True
                 )
                 added.append(stream.name)
         return added
 
 
-def _differ(pipeline: Pipeline, members: list[PipelineStream]) -> bool:
-    """Whether a pipeline runs other streams or sinks than these."""
-    running = {key: member.sinks for key, member in pipeline.members.items()}
-    if running != {member.key: member.sinks for member in members}:
+def _has_changed(pipeline: Pipeline, streams: list[PipelineStream]) -> bool:
+    """Return whether a pipeline runs other streams or sinks than these."""
+    running = {key: stream.sinks for key, stream in pipeline.streams.items()}
+    if running != {stream.key: stream.sinks for stream in streams}:
         return True
-    return not all(pipeline.members[member.key].is_same(member) for member in members)
+    return not all(pipeline.streams[stream.key].has_same_declaration(stream) for stream in streams)
 
 
 def _statuses(pipelines: Iterable[Pipeline]) -> tuple[StreamStatus, ...]:
     return tuple(item for pipeline in pipelines for item in pipeline.status())
 
 
-def _starting(status: StreamStatus) -> StreamStatus:
-    return replace(status, state=State.STARTING, error=None)
-
-
 def supports_rollback(connector: str) -> bool:
-    """Whether sinks of a connector can forget rows; one that is unknown cannot."""
+    """Return whether sinks of a connector can roll back rows; unknown connectors cannot."""
     if connector == view.CONNECTOR:
         return True
     spec = CONNECTORS.get(connector)

@@ -98,9 +98,9 @@ def _next_rows(
             enough.set()
 
     deadline = time.monotonic() + timeout
-    with pipelines.peeking(catalog, settings, stream, rows, show):
+    with pipelines.peek(catalog, settings, stream, rows, show):
         while not enough.wait(_POLL_SECONDS) and time.monotonic() < deadline:
-            if not pipelines.may_come(catalog, stream):
+            if not pipelines.may_emit(catalog, stream):
                 break
     table = pa.concat_tables(tables).slice(0, rows) if tables else pa.table({})
     return QueryResult(table)

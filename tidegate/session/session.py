@@ -207,7 +207,7 @@ class Session:
         if self._pipelines.until_end is not None:
             self._pipelines.check_runnable(catalog, self._pipelines.until_end)
             if compiled.replaced:
-                self._pipelines.replace(catalog, compiled.settings)
+                self._pipelines.replace_streams(catalog, compiled.settings)
         self.warnings = list(compiled.warnings)
         self.settings = compiled.settings
         previous = self.catalog
@@ -220,7 +220,7 @@ class Session:
         self._queries.save_declarations(self.catalog)
         save_declarations(self.directory, self.catalog)
         if self._pipelines.running:
-            self._pipelines.start_missing(self.catalog, self.settings)
+            self._pipelines.start_new(self.catalog, self.settings)
         return results
 
     def _compile(self, sql: str, file: str | None) -> Compiled:
@@ -284,14 +284,14 @@ class Session:
         if dropped is None:
             return
         if isinstance(dropped, Stream):
-            self._pipelines.forget(self.catalog, self.settings, dropped.name)
+            self._pipelines.drop_stream(self.catalog, self.settings, dropped.name)
             self.directory.remove_stream(dropped.name)
         elif isinstance(dropped, Source | LookupTable):
             self.directory.remove_source(dropped.name)
             memory.forget_inserts(self.directory.source(dropped.name).uri)
         elif isinstance(dropped, Sink):
             # The pipeline continues without the sink, or stops if it has no other sink.
-            self._pipelines.restart_without(self.catalog, self.settings)
+            self._pipelines.stop_removed(self.catalog, self.settings)
 
     def recall(self) -> SavedDeclarations:
         """Return the declarations that were last saved in this data directory."""
@@ -382,7 +382,7 @@ class Session:
         self._require_open()
         if self._pipelines.running:
             raise RunError("TG-506", "the session is already running", hint="stop it first.")
-        if not self._pipelines.wanted(self.catalog):
+        if not self._pipelines.required_streams(self.catalog):
             raise RunError(
                 "TG-505",
                 "nothing to run: no stream has a sink or a subscriber",
@@ -494,12 +494,12 @@ class Session:
         if self._pipelines.subscribe(self.catalog, declared) and self._pipelines.running:
             assert self._pipelines.until_end is not None, "the pipelines are running"
             self._pipelines.check_runnable(self.catalog, self._pipelines.until_end)
-            self._pipelines.start_missing(self.catalog, self.settings)
+            self._pipelines.start_new(self.catalog, self.settings)
         name = declared.name
         return Subscription(
             self.directory.stream(name),
             from_epoch,
-            lambda: self._pipelines.may_come(self.catalog, name),
+            lambda: self._pipelines.may_emit(self.catalog, name),
             timeout,
             name,
         )

@@ -458,7 +458,7 @@ def _remove_file(path: str) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    """Remove a folder or a link to one; keep a folder that is no longer empty."""
+    """Remove a folder or a link to one; keep a folder that has files again."""
     if os.path.islink(folder):
         _remove_file(folder)
         return

@@ -283,7 +283,7 @@ def _is_transient(text: str) -> bool:
 
 
 def _message_of(text: str) -> str:
-    """Extract the message of the server, or of the network if there was no response."""
+    """Extract the message of the server, or of the network without a response."""
     code, message = _CODE_PATTERN.search(text), _MESSAGE_PATTERN.search(text)
     status = _STATUS_PATTERN.search(text)
     if code is not None:

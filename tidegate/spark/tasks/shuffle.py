@@ -237,7 +237,7 @@ class ShuffleWriter:
         if self.bad:
             self.reports.append(report_bytes({"streams": self.spec.streams, "malformed": self.bad}))
         if self.grouped:
-            shrunk = {"shrunk": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
+            shrunk = {"pre_aggregated": self.spec.key, "rows": self.groups_of, "groups": self.grouped}
             self.reports.append(report_bytes(shrunk))
         updates = [WatermarkUpdate(*place, mark) for place, mark in sorted(self.marks.items())]
         heard = [
