@@ -1,8 +1,11 @@
-"""Logical plans: what a query means, before anyone asks how to run it.
+"""Logical plans: what a query means, independent of how it runs.
 
-`nodes` are frozen, carry their output fields, and answer for themselves what they promise (whether
-their rows end, watermark, changelog kind, key, what bounds their state) and what time means to
-them; `binder` (with `scope`, `select`, `joins`, `windows`) builds them from a query and a catalog;
-`rules` are functions plan → plan applied in a fixed order; `late` finds the nodes that judge
-lateness. Imports the catalog and the language.
+- `nodes/`: frozen nodes that report their own properties: changelog kind, key, watermark, late
+  rows, and what bounds their state
+- `bind/`: turns a query and the catalog into a plan; start reading at `binder.bind`
+- `rewrite/`: turns a plan into another: first `semantics` (the streaming meaning of SQL), then
+  `optimizer` (the same rows with less work)
+- `side_streams`: the streams of late rows and dead letters
+
+May import `catalog`, `sql`, `types`, `columns` and `errors`.
 """

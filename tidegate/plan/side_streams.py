@@ -1,4 +1,4 @@
-"""Which operators of a query judge that rows came too late, and which columns such rows have."""
+"""Streams of late rows and dead letters that belong to another declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.types import ChangelogKind
 
 @dataclass(frozen=True)
 class LateInput:
-    """Rows that a judge gets from one of its inputs; late ones have the columns of `rows`."""
+    """An input of an operator that drops late rows; late rows have the columns of `rows`."""
 
     operator: n.Node
     port: int
@@ -22,10 +22,10 @@ class LateInput:
 
 @dataclass(frozen=True)
 class LateStream:
-    """The columns of a late stream: those of all inputs, a name that several have once.
+    """The columns of a late stream: those of all inputs, each name once.
 
-    A row is NULL in the columns that its input does not have. `clashes` are columns of one name
-    that cannot be one: they differ in type, or one input has both.
+    A row is NULL in the columns that its input does not have. `clashes` are columns with the same
+    name that cannot be merged: their types differ, or one input has both.
     """
 
     inputs: tuple[LateInput, ...]
@@ -33,42 +33,42 @@ class LateStream:
     clashes: tuple[tuple[n.Field, n.Field], ...] = ()
 
     def sources(self, rows: n.Node) -> tuple[int | None, ...]:
-        """For each column of the stream, which column of an input it is."""
+        """Return for each column of the stream its index in the columns of an input, if any."""
         if len(self.inputs) == 1:
             return tuple(range(len(self.columns)))
-        own = {item.name.lower(): place for place, item in enumerate(rows.fields)}
-        return tuple(own.get(item.name.lower()) for item in self.columns)
+        indexes = {item.name.lower(): index for index, item in enumerate(rows.fields)}
+        return tuple(indexes.get(item.name.lower()) for item in self.columns)
 
 
 def late_stream(plan: n.Node) -> LateStream:
-    """What LATE DATA TO makes of a query; without inputs nothing in it can be late."""
+    """Return the late stream of a query; without inputs no row of the query can be late."""
     inputs: list[LateInput] = []
-    _look(plan, None, inputs)
+    _collect(plan, None, inputs)
     if len(inputs) == 1:
         return LateStream(tuple(inputs), inputs[0].rows.fields)
     columns: dict[str, n.Field] = {}
     clashes = []
-    for found in inputs:
-        own = found.rows.fields
-        for item in own:
-            known = columns.setdefault(item.name.lower(), item)
-            differ = None not in (known.type, item.type) and known.type != item.type
-            if differ or (known is not item and known in own):
-                clashes.append((known, item))
+    for late_input in inputs:
+        fields = late_input.rows.fields
+        for item in fields:
+            column = columns.setdefault(item.name.lower(), item)
+            types_differ = None not in (column.type, item.type) and column.type != item.type
+            if types_differ or (column is not item and column in fields):
+                clashes.append((column, item))
     return LateStream(tuple(inputs), tuple(columns.values()), tuple(clashes))
 
 
 def late_row_streams(stream: Stream) -> list[SideStream]:
-    """LATE DATA TO name: the stream of the rows that came too late for a query."""
+    """Return the stream that LATE DATA TO declares, if there is one."""
     emit = stream.query.emit
     if emit is None or emit.late_to is None:
         return []
     late = late_stream(stream.plan)
     if not late.inputs or late.clashes:
-        # The validator says why; where it is turned off, there is no late stream.
+        # The validator reports this. If it is off, there is no late stream.
         return []
     columns = tuple(Column(item.name, item.type) for item in late.columns)
-    judged = (item.operator.inputs[item.port] for item in late.inputs)
+    inputs = (item.operator.inputs[item.port] for item in late.inputs)
     return [
         SideStream(
             emit.late_to,
@@ -78,41 +78,39 @@ def late_row_streams(stream: Stream) -> list[SideStream]:
             (*columns, *LATE_COLUMNS),
             stream.name,
             SideKind.LATE_ROWS,
-            any(rows.changelog is not ChangelogKind.APPEND for rows in judged),
+            any(rows.changelog is not ChangelogKind.APPEND for rows in inputs),
         )
     ]
 
 
 def late_inputs(plan: n.Node) -> dict[str, str]:
-    """The late streams that a query reads, itself or in a stream it reads, and whose they are."""
+    """Return the late streams that a plan reads, also through other streams, with their owners."""
     scans = (node for node in n.walk(plan) if isinstance(node, n.SideScan))
     return {s.side.name.lower(): s.side.parent.lower() for s in scans if s.side.is_late}
 
 
-def _look(node: n.Node, way: LateInput | None, found: list[LateInput]) -> None:
-    """Go down to where rows come in, and note the judge that they meet first.
+def _collect(node: n.Node, above: LateInput | None, inputs: list[LateInput]) -> None:
+    """Descend to the scans and add the operator input that their rows reach first.
 
-    What one of them lets pass is not late for those above it. Streams that a query reads judge
-    their own rows.
+    Rows that one operator accepts are not late for the operators above it. Streams that a query
+    reads drop their own late rows.
     """
-    inputs = () if isinstance(node, n.Inlined) else node.inputs
-    for port, child in enumerate(inputs):
-        first = LateInput(node, port, node.late_rows(port)) if node.drops_late_rows else way
-        _look(child, first, found)
-    brings_rows = not inputs and not isinstance(node, n.LookupScan | n.NoRows)
-    if brings_rows and way is not None and way not in found:
-        found.append(way)
-
-
-# ---- The stream of the rows on which an expression of a query failed (on_error = 'dead_letter').
+    children = () if isinstance(node, n.Inlined) else node.inputs
+    for port, child in enumerate(children):
+        nearest = LateInput(node, port, node.late_rows(port)) if node.drops_late_rows else above
+        _collect(child, nearest, inputs)
+    is_source = not children and not isinstance(node, n.LookupScan | n.NoRows)
+    if is_source and above is not None and above not in inputs:
+        inputs.append(above)
 
 
 def side_streams(stream: Stream) -> list[SideStream]:
-    """The streams that a stream brings along: its late rows, its dead letters."""
-    return [*late_row_streams(stream), *_failed_side(stream)]
+    """Return the side streams of a stream: its late rows and its dead letters."""
+    return [*late_row_streams(stream), *_dead_letter_streams(stream)]
 
 
-def _failed_side(stream: Stream) -> list[SideStream]:
+def _dead_letter_streams(stream: Stream) -> list[SideStream]:
+    """Return the stream of rows for which an expression failed (on_error = 'dead_letter')."""
     name = stream.options["dead_letters"]
     if name is None:
         return []

@@ -8,11 +8,11 @@ from sqlglot import exp
 
 from tidegate.plan import nodes as n
 from tidegate.plan.rewrite.expressions import (
+    are_interchangeable,
     can_fail,
     is_deterministic,
-    pieces,
     rejects_nulls,
-    same_in_both,
+    split_conjuncts,
     substitute,
 )
 from tidegate.sql.dialect import DIALECT, to_sql
@@ -141,7 +141,7 @@ def test_null_rejecting(text: str, rejects: bool) -> None:
 
 
 def test_pieces_keep_their_order_and_betweens() -> None:
-    found = pieces(parsed("(a > 1 AND b BETWEEN 1 AND 2) AND (c = 1 OR d = 2)"))
+    found = split_conjuncts(parsed("(a > 1 AND b BETWEEN 1 AND 2) AND (c = 1 OR d = 2)"))
     assert [to_sql(piece) for piece in found] == ["a > 1", "b BETWEEN 1 AND 2", "c = 1 OR d = 2"]
 
 
@@ -163,7 +163,9 @@ def test_substitution_needs_every_column() -> None:
 
 
 def test_columns_that_cannot_be_told_apart() -> None:
-    assert same_in_both(FIELDS["l"], FIELDS["l"])
-    assert not same_in_both(FIELDS["l"], FIELDS["i"])
-    assert not same_in_both(FIELDS["d"], FIELDS["d"]), "-0.0 equals 0.0 and prints another way"
-    assert not same_in_both(FIELDS["unknown"], FIELDS["unknown"])
+    assert are_interchangeable(FIELDS["l"], FIELDS["l"])
+    assert not are_interchangeable(FIELDS["l"], FIELDS["i"])
+    assert not are_interchangeable(FIELDS["d"], FIELDS["d"]), (
+        "-0.0 equals 0.0 and prints another way"
+    )
+    assert not are_interchangeable(FIELDS["unknown"], FIELDS["unknown"])

@@ -667,7 +667,7 @@ def _output(parts: JoinInput, join: Join) -> tuple[Field, ...]:
     if join.kind is JoinKind.ASOF:
         # A row that may wait for ever for a match comes out at any time after its own.
         left_time = (
-            join.by_watermark and join.asof_condition is not None and join.asof_condition.ends
+            join.by_watermark and join.asof_condition is not None and join.asof_condition.is_bounded
         )
     right_time = join.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
     left = tuple(_side(item, left_nullable, left_time) for item in parts.left.fields)

@@ -21,7 +21,7 @@ from tidegate.plan.bind.scope import (
     parenthesize,
     volatile,
 )
-from tidegate.plan.nodes.match import comes_on_time
+from tidegate.plan.nodes.match import has_bounded_delay
 from tidegate.sql import expressions as ex
 from tidegate.sql import match_recognize as pt
 from tidegate.sql.dialect import own_span
@@ -357,7 +357,7 @@ class _MatchBinder:
         partition = self._partition()
         time, order = self._order()
         conditions = self._conditions(pattern)
-        on_time = comes_on_time(pattern, within_us)
+        on_time = has_bounded_delay(pattern, within_us)
         measured = _Measures(self._values(), time, on_time)
         items = [(item.alias, measured.rewrite(item)) for item in self._written("measures")]
         keys = tuple(self._key_field(tree) for tree in partition)
@@ -388,7 +388,7 @@ class _MatchBinder:
         for name, tree in items:
             bare = known.get(tree.name) if isinstance(tree, exp.Column) else None
             if bare is not None and bare.id not in taken:
-                fields.append(bare.renamed(name))
+                fields.append(bare.with_name(name))
             else:
                 fields.append(derived_field(self.context, name, tree, known))
             taken.add(fields[-1].id)

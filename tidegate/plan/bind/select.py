@@ -31,7 +31,7 @@ from tidegate.plan.bind.subqueries import (
 from tidegate.plan.bind.tables import Ctes, TableBinder, written_time
 from tidegate.plan.nodes.over import (
     WindowFunction,
-    closing_field,
+    find_closing_field,
     drop_event_times,
     is_final_at_watermark,
     keep_one_event_time,
@@ -204,7 +204,7 @@ _TIME, _WINDOW, _WAITS, _WHOLE = range(4)
 def _group(looks: WindowFunction, node: n.Node) -> tuple[int, str, str]:
     """Functions of a group share a node: along time they also share their order."""
     partition = ", ".join(to_sql(part) for part in looks.partition)
-    closes = closing_field(looks.partition, node.fields) is not None
+    closes = find_closing_field(looks.partition, node.fields) is not None
     appended = node.changelog is ChangelogKind.APPEND
     waits = looks.rows_ahead > 0
     if appended and is_final_at_watermark(looks, node.fields) and not (waits and closes):
@@ -542,7 +542,7 @@ class SelectBinder:
             bare = item.expression.unnest()
             source = known.get(bare.name) if isinstance(bare, exp.Column) else None
             if source is not None and source.id not in taken:
-                fields.append(source.renamed(item.name))
+                fields.append(source.with_name(item.name))
             else:
                 fields.append(derived_field(self.context, item.name, item.expression, known))
             taken.add(fields[-1].id)

@@ -413,7 +413,7 @@ def _renamed(context: Context, node: exp.Expr, fields: tuple[n.Field, ...]) -> t
         message = f"{len(names)} names for {len(fields)} columns"
         context.report("TG-308", message, node, f"the columns: {columns}.")
         return fields
-    return tuple(item.renamed(name) for item, name in zip(fields, names, strict=True))
+    return tuple(item.with_name(name) for item, name in zip(fields, names, strict=True))
 
 
 def scan(context: Context, name: str, span: Span | None, bind_query: object) -> n.Node:

@@ -198,7 +198,7 @@ def session_table(
     if rows is None:
         return node, relation
     pairs = zip(rows.fields, relation.fields, strict=False)
-    named = tuple(item.renamed(known.name) for item, known in pairs)
+    named = tuple(item.with_name(known.name) for item, known in pairs)
     return rows, Relation(relation.alias, named + rows.fields[-3:])
 
 

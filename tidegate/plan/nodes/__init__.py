@@ -1,8 +1,8 @@
-"""The logical nodes. Columns have ids that are unique in a plan; expressions refer to ids only.
+"""The logical nodes. Every column has an id that is unique in its plan; expressions refer to ids.
 
-One module a family. A node answers for itself what it promises (whether its rows end, changelog
-kind, key, what bounds its state) and what time means to it (who is late, when rows are final):
-`base` lists the questions.
+`base` declares what a node reports about itself. The families are in `relational` (scans, filters,
+projections, set operations, DISTINCT), `aggregate` (windows and GROUP BY), `over` (OVER and top-N),
+`join`, and `match` (MATCH_RECOGNIZE). Use them as `from tidegate.plan import nodes as n`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tidegate.plan.nodes.relational import (
 
 
 def walk(node: Node, into_inlined: bool = True) -> list[Node]:
-    """The node and everything below it, top down."""
+    """Return a node and all nodes below it, top down."""
     nodes = [node]
     if isinstance(node, Inlined) and not into_inlined:
         return nodes

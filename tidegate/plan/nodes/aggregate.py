@@ -1,4 +1,4 @@
-"""GROUP BY."""
+"""Window functions, GROUP BY, and rows that are held until their window closes."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ from tidegate.plan.nodes.base import (
     Unary,
     WindowKind,
     WindowSpec,
-    expiry,
-    once,
+    cached_property,
+    ttl_suffix,
 )
 from tidegate.sql.statements import EmitClause as EmitClause
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind, format_duration
 
-# ---- Windows of event or processing time, and rows that wait for their end.
-
 
 @dataclass(frozen=True, eq=False)
 class Window(Unary):
-    """Puts every row into its windows: adds window_start, window_end and window_time."""
+    """Assigns rows to windows: adds window_start, window_end and window_time."""
 
     spec: WindowSpec = field(kw_only=True)
     time: exp.Expr = field(kw_only=True)
     time_id: str | None = field(kw_only=True)
-    # In GROUP BY, sessions are per key: the aggregate makes them, from one window a row.
+    # In GROUP BY. Sessions are then per key: the aggregate builds them from one window per row.
     grouped: bool = field(default=False, kw_only=True)
 
     @property
     def makes_sessions(self) -> bool:
-        """Whether this node itself must wait for a session to end."""
+        """Whether this node itself holds rows until their session ends."""
         return self.spec.kind is WindowKind.SESSION and not self.grouped
 
     def label(self) -> str:
         return f"Window({self.spec})"
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """A row in several windows is told apart by their end."""
+        """The key of the input and the window end: a row may be in several windows."""
         below = self.input.key
         return None if below is None else (*below, self.fields[-2].id)
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         return "rows of open sessions" if self.makes_sessions else None
 
@@ -58,11 +56,11 @@ class Window(Unary):
     def drops_late_rows(self) -> bool:
         return self.makes_sessions
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return True
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
         if self.makes_sessions:
             return self
         end = self.fields[-2]
@@ -80,15 +78,15 @@ class Window(Unary):
 
 @dataclass(frozen=True, eq=False)
 class Hold(Unary):
-    """Keeps rows until their window closes: EMIT ON WINDOW CLOSE without aggregates.
+    """Holds rows until their window closes: EMIT ON WINDOW CLOSE without aggregates.
 
-    Rows without a window wait until the watermark has passed their event time.
+    Rows without a window wait until the watermark passes their event time.
     """
 
     spec: WindowSpec | None = field(kw_only=True)
     end_id: str = field(kw_only=True)
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         return f"rows until {'their window closes' if self.spec else 'the watermark passes them'}"
 
@@ -97,27 +95,27 @@ class Hold(Unary):
         return True
 
     def late_rows(self, port: int) -> Node:
-        """Rows as they came: without the window that they were put into."""
+        """Return the rows before they were assigned to a window."""
         rows = self.input
         while rows.only_drops_rows:
             (rows,) = rows.inputs
         return rows.input if isinstance(rows, Window) else rows
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return True
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate(Unary):
-    """GROUP BY: `keys` then `aggregates` make up the fields."""
+    """GROUP BY. The fields are the `keys`, then the `aggregates`."""
 
     keys: tuple[exp.Expr, ...] = field(kw_only=True)
     aggregates: tuple[exp.Expr, ...] = field(kw_only=True)
     window: WindowSpec | None = field(kw_only=True)
     emit: EmitClause | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
-    # Without keys: whether the row of no rows is told, before there are any.
+    # Without keys: emit the aggregates of zero rows before the first row arrives.
     emits_initial_row: bool = field(default=False, kw_only=True)
 
     @property
@@ -126,32 +124,32 @@ class Aggregate(Unary):
 
     @property
     def grouped_window(self) -> Window | None:
-        """The window by which it groups, if it applies it itself."""
+        """The window of the GROUP BY clause, if the aggregate applies it itself."""
         below = self.input
         return below if isinstance(below, Window) and below.grouped else None
 
     @property
     def makes_sessions(self) -> bool:
-        """Whether it merges rows into sessions, each key its own."""
+        """Whether the aggregate merges rows into sessions per key."""
         window = self.grouped_window
         return window is not None and window.spec.kind is WindowKind.SESSION
 
     @property
     def windowed(self) -> bool:
-        """Whether the watermark closes its groups."""
+        """Whether the watermark closes the groups."""
         return any(item.closed_by_watermark for item in self.key_fields)
 
     @property
     def by_processing_time(self) -> bool:
-        """Whether its windows are of processing time."""
+        """Whether the windows are processing-time windows."""
         return self.window is not None and self.window.processing_time
 
     @property
     def lateness_us(self) -> int:
-        """For how long closed windows may still be corrected."""
+        """How long closed windows may still be corrected."""
         return (self.emit.lateness_us or 0) if self.emit is not None else 0
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         mode = self.emit.mode if self.emit is not None else EmitMode.DEFAULT
         if self.input.bounded and mode is EmitMode.DEFAULT:
@@ -160,18 +158,18 @@ class Aggregate(Unary):
             return CHANGELOG
         return CHANGELOG if self.lateness_us or not self.windowed else APPEND
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
         return tuple(item.id for item in self.key_fields)
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         below = self.input
         closes = below.has_watermark or below.bounded or self.by_processing_time
         if not self.windowed or not closes:
-            return "one entry per group" + expiry(self.ttl_us)
-        kept = "key and open session" if self.makes_sessions else "group and open window"
-        text = f"one entry per {kept}"
+            return "one entry per group" + ttl_suffix(self.ttl_us)
+        unit = "key and open session" if self.makes_sessions else "group and open window"
+        text = f"one entry per {unit}"
         if not self.by_processing_time and not below.has_watermark:
             return f"{text}, until the input ends"
         text += f", until the {'clock' if self.by_processing_time else 'watermark'} passes its end"
@@ -184,23 +182,23 @@ class Aggregate(Unary):
     def late_rows(self, port: int) -> Node:
         return self.grouped_window.input if self.grouped_window is not None else self.input
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return self.windowed or self.bounded
 
     @property
     def needs_processing_time(self) -> bool:
-        every = self.emit is not None and self.emit.every_us is not None
-        return self.ttl_us is not None or every or self.by_processing_time
+        emits_periodically = self.emit is not None and self.emit.every_us is not None
+        return self.ttl_us is not None or emits_periodically or self.by_processing_time
 
     @property
     def closing_key(self) -> Field | None:
-        """The key that tells when a group is closed."""
+        """The key that determines when the watermark closes a group."""
         if self.grouped_window is not None:
             return self.grouped_window.fields[-2]
-        found = [item for item in self.key_fields if item.closed_by_watermark]
+        candidates = [item for item in self.key_fields if item.closed_by_watermark]
         for role in (Role.WINDOW_END, Role.TIME, Role.WINDOW_START):
-            for item in reversed(found) if role is Role.TIME else found:
+            for item in reversed(candidates) if role is Role.TIME else candidates:
                 if item.role is role and (role is not Role.WINDOW_START or item.window is not None):
                     return item
         return None

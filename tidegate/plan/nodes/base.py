@@ -1,7 +1,9 @@
-"""What every node answers: its inputs and columns, what it promises, and what time means to it.
+"""The base class of logical nodes, their fields, and window specifications.
 
-The answers here are those of a node that keeps rows of its input until the watermark passes them,
-as far as there can be one answer; a kind of node says where it differs.
+`Node` declares what every node reports: inputs and columns, properties of its output (changelog
+kind, key, watermark, bound of its state), and how it uses event time and processing time. Its
+defaults suit a node that keeps input rows until the watermark passes them; subclasses override what
+differs.
 """
 
 from __future__ import annotations
@@ -16,11 +18,9 @@ from sqlglot import exp
 
 from tidegate.types import ChangelogKind, Span, format_duration
 
-# ---- Columns of nodes, and what they mean to time.
-
 
 class Role(Enum):
-    """What a column means to time; everything but PLAIN is moved by the watermark."""
+    """The meaning of a column for event time; the watermark bounds all but PLAIN columns."""
 
     PLAIN = "plain"
     TIME = "event time"
@@ -29,6 +29,8 @@ class Role(Enum):
 
 
 class WindowKind(Enum):
+    """The window functions."""
+
     TUMBLE = "TUMBLE"
     HOP = "HOP"
     SESSION = "SESSION"
@@ -60,7 +62,7 @@ class WindowSpec:
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a node's output."""
+    """An output column of a node."""
 
     id: str
     name: str
@@ -70,24 +72,24 @@ class Field:
     volatile: bool = False
     nullable: bool = True
 
-    def renamed(self, name: str) -> Field:
+    def with_name(self, name: str) -> Field:
         return replace(self, name=name)
 
     @property
     def has_fixed_length_window(self) -> bool:
-        """Whether it is an end of a window whose other end follows from it."""
+        """Whether the column is one end of a window whose other end can be computed from it."""
         return self.window is not None and self.window.kind in (WindowKind.TUMBLE, WindowKind.HOP)
 
     @property
     def has_processing_time_window(self) -> bool:
-        """Whether it belongs to a window of processing time."""
+        """Whether the column belongs to a processing-time window."""
         return self.window is not None and self.window.processing_time
 
     @property
     def is_event_time(self) -> bool:
-        """Whether it is the event time: rows come before the watermark passes its value.
+        """Whether the column is an event time: rows arrive before the watermark passes it.
 
-        The start of a window is not: its rows may come until the watermark passes the end.
+        The start of a window is not: its rows may arrive until the watermark passes the end.
         """
         if self.has_processing_time_window:
             return False
@@ -95,19 +97,20 @@ class Field:
 
     @property
     def closed_by_watermark(self) -> bool:
-        """Whether the watermark says when no more rows with its value can come.
+        """Whether the watermark determines when no more rows with this value can arrive.
 
-        The start of a session does not: the session may go on for as long as it likes.
+        It does not for the start of a session, because a session may be extended without limit.
         """
         if self.role is Role.WINDOW_START and self.window is not None:
             return self.window.kind is not WindowKind.SESSION
         return self.role is not Role.PLAIN
 
     def output_watermark_delay_us(self, fields: Sequence[Field]) -> int | None:
-        """How much older other times of a row can be than this one, which lets it out.
+        """Return how much older than this column the other event times of an emitted row can be.
 
-        A row that waits for the end of its window still has its own time, which lies anywhere in
-        that window. Whoever reads it by that time must not take it for late. None: nobody can tell.
+        A row that waits for the end of its window keeps its own event time, which lies anywhere in
+        that window. Operators that read it by that time must not drop it as late. None if there is
+        no bound.
         """
         if self.window is None:
             return 0
@@ -116,22 +119,20 @@ class Field:
         return None if self.window.kind is WindowKind.SESSION else self.window.size_us
 
 
-# ---- An answer that a node works out once and keeps.
-
 if TYPE_CHECKING or sys.version_info >= (3, 12):
-    from functools import cached_property as once
+    from functools import cached_property as cached_property
 else:
 
-    class once:  # noqa: N801
-        """functools.cached_property as it is since Python 3.12: without locks.
+    class cached_property:  # noqa: N801
+        """functools.cached_property without a lock, as it is since Python 3.12.
 
-        With a lock for each question two threads could wait for each other forever, as nodes ask
-        the nodes below them.
+        The lock of Python 3.11 is per property. A property of a node reads other properties of
+        its inputs, so two threads could deadlock.
         """
 
-        def __init__(self, ask: Callable[[Any], Any]) -> None:
-            self.ask = ask
-            self.__doc__ = ask.__doc__
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            self.compute = compute
+            self.__doc__ = compute.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
             self.name = name
@@ -139,12 +140,9 @@ else:
         def __get__(self, node: Any, owner: type | None = None) -> Any:
             if node is None:
                 return self
-            answer = self.ask(node)
-            node.__dict__[self.name] = answer
-            return answer
-
-
-__all__ = ["once"]
+            value = self.compute(node)
+            node.__dict__[self.name] = value
+            return value
 
 
 APPEND, UPSERT, CHANGELOG = ChangelogKind.APPEND, ChangelogKind.UPSERT, ChangelogKind.CHANGELOG
@@ -154,7 +152,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node has inputs and output fields; `span` is its place in the user's SQL."""
+    """A node of a logical plan; `span` is its location in the user's SQL."""
 
     fields: tuple[Field, ...]
     span: Span | None = field(default=None, kw_only=True)
@@ -164,95 +162,98 @@ class Node:
         return ()
 
     def with_inputs(self, *inputs: Node) -> Node:
-        """The same node over other inputs with the same fields."""
+        """Return the node over other inputs with the same fields."""
         assert len(inputs) == len(self.inputs), f"{self.label()} takes {len(self.inputs)} inputs"
         return self
 
     def label(self) -> str:
-        """A short name for plan paths, such as Source(bids)."""
+        """Return a short name for plan paths, such as Source(bids)."""
         return type(self).__name__
 
     def field(self, column_id: str) -> Field:
+        """Return the output field with an id."""
         return next(item for item in self.fields if item.id == column_id)
 
-    # What it promises; worked out once, as nodes never change.
+    # Properties of the output
 
-    @once
+    @cached_property
     def bounded(self) -> bool:
-        """Whether its rows end."""
+        """Whether the output ends."""
         return all(child.bounded for child in self.inputs)
 
-    @once
+    @cached_property
     def has_watermark(self) -> bool:
-        # An input that ends holds nothing back for good: the others' watermark counts.
-        moving = [child for child in self.inputs if not child.bounded or child.has_watermark]
-        return bool(moving) and all(child.has_watermark for child in moving)
+        """Whether the output has a watermark."""
+        # A bounded input without a watermark does not hold back the watermark of the others.
+        inputs = [child for child in self.inputs if not child.bounded or child.has_watermark]
+        return bool(inputs) and all(child.has_watermark for child in inputs)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
-        """Whether rows are only added, replaced by key, or retracted."""
+        """Whether the output only adds rows, replaces them by key, or retracts them."""
         return self.inputs[0].changelog if self.inputs else APPEND
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """The columns that tell its rows apart, if some do."""
+        """The columns that identify an output row, if there are such columns."""
         return self.inputs[0].key if self.inputs else None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        """What bounds its state, in words; None if it keeps none."""
-        return rows_kept(self, None)
+        """A description of what bounds the state; None for a stateless node."""
+        return describe_retained_rows(self, None)
 
-    # What time means to it
+    # Event time and processing time
 
     @property
     def drops_late_rows(self) -> bool:
-        """Whether the watermark makes rows too late for it."""
+        """Whether the node drops rows that are behind the watermark."""
         return False
 
     def late_rows(self, port: int) -> Node:
-        """The node whose columns late rows of an input have: as they were before windows."""
+        """Return the node with the columns of late rows of an input, without window columns."""
         return self.inputs[port]
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
-        """Whether the watermark, or the end of the input, makes each of its rows final."""
+        """Whether every emitted row is final: the watermark or the end of input has passed it."""
         return self.bounded or (bool(self.inputs) and all(c.is_final for c in self.inputs))
 
     @property
     def needs_watermark(self) -> bool:
-        """Whether it emits or forgets by the watermark, whatever the EMIT clause says."""
+        """Whether the node emits or drops rows by the watermark, regardless of the EMIT clause."""
         return False
 
     @property
     def needs_processing_time(self) -> bool:
-        """Whether it depends on processing time, so that epochs must come without rows too."""
+        """Whether the node depends on processing time and so needs epochs without input rows."""
         return False
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        """The node for EMIT ON WINDOW CLOSE: rows that no operator closes are held below it.
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        """Return the node for EMIT ON WINDOW CLOSE: rows that no operator closes are held below it.
 
-        With `by_time` rows keep their event time, and wait for the watermark to pass it even
+        With `by_event_time` rows keep their event time and wait until the watermark passes it, even
         without a window.
         """
         return self
 
     @property
     def only_drops_rows(self) -> bool:
+        """Whether the output is a subset of the input rows, with the same columns."""
         return False
 
-    # How it runs
+    # Execution
 
     @property
     def stateless(self) -> bool:
-        """Whether Spark SQL alone can run it, epoch by epoch."""
+        """Whether Spark SQL alone can run the node, epoch by epoch."""
         return False
 
     @property
     def state_expressions(self) -> tuple[exp.Expr, ...] | None:
-        """The expressions whose values its state depends on; None if it hands rows on as they come.
+        """The expressions on which the state depends, in addition to the input rows.
 
-        State also depends on the rows that come in.
+        None for a node that passes rows through.
         """
         return ()
 
@@ -272,14 +273,15 @@ class Unary(Node):
         return replace(self, input=new)
 
 
-def rows_kept(node: Node, ttl_us: int | None) -> str:
-    """What bounds the rows that a node keeps: a time to live, the watermark or nothing."""
+def describe_retained_rows(node: Node, ttl_us: int | None) -> str:
+    """Describe what bounds the rows that a node keeps: TTL, the watermark, or nothing."""
     if ttl_us is not None:
-        return "rows" + expiry(ttl_us)
+        return "rows" + ttl_suffix(ttl_us)
     if any(item.closed_by_watermark for item in node.fields):
         return "rows until the watermark passes them"
     return "all input, which is bounded" if node.bounded else "without bound"
 
 
-def expiry(ttl_us: int | None) -> str:
+def ttl_suffix(ttl_us: int | None) -> str:
+    """Return the time to live as the end of a description, or an empty string."""
     return "" if ttl_us is None else f" for {format_duration(ttl_us)} (state_ttl)"

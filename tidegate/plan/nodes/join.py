@@ -1,4 +1,4 @@
-"""Joins: how they are bounded decides everything else."""
+"""Join nodes. The kind of a join follows from how its condition bounds it in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, expiry, once
+from tidegate.plan.nodes.base import APPEND, CHANGELOG, Key, Node, cached_property, ttl_suffix
 from tidegate.plan.nodes.relational import LookupScan, Project
 from tidegate.types import ChangelogKind, format_duration
 
@@ -15,7 +15,7 @@ BACKWARD, FORWARD, NEAREST = "backward", "forward", "nearest"
 
 
 class JoinKind(Enum):
-    """How a join is bounded, which decides the operator that runs it."""
+    """How a join is bounded. The kind determines the operator that runs it."""
 
     INTERVAL = "interval"
     WINDOW = "window"
@@ -27,7 +27,7 @@ class JoinKind(Enum):
 
 @dataclass(frozen=True)
 class TimeBounds:
-    """left time − right time lies in [lower, upper]; None is open."""
+    """left time − right time lies in [lower, upper]; None is unbounded."""
 
     left_id: str
     right_id: str
@@ -37,10 +37,11 @@ class TimeBounds:
 
 @dataclass(frozen=True, eq=False)
 class AsofCondition:
-    """Which of the right rows counts: left − right lies in [lower, upper]; an open end is out.
+    """Which right row matches: left − right lies in [lower, upper]; an open end is exclusive.
 
-    Backward is the largest of the right, forward the smallest, nearest the one least away. With
-    `first` it is the first of the right, if that is in reach. Times are in microseconds.
+    Of the right rows in these bounds, BACKWARD takes the largest, FORWARD the smallest, and NEAREST
+    the closest. With `first` only the first right row of a key can match. Times are in
+    microseconds.
     """
 
     left: exp.Expr
@@ -53,14 +54,14 @@ class AsofCondition:
     first: bool = False
 
     @property
-    def ends(self) -> bool:
-        """Whether the watermark tells when nothing nearer can come, whatever has come."""
+    def is_bounded(self) -> bool:
+        """Whether the watermark determines when no closer right row can arrive."""
         return self.lower is not None
 
 
 @dataclass(frozen=True, eq=False)
 class KeyPair:
-    """left = right in a join condition; null-safe if NULLs match each other."""
+    """left = right in a join condition; `null_safe` if NULLs are equal to each other."""
 
     left: exp.Expr
     right: exp.Expr
@@ -69,7 +70,7 @@ class KeyPair:
 
 @dataclass(frozen=True, eq=False)
 class Join(Node):
-    """A join; `equal` are its keys, `residual` is what is left of the condition."""
+    """A join; `key_pairs` are its keys, `residual` is what remains of the condition."""
 
     left: Node = field(kw_only=True)
     right: Node = field(kw_only=True)
@@ -82,18 +83,18 @@ class Join(Node):
     as_of: exp.Expr | None = field(default=None, kw_only=True)
     as_of_id: str | None = field(default=None, kw_only=True)
     match: exp.Expr | None = field(default=None, kw_only=True)
-    # Which row of the right counts in a temporal or ASOF join.
+    # Which right row matches in a temporal or ASOF join.
     asof_condition: AsofCondition | None = field(default=None, kw_only=True)
-    # Whether the rows of the right are known to be versions of the keys.
+    # Whether the right rows are versions of keys (`semantics.versions_of`).
     versioned: bool = field(default=False, kw_only=True)
-    # The column of the right that says whether a version is one, or that there is none.
+    # The right column that is false for a tombstone: from then on the key has no version.
     validity_id: str | None = field(default=None, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
-    # Whether pairs wait until the watermark says that the row they belong to gets no more.
+    # EMIT ON WINDOW CLOSE: pairs wait until the watermark passes them.
     at_close: bool = field(default=False, kw_only=True)
-    # The event times of both sides as the query would write them, for hints.
+    # The event times of both sides as written in SQL, for hints.
     times: tuple[str | None, str | None] = field(default=(None, None), kw_only=True)
-    # The words of the query that ask for it, if it is not written as a join: IN, NOT EXISTS.
+    # The SQL predicate that became this join, such as IN or NOT EXISTS; None for a JOIN clause.
     predicate: str | None = field(default=None, kw_only=True)
 
     @property
@@ -107,11 +108,11 @@ class Join(Node):
     @property
     def timed(self) -> bool:
         """Whether a temporal or ASOF join compares event times."""
-        near = self.asof_condition
-        return near is not None and all(
+        condition = self.asof_condition
+        return condition is not None and all(
             isinstance(tree, exp.Column)
             and any(item.id == tree.name and item.is_event_time for item in side.fields)
-            for tree, side in zip((near.left, near.right), self.inputs, strict=True)
+            for tree, side in zip((condition.left, condition.right), self.inputs, strict=True)
         )
 
     @property
@@ -125,132 +126,139 @@ class Join(Node):
         return f"Join({self.kind.value})"
 
     @property
-    def _by_time(self) -> bool:
-        """Whether bounds of time say when its rows are forgotten."""
+    def _is_bounded_by_time(self) -> bool:
+        """Whether time bounds determine when its rows are dropped from the state."""
         return self.by_watermark or self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
 
     @property
-    def _keeps_rows_of_left(self) -> bool:
-        """Whether each row of the left comes out with what it finds on the right."""
+    def _keeps_left_rows(self) -> bool:
+        """Whether a left row is emitted with the right row that matches it, and no other."""
         return self.kind in (JoinKind.LOOKUP, JoinKind.TEMPORAL, JoinKind.ASOF)
 
-    @once
+    @cached_property
     def bounded(self) -> bool:
         return self.left.bounded and (self.kind is JoinKind.LOOKUP or self.right.bounded)
 
-    @once
+    @cached_property
     def has_watermark(self) -> bool:
         return self.left.has_watermark if self.kind is JoinKind.LOOKUP else super().has_watermark
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
-        ends = all(side.bounded for side in self.inputs)
-        if self.kind is JoinKind.ASOF and not self.by_watermark and not ends:
-            # A nearer row may come later: the answer is then retracted.
+        bounded = all(side.bounded for side in self.inputs)
+        if self.kind is JoinKind.ASOF and not self.by_watermark and not bounded:
+            # A nearer row may arrive later; the previous match is then retracted.
             return CHANGELOG
-        if self._keeps_rows_of_left:
+        if self._keeps_left_rows:
             return self.left.changelog
         if any(side.changelog is not APPEND for side in self.inputs):
             return CHANGELOG
-        # An outer row may get its match later: it is then retracted.
+        # An unmatched row may get a match later; it is then retracted.
         outer = self.how not in ("INNER", "SEMI")
-        return CHANGELOG if self.kind is JoinKind.REGULAR and outer and not ends else APPEND
+        return CHANGELOG if self.kind is JoinKind.REGULAR and outer and not bounded else APPEND
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        if self.kind is JoinKind.LOOKUP and not self._finds_one:
+        if self.kind is JoinKind.LOOKUP and not self._is_unique_lookup:
             return None
-        return self.left.key if self._keeps_rows_of_left else None
+        return self.left.key if self._keeps_left_rows else None
 
     @property
     def lookup_keys(self) -> tuple[KeyPair, ...]:
-        """The keys that a lookup table is asked by: one for each of its columns that has one."""
-        found: dict[str, KeyPair] = {}
+        """The keys by which a lookup table is read: the first for each of its columns."""
+        keys: dict[str, KeyPair] = {}
         columns = {item.id for item in self.right.fields}
         for pair in self.key_pairs:
-            plain = isinstance(pair.right, exp.Column) and pair.right.name in columns
-            if plain and not pair.null_safe:
-                found.setdefault(pair.right.name, pair)
-        return tuple(found.values())
+            is_column = isinstance(pair.right, exp.Column) and pair.right.name in columns
+            if is_column and not pair.null_safe:
+                keys.setdefault(pair.right.name, pair)
+        return tuple(keys.values())
 
     @property
-    def _finds_one(self) -> bool:
-        """Whether a lookup by these columns finds at most one row: they hold the primary key."""
+    def _is_unique_lookup(self) -> bool:
+        """Whether a lookup by these columns returns at most one row: they hold the primary key."""
         if not isinstance(self.right, LookupScan):
             return False
         names = {item.id: item.name.lower() for item in self.right.fields}
-        asked = {names[pair.right.name] for pair in self.lookup_keys}
-        key = {name.lower() for name in self.right.table.primary_key}
-        return bool(key) and key <= asked
+        looked_up = {names[pair.right.name] for pair in self.lookup_keys}
+        primary_key = {name.lower() for name in self.right.table.primary_key}
+        return bool(primary_key) and primary_key <= looked_up
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         if self.kind is JoinKind.INTERVAL and self.bounds is not None:
-            left_us, right_us = self._kept_us(self.bounds)
+            left_us, right_us = self._retention_us(self.bounds)
             return (
                 f"left rows for {format_duration(left_us)}, right rows for "
                 f"{format_duration(right_us)} of event time"
             )
         if self.kind is JoinKind.LOOKUP:
             return None
-        words = {
+        texts = {
             JoinKind.WINDOW: "rows of both sides until their window closes",
             JoinKind.TEMPORAL: "rows until the watermark passes them, and versions a later row can "
             "still see",
         }
-        if self.kind in words:
-            return words[self.kind]
+        if self.kind in texts:
+            return texts[self.kind]
         if self.kind is JoinKind.ASOF and self.by_watermark:
-            if self.asof_condition is not None and not self.asof_condition.ends:
+            if self.asof_condition is not None and not self.asof_condition.is_bounded:
                 return "rows until the one that matches them is certain, which may be never"
             return "rows until the watermark passes them, and the candidates they can still match"
         if self.ttl_us is not None:
-            return "rows of both sides" + expiry(self.ttl_us)
+            return "rows of both sides" + ttl_suffix(self.ttl_us)
         return "all input, which is bounded" if self.bounded else "without bound"
 
-    def _kept_us(self, bounds: TimeBounds) -> tuple[int, int]:
-        """For how long rows of each side are kept: while they can match, and, where rows may be
-        retracted, while one that is there by its matches may ask for them."""
-        assert bounds.lower_us is not None and bounds.upper_us is not None, "it has both bounds"
+    def _retention_us(self, bounds: TimeBounds) -> tuple[int, int]:
+        """Return how long the rows of each side are kept.
+
+        They are kept while they can match. If rows may be retracted, they are also kept while a
+        retraction can change whether a row of the other side has matches.
+        """
+        assert bounds.lower_us is not None and bounds.upper_us is not None, (
+            "an interval join has both bounds"
+        )
         left_us, right_us = max(0, -bounds.lower_us), max(0, bounds.upper_us)
         if all(side.changelog is APPEND for side in self.inputs):
             return left_us, right_us
-        asks_right = self.how in ("LEFT", "FULL", "SEMI", "ANTI")
-        asks_left = self.how in ("RIGHT", "FULL")
+        needs_right = self.how in ("LEFT", "FULL", "SEMI", "ANTI")
+        needs_left = self.how in ("RIGHT", "FULL")
         both = left_us + right_us
-        return both if asks_left else left_us, both if asks_right else right_us
+        return both if needs_left else left_us, both if needs_right else right_us
 
     @property
     def drops_late_rows(self) -> bool:
-        return self._by_time
+        return self._is_bounded_by_time
 
     def late_rows(self, port: int) -> Node:
-        """Whether a version is one is no column of the user's."""
+        """Return the rows of an input without the tombstone column, which is not the user's."""
         rows = self.inputs[port]
-        kept = tuple(item for item in rows.fields if item.id != self.validity_id)
-        if len(kept) == len(rows.fields):
+        fields = tuple(item for item in rows.fields if item.id != self.validity_id)
+        if len(fields) == len(rows.fields):
             return rows
-        names = (exp.to_identifier(item.id, quoted=True) for item in kept)
-        return Project(kept, input=rows, expressions=tuple(exp.Column(this=name) for name in names))
+        names = (exp.to_identifier(item.id, quoted=True) for item in fields)
+        return Project(
+            fields, input=rows, expressions=tuple(exp.Column(this=name) for name in names)
+        )
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         if self.kind is JoinKind.LOOKUP:
             return self.left.is_final
-        return self._by_time or super().is_final
+        return self._is_bounded_by_time or super().is_final
 
     @property
     def needs_watermark(self) -> bool:
-        timed = self.kind is JoinKind.ASOF and self.by_watermark
-        return timed or self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL)
+        is_final_asof = self.kind is JoinKind.ASOF and self.by_watermark
+        return is_final_asof or self.kind in (JoinKind.WINDOW, JoinKind.INTERVAL)
 
     @property
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None and self.kind is not JoinKind.LOOKUP
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
         if self.kind is JoinKind.LOOKUP:
-            return replace(self, left=self.left.with_emit_on_close(by_time))
+            return replace(self, left=self.left.with_emit_on_close(by_event_time))
         waits = self.kind in (JoinKind.INTERVAL, JoinKind.WINDOW)
         return replace(self, at_close=True) if waits else self
 

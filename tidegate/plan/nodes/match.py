@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE: matches of a pattern in the rows of each partition, in the order of time."""
+"""MATCH_RECOGNIZE: matches of a row pattern per partition, in the order of event time."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, Field, Key, Node, Unary, expiry, once
+from tidegate.plan.nodes.base import APPEND, Field, Key, Node, Unary, cached_property, ttl_suffix
 from tidegate.sql import match_recognize as pt
 from tidegate.types import ChangelogKind, format_duration
 
 
 @dataclass(frozen=True)
 class Navigation:
-    """The value that an expression has on one row of a match.
+    """The value of an expression on one row of a match.
 
-    Of the rows of some variables (None: all) the one `offset` away from the last or the first, and
-    from there `back` rows back in the partition. Where there is no such row it is NULL, or what
-    `missing` gives on any row.
+    The row is `offset` rows away from the last (or first) row that is mapped to one of the
+    variables (None: all variables), and from there `back` rows back in the partition. If there is
+    no such row, the value is NULL, or the value of `missing` on any row.
     """
 
     value: exp.Expr
@@ -30,7 +30,7 @@ class Navigation:
 
     @property
     def is_current(self) -> bool:
-        """In a condition: whether it is about the row that is looked at, or one before it."""
+        """Whether a condition reads the current row, or one before it."""
         return self.variables is None and self.last and self.offset == 0
 
     @property
@@ -40,7 +40,7 @@ class Navigation:
 
 @dataclass(frozen=True)
 class MatchAggregate:
-    """An aggregate over the rows of some variables (None: all)."""
+    """An aggregate over the rows of some variables (None: all variables)."""
 
     call: exp.Expr
     variables: frozenset[str] | None = None
@@ -52,7 +52,7 @@ class MatchAggregate:
 
 @dataclass(frozen=True)
 class DefineCondition:
-    """What DEFINE says of a variable: an expression over `?0`, `?1`, …, which are `parts`."""
+    """A DEFINE condition: an expression over `?0`, `?1`, …, which stand for its `parts`."""
 
     variable: str
     tree: exp.Expr
@@ -64,7 +64,7 @@ class DefineCondition:
 
 
 class SkipTo(Enum):
-    """Where the next match may begin."""
+    """Where the next match may start."""
 
     PAST_LAST_ROW = "past last row"
     NEXT_ROW = "to next row"
@@ -74,7 +74,7 @@ class SkipTo(Enum):
 
 @dataclass(frozen=True)
 class Skip:
-    """`variables` are those of TO FIRST and TO LAST."""
+    """AFTER MATCH SKIP; `variables` are those of TO FIRST and TO LAST."""
 
     to: SkipTo = SkipTo.PAST_LAST_ROW
     variables: frozenset[str] = frozenset()
@@ -85,7 +85,7 @@ class Skip:
 
 @dataclass(frozen=True, eq=False)
 class Match(Unary):
-    """A row a match: first the fields of the partition, then one a measure."""
+    """One row per match: the fields of the partition, then one field per measure."""
 
     partition: tuple[exp.Expr, ...] = field(kw_only=True)
     order: tuple[exp.Expr, ...] = field(kw_only=True)
@@ -105,53 +105,53 @@ class Match(Unary):
     def time_field(self) -> Field:
         return self.input.field(self.time_id)
 
-    @once
+    @cached_property
     def max_rows(self) -> int | None:
-        """The most rows of a match, if the pattern says so."""
+        """The largest number of rows of a match, if the pattern limits it."""
         return pt.longest(self.pattern)
 
-    @once
+    @cached_property
     def rows_back(self) -> int:
-        """How many rows before the first of a match its conditions and measures can see."""
-        found = [0]
+        """How many rows before its first row a match can read."""
+        depths = [0]
         for condition in self.conditions:
-            places = pt.first_place(self.pattern, frozenset([condition.variable]))
+            first_index = pt.first_place(self.pattern, frozenset([condition.variable]))
             for part in condition.parts:
                 if isinstance(part, Navigation):
-                    before = (places or 0) if part.is_current else 0
-                    found.append(part.back - before)
-        found += [part.back for part in self.measures if isinstance(part, Navigation)]
-        return max(found)
+                    rows_before = (first_index or 0) if part.is_current else 0
+                    depths.append(part.back - rows_before)
+        depths += [part.back for part in self.measures if isinstance(part, Navigation)]
+        return max(depths)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         return APPEND
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
         return None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        kept = []
+        parts = []
         if self.within_us is not None:
-            kept.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
+            parts.append(f"rows of open matches for {format_duration(self.within_us)} (WITHIN)")
         elif self.max_rows is not None:
-            kept.append(f"the last {_rows(self.max_rows)} per partition" + expiry(self.ttl_us))
+            parts.append(f"the last {_rows(self.max_rows)} per partition" + ttl_suffix(self.ttl_us))
         elif self.ttl_us is not None:
-            kept.append("rows of open matches" + expiry(self.ttl_us))
+            parts.append("rows of open matches" + ttl_suffix(self.ttl_us))
         else:
             bound = "until the end" if self.input.bounded else "without bound"
-            kept.append(f"rows of open matches {bound}")
+            parts.append(f"rows of open matches {bound}")
         if self.rows_back:
-            kept.append(f"the {_rows(self.rows_back)} before them" + expiry(self.ttl_us))
-        return f"rows until the watermark passes them; {', '.join(kept)}"
+            parts.append(f"the {_rows(self.rows_back)} before them" + ttl_suffix(self.ttl_us))
+        return f"rows until the watermark passes them; {', '.join(parts)}"
 
     @property
     def drops_late_rows(self) -> bool:
         return True
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return True
 
@@ -163,24 +163,24 @@ class Match(Unary):
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        """Rows wait here anyway; what changes below may become final there."""
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        """Return this node, which already waits; a changing input may become final."""
         if self.input.changelog is APPEND:
             return self
-        return self.with_inputs(self.input.with_emit_on_close(by_time))
+        return self.with_inputs(self.input.with_emit_on_close(by_event_time))
 
     @property
     def state_expressions(self) -> tuple[exp.Expr, ...] | None:
-        parts = [tree for condition in self.conditions for tree in condition.trees]
-        parts += [tree for part in self.measures for tree in part.trees]
-        return (*self.partition, *self.order, *parts)
+        trees = [tree for condition in self.conditions for tree in condition.trees]
+        trees += [tree for part in self.measures for tree in part.trees]
+        return (*self.partition, *self.order, *trees)
 
 
-def comes_on_time(pattern: pt.Pattern, within_us: int | None) -> bool:
-    """Whether it is known how long after its last row a match can come out.
+def has_bounded_delay(pattern: pt.Pattern, within_us: int | None) -> bool:
+    """Return whether the delay between the last row of a match and its output is bounded.
 
-    Within a time that is so; without one, where every match has the same number of rows, it comes
-    with the last of them.
+    WITHIN bounds it. Without WITHIN it is bounded if all matches have the same number of rows,
+    because a match is then complete with its last row.
     """
     return within_us is not None or pt.longest(pattern) == pt.shortest(pattern)
 

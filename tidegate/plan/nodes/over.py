@@ -1,4 +1,4 @@
-"""Window functions."""
+"""Window functions (OVER), and top-N with deduplication."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from enum import Enum
 
 from sqlglot import exp
 
-from tidegate.plan.nodes.base import APPEND, CHANGELOG, Field, Key, Node, Role, Unary, expiry, once
+from tidegate.plan.nodes.base import (
+    APPEND,
+    CHANGELOG,
+    Field,
+    Key,
+    Node,
+    Role,
+    Unary,
+    cached_property,
+    ttl_suffix,
+)
 from tidegate.sql import expressions as ex
 from tidegate.types import ChangelogKind, format_duration
 
-# ---- What a function with OVER looks at: its order, its frame, and how far that reaches.
-
-# Functions that depend on how many rows a partition has.
+# Functions that depend on the number of rows of a partition.
 WHOLE_PARTITION_FUNCTIONS = frozenset({"NTILE", "PERCENT_RANK", "CUME_DIST"})
 FRAMELESS_FUNCTIONS = ex.RANK_FUNCTIONS | WHOLE_PARTITION_FUNCTIONS | {"LAG", "LEAD"}
 
 
 @dataclass(frozen=True)
 class FrameBound:
-    """An end of a frame, relative to the current row: `value` rows, numbers or microseconds on.
+    """An end of a frame relative to the current row: rows, or a distance in the order.
 
-    None is without bound. `known` is False for what is not a constant.
+    `value` is in microseconds for intervals and None for UNBOUNDED. `is_constant` is False if the
+    bound is not a constant.
     """
 
     value: int | float | None
@@ -32,13 +41,13 @@ class FrameBound:
 
 @dataclass(frozen=True)
 class WindowFunction:
-    """One function: its name, the call without OVER, and where it looks."""
+    """One window function: its name, the call without OVER, its order and its frame."""
 
     name: str
     call: exp.Expr
     window: exp.Expr
     ignores_nulls: bool
-    # None: the function has no frame.
+    # None if the function has no frame.
     by_rows: bool | None
     start: FrameBound
     end: FrameBound
@@ -54,14 +63,14 @@ class WindowFunction:
 
     @property
     def shift(self) -> int | None:
-        """By how many rows lag or lead look back (less than 0) or ahead; None: nobody can tell."""
+        """How many rows LAG (negative) or LEAD (positive) shifts; None if it is not a constant."""
         parts = self.call.expressions
         rows = whole_number(parts[1]) if len(parts) > 1 else 1
         return None if rows is None else (-rows if self.name == "LAG" else rows)
 
     @property
     def needs_whole_partition(self) -> bool:
-        """Whether every row of a partition counts for each of them."""
+        """Whether the value of a row depends on all rows of its partition."""
         if self.name in WHOLE_PARTITION_FUNCTIONS:
             return True
         if self.name in ("LAG", "LEAD"):
@@ -70,59 +79,64 @@ class WindowFunction:
 
     @property
     def rows_ahead(self) -> int:
-        """How many rows must be known behind a row."""
+        """How many following rows a value needs."""
         if self.name in ("LAG", "LEAD"):
             return max(self.shift or 0, 0)
         return max(int(self.end.value or 0), 0) if self.by_rows else 0
 
     @property
     def rows_back(self) -> int:
+        """How many preceding rows a value needs."""
         if self.name in ("LAG", "LEAD"):
             return 0 if self.ignores_nulls else max(-(self.shift or 0), 0)
         return max(-int(self.start.value or 0), 0) if self.by_rows else 0
 
     @property
     def time_ahead_us(self) -> int:
-        """How far the watermark must be behind a row."""
+        """How far past a row the watermark must be before its value is final."""
         return max(int(self.end.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def time_back_us(self) -> int:
+        """How far back in event time the frame reaches."""
         return max(-int(self.start.value or 0), 0) if self.by_rows is False else 0
 
     @property
     def is_running(self) -> bool:
-        """Whether it sees all rows of its partition since the first."""
+        """Whether a value depends on all rows since the first of the partition."""
         if self.name in ("LAG", "LEAD"):
             return self.ignores_nulls
         return self.by_rows is None or self.start.value is None
 
 
 def parse_window_function(window: exp.Expr) -> WindowFunction:
-    call, ignores = window.this, False
+    """Return the function, order and frame of a call with OVER."""
+    call, ignores_nulls = window.this, False
     while isinstance(call, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
-        ignores = ignores or isinstance(call, exp.IgnoreNulls)
+        ignores_nulls = ignores_nulls or isinstance(call, exp.IgnoreNulls)
         call = call.this
     name = ex.call_name(call) or ""
-    spec, ordered = window.args.get("spec"), window.args.get("order") is not None
+    spec, has_order = window.args.get("spec"), window.args.get("order") is not None
     if name in FRAMELESS_FUNCTIONS:
-        return WindowFunction(name, call, window, ignores, None, FrameBound(None), FrameBound(0))
+        return WindowFunction(
+            name, call, window, ignores_nulls, None, FrameBound(None), FrameBound(0)
+        )
     if spec is None:
-        # What is equal in order to the current row is in the frame.
-        end = FrameBound(0 if ordered else None)
-        return WindowFunction(name, call, window, ignores, False, FrameBound(None), end)
+        # Peers of the current row are in the frame.
+        end = FrameBound(0 if has_order else None)
+        return WindowFunction(name, call, window, ignores_nulls, False, FrameBound(None), end)
     start, end = _bound(spec, "start"), _bound(spec, "end")
     by_rows = str(spec.args.get("kind")).upper() == "ROWS"
-    return WindowFunction(name, call, window, ignores, by_rows, start, end)
+    return WindowFunction(name, call, window, ignores_nulls, by_rows, start, end)
 
 
-def _bound(spec: exp.Expr, which: str) -> FrameBound:
-    value, side = spec.args.get(which), str(spec.args.get(f"{which}_side") or "").upper()
+def _bound(spec: exp.Expr, end: str) -> FrameBound:
+    value, direction = spec.args.get(end), str(spec.args.get(f"{end}_side") or "").upper()
     if value is None or value == "CURRENT ROW":
         return FrameBound(0)
     if value == "UNBOUNDED":
         return FrameBound(None)
-    sign = -1 if side == "PRECEDING" else 1
+    sign = -1 if direction == "PRECEDING" else 1
     micros = ex.interval_micros(value)
     if micros is not None:
         return FrameBound(sign * micros, True)
@@ -131,6 +145,7 @@ def _bound(spec: exp.Expr, which: str) -> FrameBound:
 
 
 def whole_number(tree: exp.Expr) -> int | None:
+    """Return the value of an integer literal; None for other expressions."""
     number = _number(tree)
     return number if isinstance(number, int) else None
 
@@ -146,8 +161,11 @@ def _number(tree: exp.Expr) -> int | float | None:
 
 
 class OverMode(Enum):
-    """When rows come out: along event time, when their window closes, at the end of the input, or
-    at once, to be corrected later."""
+    """When rows are emitted.
+
+    TIME: when the watermark passes them. WINDOW: when their window closes. END: at the end of the
+    input. CHANGES: at once, with retractions later.
+    """
 
     TIME = "along time"
     WINDOW = "window"
@@ -157,38 +175,38 @@ class OverMode(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Over(Unary):
-    """Window functions of one partition: the input's fields, then one field a function."""
+    """Window functions with one PARTITION BY: the fields of the input, then one per function."""
 
     functions: tuple[exp.Expr, ...] = field(kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
 
-    @once
+    @cached_property
     def window_functions(self) -> tuple[WindowFunction, ...]:
         return tuple(parse_window_function(function) for function in self.functions)
 
     @property
     def partition(self) -> tuple[exp.Expr, ...]:
-        """By what its functions partition: all by the same."""
+        """The common PARTITION BY of the functions."""
         return self.window_functions[0].partition
 
-    @once
+    @cached_property
     def mode(self) -> OverMode:
         if self.input.changelog is not APPEND:
             return OverMode.CHANGES
-        if self._along_time:
+        if self._is_final_at_watermark:
             return OverMode.TIME
         if self.closing_field is not None:
             return OverMode.WINDOW
         return OverMode.END if self.input.bounded else OverMode.CHANGES
 
     @property
-    def _along_time(self) -> bool:
-        first = self.window_functions[0].order
-        if any(looks.order != first for looks in self.window_functions):
+    def _is_final_at_watermark(self) -> bool:
+        order = self.window_functions[0].order
+        if any(function.order != order for function in self.window_functions):
             return False
         waits = self.closing_field is not None and self.rows_ahead > 0
         return not waits and all(
-            is_final_at_watermark(looks, self.input.fields) for looks in self.window_functions
+            is_final_at_watermark(function, self.input.fields) for function in self.window_functions
         )
 
     @property
@@ -198,59 +216,65 @@ class Over(Unary):
 
     @property
     def closing_field(self) -> Field | None:
-        """The column of the partition that says when it is complete."""
-        return closing_field(self.partition, self.input.fields)
+        """The column of the partition that determines when it is complete."""
+        return find_closing_field(self.partition, self.input.fields)
 
     @property
     def rows_ahead(self) -> int:
-        return max(looks.rows_ahead for looks in self.window_functions)
+        return max(function.rows_ahead for function in self.window_functions)
 
     @property
     def time_ahead_us(self) -> int:
-        return max(looks.time_ahead_us for looks in self.window_functions)
+        return max(function.time_ahead_us for function in self.window_functions)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         return CHANGELOG if self.mode is OverMode.CHANGES else APPEND
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """Rows that replace each other must be in one partition to come out in order."""
+        """The key of the input.
+
+        Rows that replace each other must be in the same partition, so that they are emitted in
+        order.
+        """
         below = self.input.key
         if below is None or self.mode is not OverMode.CHANGES:
             return below
         names = {part.name for part in self.partition if isinstance(part, exp.Column)}
         return below if len(names) == len(self.partition) and names <= set(below) else None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         if self.mode is OverMode.TIME:
-            return f"rows until the watermark passes {self._awaited}; {self._kept}"
+            return f"rows until the watermark passes {self._awaited_text}; {self._retained_text}"
         if self.closing_field is not None:
             return "the rows of each window until it closes"
         if self.mode is OverMode.END:
             return "all input, which is bounded"
-        return "the rows of each partition" + expiry(self.ttl_us)
+        return "the rows of each partition" + ttl_suffix(self.ttl_us)
 
     @property
-    def _awaited(self) -> str:
-        rows, time = self.rows_ahead, self.time_ahead_us
-        behind = [f"the next {_rows(rows)}"] if rows else []
-        behind += [f"{format_duration(time)} behind them"] if time else []
-        return " and ".join(["them", *behind])
+    def _awaited_text(self) -> str:
+        rows, time_us = self.rows_ahead, self.time_ahead_us
+        parts = [f"the next {_rows(rows)}"] if rows else []
+        parts += [f"{format_duration(time_us)} behind them"] if time_us else []
+        return " and ".join(["them", *parts])
 
     @property
-    def _kept(self) -> str:
-        """What later rows can see."""
-        back = max(looks.rows_back for looks in self.window_functions)
-        time = max(looks.time_back_us for looks in self.window_functions)
-        parts = [f"the last {_rows(back)}"] if back else []
-        parts += [f"rows of the last {format_duration(time)}"] if time else []
-        parts += ["one state"] if any(looks.is_running for looks in self.window_functions) else []
+    def _retained_text(self) -> str:
+        """Describe the rows that later rows can still read."""
+        rows = max(function.rows_back for function in self.window_functions)
+        time_us = max(function.time_back_us for function in self.window_functions)
+        parts = [f"the last {_rows(rows)}"] if rows else []
+        parts += [f"rows of the last {format_duration(time_us)}"] if time_us else []
+        parts += (
+            ["one state"] if any(function.is_running for function in self.window_functions) else []
+        )
         if not parts:
             return "nothing after that"
         ends = " until its window closes" if self.closing_field is not None else ""
-        return f"{' and '.join(parts)} per partition" + (ends or expiry(self.ttl_us))
+        return f"{' and '.join(parts)} per partition" + (ends or ttl_suffix(self.ttl_us))
 
     @property
     def drops_late_rows(self) -> bool:
@@ -258,7 +282,7 @@ class Over(Unary):
             self.mode is OverMode.CHANGES and self.closing_field is not None
         )
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return self.mode is not OverMode.CHANGES
 
@@ -270,11 +294,11 @@ class Over(Unary):
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        """Rows wait here anyway; what changes below may become final there."""
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        """Return this node, which already waits; a changing input may become final."""
         if self.input.changelog is APPEND:
             return self
-        return self.with_inputs(self.input.with_emit_on_close(by_time))
+        return self.with_inputs(self.input.with_emit_on_close(by_event_time))
 
     @property
     def state_expressions(self) -> tuple[exp.Expr, ...] | None:
@@ -285,32 +309,37 @@ def _rows(count: int) -> str:
     return "row" if count == 1 else f"{count} rows"
 
 
-def leading_event_time(looks: WindowFunction, fields: tuple[Field, ...]) -> Field | None:
-    """The event time by which a function is ordered first, upwards."""
-    first = looks.order[0] if looks.order else None
-    target = first.this if isinstance(first, exp.Ordered) else first
-    down = isinstance(first, exp.Ordered) and bool(first.args.get("desc"))
-    if down or not isinstance(target, exp.Column):
+def leading_event_time(function: WindowFunction, fields: tuple[Field, ...]) -> Field | None:
+    """Return the event time by which a function is ordered first, if it is ascending."""
+    key = function.order[0] if function.order else None
+    column = key.this if isinstance(key, exp.Ordered) else key
+    descending = isinstance(key, exp.Ordered) and bool(key.args.get("desc"))
+    if descending or not isinstance(column, exp.Column):
         return None
-    return next((item for item in fields if item.id == target.name and item.is_event_time), None)
+    return next((item for item in fields if item.id == column.name and item.is_event_time), None)
 
 
-def is_final_at_watermark(looks: WindowFunction, fields: tuple[Field, ...]) -> bool:
-    """Whether the watermark makes what a function says about a row final."""
-    return leading_event_time(looks, fields) is not None and not looks.needs_whole_partition
+def is_final_at_watermark(function: WindowFunction, fields: tuple[Field, ...]) -> bool:
+    """Return whether the watermark makes the value of a function final."""
+    return leading_event_time(function, fields) is not None and not function.needs_whole_partition
 
 
-def closing_field(partition: tuple[exp.Expr, ...], fields: tuple[Field, ...]) -> Field | None:
+def find_closing_field(partition: tuple[exp.Expr, ...], fields: tuple[Field, ...]) -> Field | None:
+    """Return the window column of a partition that determines when it is complete."""
     names = {part.name for part in partition if isinstance(part, exp.Column)}
-    found = [item for item in fields if item.id in names and item.closed_by_watermark]
-    closing = [item for item in found if item.window is not None]
-    ends = [item for item in closing if item.role is not Role.WINDOW_START]
-    return next(iter([*ends, *closing]), None)
+    candidates = [item for item in fields if item.id in names and item.closed_by_watermark]
+    windows = [item for item in candidates if item.window is not None]
+    ends = [item for item in windows if item.role is not Role.WINDOW_START]
+    return next(iter([*ends, *windows]), None)
 
 
-def keep_one_event_time(fields: tuple[Field, ...], looks: WindowFunction) -> tuple[Field, ...]:
-    """Columns of rows that wait for one event time: another one may be older, and would be late."""
-    time = leading_event_time(looks, fields)
+def keep_one_event_time(fields: tuple[Field, ...], function: WindowFunction) -> tuple[Field, ...]:
+    """Return the fields of rows that wait for the event time of a function.
+
+    Other event times become plain columns: they may be older, so operators above would drop rows as
+    late.
+    """
+    time = leading_event_time(function, fields)
     return tuple(
         replace(item, role=Role.PLAIN)
         if item.role is Role.TIME and item.window is None and item is not time
@@ -320,19 +349,16 @@ def keep_one_event_time(fields: tuple[Field, ...], looks: WindowFunction) -> tup
 
 
 def drop_event_times(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Columns of rows that come out after the watermark has passed them, however long after."""
+    """Return the fields of rows that may be emitted long after the watermark passed them."""
     return tuple(
         item if item.role is Role.PLAIN else replace(item, role=Role.PLAIN, window=None)
         for item in fields
     )
 
 
-# ---- Top-N, and the first row of each key.
-
-
 @dataclass(frozen=True, eq=False)
 class TopN(Unary):
-    """The first rows of each partition; `limit` None keeps all of them, sorted."""
+    """The first rows of each partition; a `limit` of None keeps all of them, sorted."""
 
     partition: tuple[exp.Expr, ...] = field(kw_only=True)
     order: tuple[exp.Expr, ...] = field(kw_only=True)
@@ -341,86 +367,92 @@ class TopN(Unary):
     rank_id: str | None = field(default=None, kw_only=True)
     windowed: bool = field(default=False, kw_only=True)
     ttl_us: int | None = field(default=None, kw_only=True)
-    # EMIT ON WINDOW CLOSE: rows wait until the watermark makes them final.
+    # EMIT ON WINDOW CLOSE: rows wait until the watermark passes them.
     at_close: bool = field(default=False, kw_only=True)
-    # Without an order: of each partition the rows that came last, not those that came first.
+    # Without an order: keep the last rows to arrive instead of the first.
     latest: bool = field(default=False, kw_only=True)
 
     @property
-    def keeps_one(self) -> bool:
-        """Whether one row of each partition comes out, whatever its peers."""
+    def keeps_one_row(self) -> bool:
+        """Whether one row of each partition is emitted, ignoring ties."""
         one = isinstance(self.limit, exp.Literal) and self.limit.name == "1"
         return one and self.function == "ROW_NUMBER"
 
     @property
     def first_by_time(self) -> Field | None:
-        """The event time by which the first row of a partition is kept, if it is by that."""
-        first = self.order[0] if self.order and self.keeps_one else None
-        if not isinstance(first, exp.Ordered) or first.args.get("desc"):
+        """The event time by which the first row of a partition is chosen, if there is one."""
+        key = self.order[0] if self.order and self.keeps_one_row else None
+        if not isinstance(key, exp.Ordered) or key.args.get("desc"):
             return None
-        found = [item for item in self.input.fields if item.id == first.this.name]
-        timed = isinstance(first.this, exp.Column) and found and found[0].is_event_time
-        return found[0] if timed else None
+        matches = [item for item in self.input.fields if item.id == key.this.name]
+        is_event_time = isinstance(key.this, exp.Column) and matches and matches[0].is_event_time
+        return matches[0] if is_event_time else None
 
     @property
     def closing_key(self) -> Field | None:
-        """The column of the partition that tells from when on no row of it can come."""
+        """The column of the partition that determines when it gets no more rows."""
         names = [part.name for part in self.partition if isinstance(part, exp.Column)]
-        found = [
+        candidates = [
             item for item in self.input.fields if item.id in names and item.closed_by_watermark
         ]
         if self.at_close and not self.windowed:
-            # Rows of other times may come after the first one has.
-            return self.first_by_time if self.first_by_time in found else None
-        ends = [item for item in found if item.is_event_time]
-        windows = [item for item in found if item.window and not item.has_processing_time_window]
+            # Rows with other event times may arrive after the first row was emitted.
+            return self.first_by_time if self.first_by_time in candidates else None
+        ends = [item for item in candidates if item.is_event_time]
+        windows = [
+            item for item in candidates if item.window and not item.has_processing_time_window
+        ]
         return next(iter([*ends, *windows]), None)
 
-    @once
+    @cached_property
     def deduplicates(self) -> bool:
-        """Whether the first row of each partition comes out once and stays.
+        """Whether the first row of each partition is emitted once and never retracted.
 
-        By arrival it does so at once, unless it is to wait for the end of a window; by event time
-        when the watermark has passed it, if the query waits for that.
+        In order of arrival it is emitted at once, unless it waits for the end of a window. In order
+        of event time it is emitted when the watermark passes it, if the query waits for that.
         """
         below = self.input
-        if below.changelog is not APPEND or below.bounded or not self.keeps_one:
+        if below.changelog is not APPEND or below.bounded or not self.keeps_one_row:
             return False
         if self.at_close:
             return not self.windowed and self.first_by_time is not None
         by_arrival = not self.order and not self.latest
         return by_arrival and not (self.windowed and self.closing_key is None)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         below = self.input
         by_window = self.windowed and below.changelog is APPEND
         return APPEND if below.bounded or self.deduplicates or by_window else CHANGELOG
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
         one = self.function == "ROW_NUMBER" and self.limit is not None and self.limit.name == "1"
         columns = [part.name for part in self.partition if isinstance(part, exp.Column)]
         return tuple(columns) if one and len(columns) == len(self.partition) else None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        """Rows beyond the limit can move up if others are retracted or the limit is their own."""
+        """A description of what bounds the state.
+
+        Rows beyond the limit are kept if they can move up: when others are retracted, or if the
+        limit is a column.
+        """
         if self.deduplicates:
             until = ", until the watermark closes them" if self.closing_key is not None else ""
-            return "the keys that came out" + (until or expiry(self.ttl_us))
-        fixed = self.limit is not None and not self.limit.find(exp.Column)
-        rows = "the first rows" if fixed and self.input.changelog is APPEND else "the rows"
+            return "the keys that came out" + (until or ttl_suffix(self.ttl_us))
+        constant_limit = self.limit is not None and not self.limit.find(exp.Column)
+        rows = "the first rows" if constant_limit and self.input.changelog is APPEND else "the rows"
         if self.windowed:
             return f"{rows} of each window until it closes"
-        return f"{rows} of each partition" + expiry(self.ttl_us)
+        return f"{rows} of each partition" + ttl_suffix(self.ttl_us)
 
     @property
     def drops_late_rows(self) -> bool:
         closes = self.deduplicates and self.closing_key is not None
         return self.windowed or self.at_close or closes
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return self.at_close if self.deduplicates else self.windowed or self.bounded
 
@@ -432,7 +464,7 @@ class TopN(Unary):
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
         return replace(self, at_close=self.windowed or self.first_by_time is not None)
 
     @property

@@ -1,4 +1,4 @@
-"""Where rows come from."""
+"""Relational nodes: scans, filters, projections, EMIT, set operations, DISTINCT, and upserts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from tidegate.plan.nodes.base import (
     Node,
     Role,
     Unary,
-    expiry,
-    once,
-    rows_kept,
+    cached_property,
+    describe_retained_rows,
+    ttl_suffix,
 )
-from tidegate.sql.statements import EmitClause as EmitClause
-from tidegate.sql.statements import EmitMode
+from tidegate.sql.statements import EmitClause, EmitMode
 from tidegate.types import ChangelogKind
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf(Node):
-    """A node without inputs; it keeps nothing."""
+    """A node without inputs and without state."""
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         return None
 
@@ -52,48 +51,48 @@ class Scan(Leaf):
     def label(self) -> str:
         return f"Source({self.source.name})"
 
-    @once
+    @cached_property
     def bounded(self) -> bool:
         return self.source.bounded
 
-    @once
+    @cached_property
     def has_watermark(self) -> bool:
         return self.source.watermark is not None
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         return self.source.changelog
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
         names = {name.lower() for name in self.source.primary_key}
         return tuple(item.id for item in self.fields if item.name.lower() in names) or None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        if not by_time or self.source.watermark is None:
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        if not by_event_time or self.source.watermark is None:
             return self
         name = self.source.watermark.column.lower()
-        time = next(item for item in self.fields if item.name.lower() == name)
-        return Hold(self.fields, input=self, spec=None, end_id=time.id, span=self.span)
+        time_field = next(item for item in self.fields if item.name.lower() == name)
+        return Hold(self.fields, input=self, spec=None, end_id=time_field.id, span=self.span)
 
 
 @dataclass(frozen=True, eq=False)
 class SideScan(Leaf):
-    """Reads the dead letters or late rows that belong to another declaration."""
+    """Reads the dead letters of a declaration, or the late rows of a stream."""
 
     side: SideStream = field(kw_only=True)
 
     def label(self) -> str:
         return f"Stream({self.side.name})"
 
-    @once
+    @cached_property
     def bounded(self) -> bool:
         return False
 
 
 @dataclass(frozen=True, eq=False)
 class LookupScan(Leaf):
-    """A lookup table; only the right side of a lookup join can be one."""
+    """A lookup table. Only the right side of a lookup join can be one."""
 
     table: LookupTable = field(kw_only=True)
 
@@ -103,17 +102,14 @@ class LookupScan(Leaf):
 
 @dataclass(frozen=True, eq=False)
 class NoRows(Leaf):
-    """Stands where something was rejected, or is put in later. It never runs."""
-
-
-# ---- Steps that look at one row at a time and keep nothing.
+    """A placeholder for a rejected input, or for one that is filled in later. It never runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class StatelessNode(Unary):
-    """A node that hands rows on as they come."""
+    """A node that passes rows through."""
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
         return None
 
@@ -128,7 +124,7 @@ class StatelessNode(Unary):
 
 @dataclass(frozen=True, eq=False)
 class Inlined(StatelessNode):
-    """Another stream, put in place of its name."""
+    """The plan of another stream, inlined where the query reads it."""
 
     name: str = field(kw_only=True)
 
@@ -138,6 +134,8 @@ class Inlined(StatelessNode):
 
 @dataclass(frozen=True, eq=False)
 class Filter(StatelessNode):
+    """WHERE, HAVING or QUALIFY."""
+
     condition: exp.Expr = field(kw_only=True)
     subqueries: tuple[Node, ...] = field(default=(), kw_only=True)
 
@@ -149,12 +147,12 @@ class Filter(StatelessNode):
     def only_drops_rows(self) -> bool:
         return True
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        """A row that is dropped does not wait, and is not late."""
-        below = self.input.with_emit_on_close(by_time)
-        if isinstance(below, Hold):
-            return replace(below, input=self.with_inputs(below.input))
-        return self.with_inputs(below)
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        """Filter before holding rows: dropped rows neither wait nor count as late."""
+        input_node = self.input.with_emit_on_close(by_event_time)
+        if isinstance(input_node, Hold):
+            return replace(input_node, input=self.with_inputs(input_node.input))
+        return self.with_inputs(input_node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,77 +163,78 @@ class Project(StatelessNode):
     subqueries: tuple[Node, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        assert len(self.fields) == len(self.expressions), "one expression a field"
+        assert len(self.fields) == len(self.expressions), "one expression per field"
 
     @property
     def stateless(self) -> bool:
         return not self.subqueries
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """A key survives a projection if all its columns are kept as they are."""
-        below = self.input.key
-        if below is None:
+        """The key of the input, if the projection passes on its columns or what determines them."""
+        input_key = self.input.key
+        if input_key is None:
             return None
-        kept: dict[str, str] = {}
+        output_ids: dict[str, str] = {}
         for item, expression in zip(self.fields, self.expressions, strict=True):
             bare = expression.unnest()
             if isinstance(bare, exp.Column):
-                kept.setdefault(bare.name, item.id)
-        held = [self.input.field(column) for column in below if column in kept]
-        lost = [self.input.field(column) for column in below if column not in kept]
-        if not all(_told_by(item, held, lost) for item in lost):
+                output_ids.setdefault(bare.name, item.id)
+        selected = [self.input.field(column) for column in input_key if column in output_ids]
+        dropped = [self.input.field(column) for column in input_key if column not in output_ids]
+        if not all(_is_determined_by(item, selected, dropped) for item in dropped):
             return None
-        return tuple(kept[item.id] for item in held)
+        return tuple(output_ids[item.id] for item in selected)
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        return self.with_inputs(self.input.with_emit_on_close(by_time))
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        return self.with_inputs(self.input.with_emit_on_close(by_event_time))
 
 
-def _told_by(item: Field, held: list[Field], lost: list[Field]) -> bool:
-    """Whether the columns of a key that are held tell one that was dropped.
+def _is_determined_by(item: Field, selected: list[Field], dropped: list[Field]) -> bool:
+    """Return whether the selected columns of a key determine one that was dropped.
 
-    One end of a window of fixed length tells the other; window_time and window_end tell each other.
-    Two windows of the same shape in one key could be taken for each other, so they tell nothing.
+    One end of a window of fixed length determines the other; window_time and window_end determine
+    each other. If a key contains two windows of the same shape, they could be confused, so nothing
+    is determined.
     """
-    same = [other for other in held if other.window == item.window]
-    roles = [other.role for other in (*held, *lost) if other.window == item.window]
-    if item.window is None or not same or len(set(roles)) < len(roles):
+    same_window = [other for other in selected if other.window == item.window]
+    roles = [other.role for other in (*selected, *dropped) if other.window == item.window]
+    if item.window is None or not same_window or len(set(roles)) < len(roles):
         return False
     ends = (Role.WINDOW_END, Role.TIME)
     return item.has_fixed_length_window or (
-        item.role in ends and any(other.role in ends for other in same)
+        item.role in ends and any(other.role in ends for other in same_window)
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Explode(StatelessNode):
-    """LATERAL VIEW: every input row once per row of a generator function."""
+    """LATERAL VIEW: repeats every input row for each row of a generator function."""
 
     generator: exp.Expr = field(kw_only=True)
     outer: bool = field(default=False, kw_only=True)
     generated: tuple[str, ...] = field(kw_only=True)
-    # Whether it copies rows for the sets of a GROUP BY.
+    # Whether the copies are those of GROUPING SETS.
     of_sets: bool = field(default=False, kw_only=True)
-    # The column that tells the sets apart, and its value in the first: a row is counted there.
+    # The column that identifies the set and its value in the first set, where rows are counted.
     first_set: tuple[str, int] | None = field(default=None, kw_only=True)
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """Nothing tells the rows of one array apart."""
+        """None: nothing identifies the rows of one array."""
         return None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        return self.with_inputs(self.input.with_emit_on_close(by_time))
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        return self.with_inputs(self.input.with_emit_on_close(by_event_time))
 
 
 @dataclass(frozen=True, eq=False)
 class Emit(StatelessNode):
-    """The root of a stream: when its rows come out."""
+    """The root of a stream's plan: when it emits rows."""
 
     clause: EmitClause | None = field(kw_only=True)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         mode = self.clause.mode if self.clause is not None else EmitMode.DEFAULT
         if mode is EmitMode.CHANGES:
@@ -245,24 +244,21 @@ class Emit(StatelessNode):
         return self.input.changelog
 
 
-# ---- UNION, INTERSECT, EXCEPT.
-
-
-def _hold_of(node: Node) -> Hold | None:
-    """What its rows wait in, if they wait for nothing but the watermark."""
+def _find_hold(node: Node) -> Hold | None:
+    """Return the Hold below stateless nodes, if there is one."""
     while node.stateless and len(node.inputs) == 1:
         (node,) = node.inputs
     return node if isinstance(node, Hold) else None
 
 
-def _end_for_all(fields: tuple[Field, ...], held: list[Hold | None]) -> Field | None:
-    """The column that says until when rows wait, if all wait for the same kind of moment."""
-    first = held[0]
-    if first is None or any(hold is None or hold.spec != first.spec for hold in held):
+def _common_end(fields: tuple[Field, ...], holds: list[Hold | None]) -> Field | None:
+    """Return the column until which all rows wait, if they wait for the same window or time."""
+    first = holds[0]
+    if first is None or any(hold is None or hold.spec != first.spec for hold in holds):
         return None
     role = Role.TIME if first.spec is None else Role.WINDOW_END
-    found = (item for item in fields if item.role is role and item.window == first.spec)
-    return next(found, None)
+    candidates = (item for item in fields if item.role is role and item.window == first.spec)
+    return next(candidates, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,22 +282,22 @@ class SetOperation(Node):
 
     @property
     def union_all(self) -> bool:
-        """Whether it only puts the rows of its members together."""
+        """Whether it only concatenates the rows of its members."""
         return self.operation == "UNION" and self.all
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
-        append = all(child.changelog is APPEND for child in self.members)
-        final = self.operation == "UNION" or self.bounded
-        return APPEND if append and final else CHANGELOG
+        appends = all(child.changelog is APPEND for child in self.members)
+        adds_only = self.operation == "UNION" or self.bounded
+        return APPEND if appends and adds_only else CHANGELOG
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
         return None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        return None if self.union_all else rows_kept(self, self.ttl_us)
+        return None if self.union_all else describe_retained_rows(self, self.ttl_us)
 
     @property
     def needs_watermark(self) -> bool:
@@ -312,13 +308,13 @@ class SetOperation(Node):
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
-        """Rows of all members wait for the smallest of their watermarks, where they tell a time."""
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
+        """Hold the union instead of each member if all members wait for the same column."""
         if not self.union_all:
             return self
-        members = [member.with_emit_on_close(by_time) for member in self.members]
-        held = [_hold_of(member) for member in members]
-        end = _end_for_all(self.fields, held)
+        members = [member.with_emit_on_close(by_event_time) for member in self.members]
+        holds = [_find_hold(member) for member in members]
+        end = _common_end(self.fields, holds)
         if end is None:
             return self.with_inputs(*members)
         spec = end.window
@@ -329,64 +325,62 @@ class SetOperation(Node):
         return self.union_all
 
 
-# ---- ORDER BY and LIMIT that stand by themselves: only input that ends can have them.
-
-
 @dataclass(frozen=True, eq=False)
 class Sort(Unary):
+    """ORDER BY over bounded input; over a stream, ORDER BY with LIMIT becomes TopN."""
+
     order: tuple[exp.Expr, ...] = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Limit(Unary):
+    """LIMIT and OFFSET over bounded input."""
+
     count: exp.Expr | None = field(kw_only=True)
     offset: exp.Expr | None = field(default=None, kw_only=True)
-    # The number of a row in its order, for the top n that an OFFSET cuts.
+    # The row number, for a top-N with OFFSET.
     rank: Field | None = field(default=None, kw_only=True)
-
-
-# ---- SELECT DISTINCT.
 
 
 @dataclass(frozen=True, eq=False)
 class Distinct(Unary):
-    """Each row once, as soon as it comes; `at_close`: when the watermark has passed its time."""
+    """Emits each distinct row once: at once, or `at_close` when the watermark passes its time."""
 
     ttl_us: int | None = field(default=None, kw_only=True)
     at_close: bool = field(default=False, kw_only=True)
 
     @property
     def has_time(self) -> bool:
-        """Whether the watermark says when no more rows equal to one can come."""
+        """Whether the watermark determines when no more rows equal to one can arrive."""
         return any(item.closed_by_watermark for item in self.fields)
 
     @property
     def timed(self) -> bool:
-        """Whether the watermark says when a row is forgotten; else a time to live, or nothing."""
+        """Whether the watermark removes rows from the state, rather than a time to live."""
         return self.has_time and (self.ttl_us is None or self.at_close)
 
     @property
     def by_processing_time(self) -> bool:
         return any(item.has_processing_time_window for item in self.fields)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         return APPEND if self.input.changelog is APPEND else CHANGELOG
 
-    @once
+    @cached_property
     def key(self) -> Key | None:
-        """Where the old row of a key goes and the new one comes, no key tells which stays."""
+        """The key of the input, if rows are never retracted."""
         return self.input.key if self.input.changelog is APPEND else None
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        return rows_kept(self, self.ttl_us)
+        return describe_retained_rows(self, self.ttl_us)
 
     @property
     def drops_late_rows(self) -> bool:
         return self.timed and not self.by_processing_time
 
-    @once
+    @cached_property
     def is_final(self) -> bool:
         return self.at_close or self.bounded or self.input.is_final
 
@@ -398,13 +392,10 @@ class Distinct(Unary):
     def needs_processing_time(self) -> bool:
         return self.ttl_us is not None or self.by_processing_time
 
-    def with_emit_on_close(self, by_time: bool) -> Node:
+    def with_emit_on_close(self, by_event_time: bool) -> Node:
         if self.has_time:
             return replace(self, at_close=True)
-        return self.with_inputs(self.input.with_emit_on_close(by_time))
-
-
-# ---- Upserts to changes.
+        return self.with_inputs(self.input.with_emit_on_close(by_event_time))
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,13 +403,13 @@ class Normalize(Unary):
     """Turns upserts into a changelog by remembering the last row of each key."""
 
     key: Key = field(kw_only=True)
-    # How long it is known that a key was deleted; without it, for good.
+    # How long deleted keys are remembered; None: forever.
     ttl_us: int | None = field(default=None, kw_only=True)
 
-    @once
+    @cached_property
     def changelog(self) -> ChangelogKind:
         return CHANGELOG
 
-    @once
+    @cached_property
     def state_bound(self) -> str | None:
-        return "the last row of each key, and where deleted ones stood" + expiry(self.ttl_us)
+        return "the last row of each key, and where deleted ones stood" + ttl_suffix(self.ttl_us)

@@ -1,8 +1,9 @@
-"""Rules that make a plan cheaper and keep its rows: filters go down, unneeded columns go away.
+"""Applies rules that keep the rows of a plan and reduce its work.
 
-They work on plans that the rules of `tidegate.plan.rewrite.semantics` have given their meaning and that were
-validated, so no rejection depends on them. One rule a file; rule, file and golden share a name. The
-columns of a plan keep their ids, and no rule makes a new one.
+Filters move towards the sources, and columns that are not needed are dropped. The rules run on
+plans that `semantics` has rewritten and that were validated, so no rejection depends on them. A
+rule keeps the ids of columns and makes no new ones. Each rule has a golden file of its name in
+`tests/plan/rewrite/`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tidegate.plan.rewrite.pushdown_filters import (
 )
 from tidegate.plan.side_streams import late_stream
 
-# A rule looks at one node, and gives it back or another in its place.
+# A rule returns the node that replaces a node, or the same node.
 Rule = Callable[[n.Node, LateOperators], n.Node]
 
 RULES: tuple[Rule, ...] = (
@@ -44,82 +45,79 @@ RULES: tuple[Rule, ...] = (
     merge_projects,
     remove_projects,
 )
-# Each round moves something further down, so plans are done after a few.
-_MOST_ROUNDS = 20
+# Plans reach a fixpoint after a few rounds.
+_MAX_ROUNDS = 20
 
 
 def plan_to_run(plan: n.Emit, settings: Settings) -> n.Emit:
-    """The plan of a stream as it runs: optimized, unless `SET optimizer = 'off'`."""
+    """Return the plan of a stream as it runs: optimized, unless `SET optimizer = 'off'`."""
     return optimize(plan) if settings["optimizer"] == "on" else plan
 
 
 def optimize(plan: n.Emit) -> n.Emit:
-    """The plan after all rules, applied until nothing changes."""
+    """Apply all rules until nothing changes."""
+    original = plan
     try:
-        return _optimize(plan)
+        for _ in range(_MAX_ROUNDS):
+            before = plan
+            plan = _unless_changed(plan, apply(plan, RULES))
+            plan = _unless_changed(plan, prune(plan))
+            if plan is before:
+                break
     except RecursionError:
-        # A plan too deep for the rules is right as it is.
-        return plan
-
-
-def _optimize(plan: n.Emit) -> n.Emit:
-    for _ in range(_MOST_ROUNDS):
-        before = plan
-        plan = _if_kept(plan, apply(plan, RULES))
-        plan = _if_kept(plan, prune(plan))
-        if plan is before:
-            break
+        # The plan is too deep for the rules. It is correct without them.
+        return original
     return plan
 
 
 def apply(plan: n.Emit, rules: tuple[Rule, ...]) -> n.Emit:
-    """The plan with rules applied to each node, from the root down."""
-    judges = _kept_judges(plan)
-    changed = _descend(plan, rules, judges)
+    """Apply rules to each node, from the root down."""
+    changed = _apply_below(plan, rules, _late_operators(plan))
     assert isinstance(changed, n.Emit), "the root of a plan emits"
     return changed
 
 
 def prune(plan: n.Emit) -> n.Emit:
-    """The plan without the columns that nobody needs."""
-    changed = prune_columns(plan, _kept_judges(plan))
+    """Drop the columns that are not needed."""
+    changed = prune_columns(plan, _late_operators(plan))
     assert isinstance(changed, n.Emit), "the root of a plan emits"
     return changed
 
 
-def _descend(node: n.Node, rules: tuple[Rule, ...], judges: LateOperators) -> n.Node:
-    # What is below a node is still as it was, so the judges among it are known by identity.
-    changed = _fixpoint(node, rules, judges)
-    inputs = tuple(_descend(child, rules, judges) for child in changed.inputs)
+def _apply_below(node: n.Node, rules: tuple[Rule, ...], late_operators: LateOperators) -> n.Node:
+    # Nodes below are still unchanged, so `late_operators` can be compared by identity.
+    changed = _fixpoint(node, rules, late_operators)
+    inputs = tuple(_apply_below(child, rules, late_operators) for child in changed.inputs)
     same = all(one is other for one, other in zip(inputs, changed.inputs, strict=True))
     return changed if same else changed.with_inputs(*inputs)
 
 
-def _fixpoint(node: n.Node, rules: tuple[Rule, ...], judges: LateOperators) -> n.Node:
-    """The node after rules that are applied until none changes it."""
+def _fixpoint(node: n.Node, rules: tuple[Rule, ...], late_operators: LateOperators) -> n.Node:
+    """Apply rules to a node until none changes it."""
     while True:
         before = node
         for rule in rules:
-            node = rule(node, judges)
+            node = rule(node, late_operators)
         if node is before:
             return node
 
 
-def _kept_judges(plan: n.Emit) -> LateOperators:
-    """The operators whose late rows go to a stream of their own."""
-    late_to = plan.clause is not None and plan.clause.late_to is not None
-    return (
-        frozenset(found.operator for found in late_stream(plan).inputs) if late_to else frozenset()
-    )
+def _late_operators(plan: n.Emit) -> LateOperators:
+    """Return the operators whose late rows are kept by LATE DATA TO."""
+    if plan.clause is None or plan.clause.late_to is None:
+        return frozenset()
+    return frozenset(item.operator for item in late_stream(plan).inputs)
 
 
-def _if_kept(before: n.Emit, after: n.Emit) -> n.Emit:
-    """What a stream promises was checked and told: a plan that promises more is not the same."""
-    same = _promises(before) == _promises(after)
-    return after if same else before
+def _unless_changed(before: n.Emit, after: n.Emit) -> n.Emit:
+    """Return the new plan, or the old one if the properties of the stream would change.
+
+    The query was validated, and readers of the stream planned, with the old properties.
+    """
+    return after if _properties(before) == _properties(after) else before
 
 
-def _promises(plan: n.Emit) -> tuple[object, ...]:
+def _properties(plan: n.Emit) -> tuple[object, ...]:
     return plan.bounded, plan.has_watermark, plan.changelog, plan.key
 
 

@@ -1,7 +1,7 @@
-"""Columns that nobody needs are dropped: in sources, projections and below every operator.
+"""Rules that drop unneeded columns, in sources, projections and below every operator.
 
-From the root down each node is told which of its columns are needed, and hands on what it needs
-itself. Where an operator keeps whole rows, a projection below it leaves only the needed columns.
+From the root down, each node gets the set of needed columns and passes on what it needs itself.
+Where an operator keeps whole rows, a projection below it selects only the needed columns.
 """
 
 from __future__ import annotations
@@ -19,270 +19,284 @@ from tidegate.plan.rewrite.expressions import is_deterministic, is_trivial, subs
 from tidegate.plan.rewrite.pushdown_filters import LateOperators
 from tidegate.types import ChangelogKind
 
-Ids = frozenset[str]
+ColumnIds = frozenset[str]
 
 
-def prune_columns(plan: n.Node, judges: LateOperators) -> n.Node:
-    return _Pruner(judges).prune(plan, _ids(plan))
+def prune_columns(plan: n.Node, late_operators: LateOperators) -> n.Node:
+    """Drop the columns of all nodes that the output does not need."""
+    return _Pruner(late_operators).prune(plan, _ids_of(plan))
 
 
-def _ids(node: n.Node) -> Ids:
+def _ids_of(node: n.Node) -> ColumnIds:
     return frozenset(item.id for item in node.fields)
 
 
-def _used(trees: Iterable[exp.Expr | None]) -> Ids:
+def _referenced(trees: Iterable[exp.Expr | None]) -> ColumnIds:
     return frozenset(name for tree in trees if tree is not None for name in referenced_ids(tree))
 
 
-def _kept(fields: tuple[n.Field, ...], ids: Ids) -> tuple[n.Field, ...]:
+def _fields_with(fields: tuple[n.Field, ...], ids: ColumnIds) -> tuple[n.Field, ...]:
     return tuple(item for item in fields if item.id in ids)
 
 
-def _changed(node: n.Node, **changes: Any) -> n.Node:
-    """The node with other parts, or itself if they are the same."""
-    same = all(_same(getattr(node, name), value) for name, value in changes.items())
+def _replace_changed(node: n.Node, **changes: Any) -> n.Node:
+    """Return the node with other attributes, or the same node if none differs."""
+    same = all(_is_same(getattr(node, name), value) for name, value in changes.items())
     return node if same else replace(node, **changes)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_is_same, one, other))
     return one is other
 
 
 @dataclass(frozen=True)
 class _Pruner:
-    judges: LateOperators
+    """Visits a plan. The method for a class of nodes has its name in lower case."""
 
-    def prune(self, node: n.Node, needed: Ids) -> n.Node:
-        """The node with the needed columns, in their order; it may keep more than these."""
+    late_operators: LateOperators
+
+    def prune(self, node: n.Node, needed: ColumnIds) -> n.Node:
+        """Return the node with the needed columns, in their order; it may keep others."""
         if node.changelog is ChangelogKind.UPSERT:
-            # The key says which row a row replaces.
-            needed |= frozenset(node.key) if node.key is not None else _ids(node)
-        method = getattr(self, f"_{type(node).__name__.lower()}", self._whole)
+            # The key identifies the row that an upsert replaces.
+            needed |= frozenset(node.key) if node.key is not None else _ids_of(node)
+        method = getattr(self, f"_{type(node).__name__.lower()}", self._keep_all_columns)
         pruned = method(node, needed)
-        assert isinstance(pruned, n.Node), "a method gives the node"
-        assert needed <= _ids(pruned), f"{node.label()} lost a column"
+        assert isinstance(pruned, n.Node), "a method returns the pruned node"
+        assert needed <= _ids_of(pruned), f"{node.label()} lost a column"
         return pruned
 
-    def _exactly(self, node: n.Node, needed: Ids) -> n.Node:
-        """The node with the needed columns only: a projection drops what it keeps beyond them."""
-        needed = needed or frozenset([_cheapest(node.fields)])
+    def _prune_exactly(self, node: n.Node, needed: ColumnIds) -> n.Node:
+        """Return the node with the needed columns only; a projection drops all others."""
+        needed = needed or frozenset([_cheapest_column(node.fields)])
         pruned = self.prune(node, needed)
         if pruned.changelog is ChangelogKind.UPSERT:
-            needed |= frozenset(pruned.key or _ids(pruned))
-        if isinstance(pruned, n.LookupScan) or _ids(pruned) == needed:
+            needed |= frozenset(pruned.key or _ids_of(pruned))
+        if isinstance(pruned, n.LookupScan) or _ids_of(pruned) == needed:
             return pruned
-        fields = _kept(pruned.fields, needed)
+        fields = _fields_with(pruned.fields, needed)
         expressions = tuple(column(item) for item in fields)
         return n.Project(fields, input=pruned, expressions=expressions, span=node.span)
 
-    def _input_of(self, node: n.Unary, needed: Ids) -> Ids:
-        """What a node asks of its input; all of it where late rows are kept as they came."""
-        if node not in self.judges:
+    def _needed_input(self, node: n.Unary, needed: ColumnIds) -> ColumnIds:
+        """Return the input columns that a node needs: all of them if its late rows are kept."""
+        if node not in self.late_operators:
             return needed
-        return needed | (_ids(node.late_rows(0)) & _ids(node.input))
+        return needed | (_ids_of(node.late_rows(0)) & _ids_of(node.input))
 
-    def _whole(self, node: n.Node, needed: Ids) -> n.Node:
-        """Nothing is known to be unused: DISTINCT, INTERSECT, and what is new here."""
-        inputs = tuple(self.prune(child, _ids(child)) for child in node.inputs)
-        return node if _same(inputs, node.inputs) else node.with_inputs(*inputs)
+    def _keep_all_columns(self, node: n.Node, needed: ColumnIds) -> n.Node:
+        """Keep all input columns. Used for DISTINCT, INTERSECT, EXCEPT and unknown nodes."""
+        inputs = tuple(self.prune(child, _ids_of(child)) for child in node.inputs)
+        return node if _is_same(inputs, node.inputs) else node.with_inputs(*inputs)
 
     # Leaves
 
-    def _scan(self, node: n.Scan, needed: Ids) -> n.Node:
-        """The event time and the primary key belong to every row of a source."""
+    def _scan(self, node: n.Scan, needed: ColumnIds) -> n.Node:
+        """Keep the event time and the primary key, which every row of a source needs."""
         source = node.source
         names = {name.lower() for name in source.primary_key}
         names |= {source.watermark.column.lower()} if source.watermark is not None else set()
         return self._leaf(node, needed, names)
 
-    def _sidescan(self, node: n.SideScan, needed: Ids) -> n.Node:
+    def _sidescan(self, node: n.SideScan, needed: ColumnIds) -> n.Node:
         return self._leaf(node, needed, set())
 
-    def _lookupscan(self, node: n.LookupScan, needed: Ids) -> n.Node:
+    def _lookupscan(self, node: n.LookupScan, needed: ColumnIds) -> n.Node:
         return self._leaf(node, needed, {name.lower() for name in node.table.primary_key})
 
-    def _leaf(self, node: n.Node, needed: Ids, names: set[str]) -> n.Node:
-        kept = tuple(i for i in node.fields if i.id in needed or i.name.lower() in names)
-        kept = kept or _kept(node.fields, frozenset([_cheapest(node.fields)]))
-        return _changed(node, fields=kept)
+    def _leaf(self, node: n.Node, needed: ColumnIds, required_names: set[str]) -> n.Node:
+        fields = tuple(i for i in node.fields if i.id in needed or i.name.lower() in required_names)
+        fields = fields or _fields_with(node.fields, frozenset([_cheapest_column(node.fields)]))
+        return _replace_changed(node, fields=fields)
 
-    # Rows pass as they are
+    # Nodes that pass rows through
 
-    def _passed(self, node: n.Unary, needed: Ids, asked: Ids) -> n.Node:
-        below = self.prune(node.input, self._input_of(node, needed | asked))
-        return _changed(node, input=below, fields=_kept(node.fields, _ids(below)))
+    def _pass_through(self, node: n.Unary, needed: ColumnIds, read: ColumnIds) -> n.Node:
+        below = self.prune(node.input, self._needed_input(node, needed | read))
+        return _replace_changed(node, input=below, fields=_fields_with(node.fields, _ids_of(below)))
 
-    def _inlined(self, node: n.Inlined, needed: Ids) -> n.Node:
-        return self._passed(node, needed, frozenset())
+    def _inlined(self, node: n.Inlined, needed: ColumnIds) -> n.Node:
+        return self._pass_through(node, needed, frozenset())
 
-    def _emit(self, node: n.Emit, needed: Ids) -> n.Node:
-        return self._passed(node, needed, frozenset())
+    def _emit(self, node: n.Emit, needed: ColumnIds) -> n.Node:
+        return self._pass_through(node, needed, frozenset())
 
-    def _filter(self, node: n.Filter, needed: Ids) -> n.Node:
+    def _filter(self, node: n.Filter, needed: ColumnIds) -> n.Node:
         if node.subqueries:
-            return self._whole(node, needed)
-        return self._passed(node, needed, _used([node.condition]))
+            return self._keep_all_columns(node, needed)
+        return self._pass_through(node, needed, _referenced([node.condition]))
 
-    def _limit(self, node: n.Limit, needed: Ids) -> n.Node:
-        return self._passed(node, needed, frozenset())
+    def _limit(self, node: n.Limit, needed: ColumnIds) -> n.Node:
+        return self._pass_through(node, needed, frozenset())
 
-    def _sort(self, node: n.Sort, needed: Ids) -> n.Node:
-        return self._rows(node, needed, _used(node.order))
+    def _sort(self, node: n.Sort, needed: ColumnIds) -> n.Node:
+        return self._prune_rows(node, needed, _referenced(node.order))
 
-    def _hold(self, node: n.Hold, needed: Ids) -> n.Node:
+    def _hold(self, node: n.Hold, needed: ColumnIds) -> n.Node:
         if isinstance(node.input, n.Window):
-            # It goes by the place of the columns that the window adds.
+            # Hold finds the columns that the window adds by position.
             added = frozenset(item.id for item in node.input.fields[-3:])
-            return self._passed(node, needed, added)
-        return self._rows(node, needed, frozenset([node.end_id]))
+            return self._pass_through(node, needed, added)
+        return self._prune_rows(node, needed, frozenset([node.end_id]))
 
-    def _normalize(self, node: n.Normalize, needed: Ids) -> n.Node:
-        return self._rows(node, needed, frozenset(node.key))
+    def _normalize(self, node: n.Normalize, needed: ColumnIds) -> n.Node:
+        return self._prune_rows(node, needed, frozenset(node.key))
 
-    def _rows(self, node: n.Unary, needed: Ids, asked: Ids) -> n.Node:
-        """An operator that keeps rows gets no column that nobody needs."""
-        below = self._exactly(node.input, self._input_of(node, needed | asked))
-        return _changed(node, input=below, fields=_kept(node.fields, _ids(below)))
+    def _prune_rows(self, node: n.Unary, needed: ColumnIds, read: ColumnIds) -> n.Node:
+        """Prune the input of an operator that keeps rows, so that it gets no unneeded column."""
+        below = self._prune_exactly(node.input, self._needed_input(node, needed | read))
+        return _replace_changed(node, input=below, fields=_fields_with(node.fields, _ids_of(below)))
 
-    # Columns are computed
+    # Nodes that compute columns
 
-    def _project(self, node: n.Project, needed: Ids) -> n.Node:
+    def _project(self, node: n.Project, needed: ColumnIds) -> n.Node:
         if node.subqueries:
-            return self._whole(node, needed)
+            return self._keep_all_columns(node, needed)
         pairs = list(zip(node.fields, node.expressions, strict=True))
-        kept = [(i, part) for i, part in pairs if i.id in needed]
-        if not kept:
-            plain = [pair for pair in pairs if isinstance(pair[1].unnest(), exp.Column)]
-            kept = (plain or pairs)[:1]
-        fields, expressions = tuple(i for i, _ in kept), tuple(part for _, part in kept)
-        below = self.prune(node.input, _used(expressions))
-        return _changed(node, input=below, fields=fields, expressions=expressions)
+        needed_pairs = [(i, part) for i, part in pairs if i.id in needed]
+        if not needed_pairs:
+            columns = [pair for pair in pairs if isinstance(pair[1].unnest(), exp.Column)]
+            needed_pairs = (columns or pairs)[:1]
+        fields, expressions = (
+            tuple(i for i, _ in needed_pairs),
+            tuple(part for _, part in needed_pairs),
+        )
+        below = self.prune(node.input, _referenced(expressions))
+        return _replace_changed(node, input=below, fields=fields, expressions=expressions)
 
-    def _explode(self, node: n.Explode, needed: Ids) -> n.Node:
-        own = frozenset(node.generated)
-        below = self.prune(node.input, (needed - own) | _used([node.generator]))
-        return _changed(node, input=below, fields=_kept(node.fields, _ids(below) | own))
+    def _explode(self, node: n.Explode, needed: ColumnIds) -> n.Node:
+        generated = frozenset(node.generated)
+        below = self.prune(node.input, (needed - generated) | _referenced([node.generator]))
+        return _replace_changed(
+            node, input=below, fields=_fields_with(node.fields, _ids_of(below) | generated)
+        )
 
-    def _window(self, node: n.Window, needed: Ids) -> n.Node:
+    def _window(self, node: n.Window, needed: ColumnIds) -> n.Node:
         added = node.fields[-3:]
-        asked = (needed - {item.id for item in added}) | _used([node.time])
-        below = self._exactly(node.input, asked) if node.makes_sessions else None
-        below = below or self.prune(node.input, self._input_of(node, asked))
-        fields = (*_kept(node.fields[:-3], _ids(below)), *added)
-        return _changed(node, input=below, fields=fields)
+        read = (needed - {item.id for item in added}) | _referenced([node.time])
+        below = self._prune_exactly(node.input, read) if node.makes_sessions else None
+        below = below or self.prune(node.input, self._needed_input(node, read))
+        fields = (*_fields_with(node.fields[:-3], _ids_of(below)), *added)
+        return _replace_changed(node, input=below, fields=fields)
 
-    def _over(self, node: n.Over, needed: Ids) -> n.Node:
+    def _over(self, node: n.Over, needed: ColumnIds) -> n.Node:
         if node.input.changelog is not ChangelogKind.APPEND:
-            # As in top-N, rows that differ only in a dropped column would be taken for another.
-            return self._whole(node, needed)
+            # As in top-N, a retraction could remove a row that differs only in a dropped column.
+            return self._keep_all_columns(node, needed)
         added = node.fields[len(node.input.fields) :]
         pairs = list(zip(added, node.functions, strict=True))
-        kept = [(item, part) for item, part in pairs if item.id in needed] or pairs[:1]
-        functions = tuple(part for _, part in kept)
-        asked = (needed - {item.id for item in added}) | _used(functions)
-        below = self._exactly(node.input, self._input_of(node, asked))
-        fields = (*_kept(node.fields, _ids(below)), *(item for item, _ in kept))
-        return _changed(node, input=below, fields=fields, functions=functions)
+        needed_pairs = [(item, part) for item, part in pairs if item.id in needed] or pairs[:1]
+        functions = tuple(part for _, part in needed_pairs)
+        read = (needed - {item.id for item in added}) | _referenced(functions)
+        below = self._prune_exactly(node.input, self._needed_input(node, read))
+        fields = (*_fields_with(node.fields, _ids_of(below)), *(item for item, _ in needed_pairs))
+        return _replace_changed(node, input=below, fields=fields, functions=functions)
 
-    def _match(self, node: n.Match, needed: Ids) -> n.Node:
-        """It sends on only what its conditions and measures ask for."""
+    def _match(self, node: n.Match, needed: ColumnIds) -> n.Node:
+        """Keep the columns that conditions and measures read."""
         pairs = list(zip(node.fields[len(node.partition) :], node.measures, strict=True))
-        kept = [(item, part) for item, part in pairs if item.id in needed]
-        kept = kept or ([] if node.partition else pairs[:1])
-        measures = tuple(part for _, part in kept)
+        needed_pairs = [(item, part) for item, part in pairs if item.id in needed]
+        needed_pairs = needed_pairs or ([] if node.partition else pairs[:1])
+        measures = tuple(part for _, part in needed_pairs)
         parts = [*node.conditions, *measures]
         trees = [tree for part in parts for tree in part.trees]
-        asked = _used([*node.partition, *node.order, *trees]) | {node.time_id}
-        below = self.prune(node.input, self._input_of(node, asked))
-        fields = (*node.key_fields, *(item for item, _ in kept))
-        return _changed(node, input=below, fields=fields, measures=measures)
+        read = _referenced([*node.partition, *node.order, *trees]) | {node.time_id}
+        below = self.prune(node.input, self._needed_input(node, read))
+        fields = (*node.key_fields, *(item for item, _ in needed_pairs))
+        return _replace_changed(node, input=below, fields=fields, measures=measures)
 
-    # Groups and pairs
+    # Aggregates, top-N, joins and set operations
 
-    def _aggregate(self, node: n.Aggregate, needed: Ids) -> n.Node:
-        """Keys stay, or there would be other groups; it sends on only what its calls ask for."""
+    def _aggregate(self, node: n.Aggregate, needed: ColumnIds) -> n.Node:
+        """Keep all keys, because they define the groups, and the columns that aggregates read."""
         results = node.fields[len(node.keys) :]
         pairs = list(zip(results, node.aggregates, strict=True))
-        kept = [(item, call) for item, call in pairs if item.id in needed]
-        kept = kept or ([] if node.keys else pairs[:1])
-        calls = tuple(call for _, call in kept)
-        asked = self._input_of(node, _used([*node.keys, *calls]))
-        if node in self.judges:
-            asked |= _ids(node.late_rows(0))
-        below = self.prune(node.input, asked)
-        fields = (*node.key_fields, *(item for item, _ in kept))
-        return _changed(node, input=below, fields=fields, aggregates=calls)
+        needed_pairs = [(item, call) for item, call in pairs if item.id in needed]
+        needed_pairs = needed_pairs or ([] if node.keys else pairs[:1])
+        calls = tuple(call for _, call in needed_pairs)
+        read = self._needed_input(node, _referenced([*node.keys, *calls]))
+        if node in self.late_operators:
+            read |= _ids_of(node.late_rows(0))
+        below = self.prune(node.input, read)
+        fields = (*node.key_fields, *(item for item, _ in needed_pairs))
+        return _replace_changed(node, input=below, fields=fields, aggregates=calls)
 
-    def _topn(self, node: n.TopN, needed: Ids) -> n.Node:
+    def _topn(self, node: n.TopN, needed: ColumnIds) -> n.Node:
         if node.input.changelog is not ChangelogKind.APPEND:
-            # Rows that differ only in a dropped column would be retracted for one another, and
-            # among rows that are equal in order the one that came first counts.
-            return self._whole(node, needed)
-        asked = _used([*node.partition, *node.order, node.limit])
-        below = self._exactly(node.input, self._input_of(node, (needed & _ids(node.input)) | asked))
+            # A retraction could remove a row that differs only in a dropped column, and the order
+            # of arrival of such rows matters for ties.
+            return self._keep_all_columns(node, needed)
+        read = _referenced([*node.partition, *node.order, node.limit])
+        below = self._prune_exactly(
+            node.input, self._needed_input(node, (needed & _ids_of(node.input)) | read)
+        )
         rank = frozenset([node.rank_id]) if node.rank_id is not None else frozenset()
-        return _changed(node, input=below, fields=_kept(node.fields, _ids(below) | rank))
+        return _replace_changed(
+            node, input=below, fields=_fields_with(node.fields, _ids_of(below) | rank)
+        )
 
-    def _join(self, node: n.Join, needed: Ids) -> n.Node:
+    def _join(self, node: n.Join, needed: ColumnIds) -> n.Node:
         trees = [node.condition, node.residual, node.as_of, node.match]
         trees += [tree for pair in node.key_pairs for tree in (pair.left, pair.right)]
-        asked = needed | _used(trees)
+        read = needed | _referenced(trees)
         if node.bounds is not None:
-            asked |= {node.bounds.left_id, node.bounds.right_id}
+            read |= {node.bounds.left_id, node.bounds.right_id}
         if node.asof_condition is not None:
-            asked |= _used([node.asof_condition.left, node.asof_condition.right])
+            read |= _referenced([node.asof_condition.left, node.asof_condition.right])
         if node.validity_id is not None:
-            asked |= {node.validity_id}
-        left = self._side(node, 0, asked)
-        right = self._side(node, 1, asked)
-        sides = _ids(left) | (_ids(right) if node.how not in ("SEMI", "ANTI") else frozenset())
-        return _changed(node, left=left, right=right, fields=_kept(node.fields, sides))
+            read |= {node.validity_id}
+        left = self._side(node, 0, read)
+        right = self._side(node, 1, read)
+        sides = _ids_of(left) | (
+            _ids_of(right) if node.how not in ("SEMI", "ANTI") else frozenset()
+        )
+        return _replace_changed(
+            node, left=left, right=right, fields=_fields_with(node.fields, sides)
+        )
 
-    def _side(self, node: n.Join, side: int, asked: Ids) -> n.Node:
+    def _side(self, node: n.Join, side: int, read: ColumnIds) -> n.Node:
         child = node.inputs[side]
-        ordered = side == 1 and node.kind is n.JoinKind.ASOF
-        if ordered and child.changelog is not ChangelogKind.APPEND:
-            # Of rows that tie the last one counts: those that differ must not be taken for one.
-            return self.prune(child, _ids(child))
-        if node in self.judges:
-            return self.prune(child, _ids(child))
-        return self._exactly(child, asked & _ids(child))
+        picks_version = side == 1 and node.kind is n.JoinKind.ASOF
+        if picks_version and child.changelog is not ChangelogKind.APPEND:
+            # The last of tied rows matches, so rows that differ must stay distinguishable.
+            return self.prune(child, _ids_of(child))
+        if node in self.late_operators:
+            return self.prune(child, _ids_of(child))
+        return self._prune_exactly(child, read & _ids_of(child))
 
-    def _setoperation(self, node: n.SetOperation, needed: Ids) -> n.Node:
+    def _setoperation(self, node: n.SetOperation, needed: ColumnIds) -> n.Node:
         if not node.union_all:
-            return self._whole(node, needed)
-        needed = needed or frozenset([_cheapest(node.fields)])
-        places = [place for place, item in enumerate(node.fields) if item.id in needed]
+            return self._keep_all_columns(node, needed)
+        needed = needed or frozenset([_cheapest_column(node.fields)])
+        indexes = [index for index, item in enumerate(node.fields) if item.id in needed]
         members = tuple(
-            self._exactly(member, frozenset(member.fields[place].id for place in places))
+            self._prune_exactly(member, frozenset(member.fields[index].id for index in indexes))
             for member in node.members
         )
-        if any(len(member.fields) != len(places) for member in members):
-            # A member cannot drop what the others drop, and they line up by position.
-            return self._whole(node, needed)
-        fields = tuple(node.fields[place] for place in places)
-        return _changed(node, members=members, fields=fields)
+        if any(len(member.fields) != len(indexes) for member in members):
+            # A member needs a column that the others drop, but columns line up by position.
+            return self._keep_all_columns(node, needed)
+        fields = tuple(node.fields[index] for index in indexes)
+        return _replace_changed(node, members=members, fields=fields)
 
 
-def _cheapest(fields: tuple[n.Field, ...]) -> str:
-    """The column to keep where none is needed: rows must have one."""
+def _cheapest_column(fields: tuple[n.Field, ...]) -> str:
+    """Return the column to keep if none is needed: rows must have one."""
     numbers = [item for item in fields if item.type in ("INT", "BIGINT", "TIMESTAMP")]
     return (numbers or list(fields))[0].id
 
 
-# ---- Two projections in a row become one, unless something would be computed twice.
-
-
-def merge_projects(node: n.Node, judges: LateOperators) -> n.Node:
+def merge_projects(node: n.Node, late_operators: LateOperators) -> n.Node:
+    """Merge two adjacent projections, unless an expression would be evaluated more often."""
     if not isinstance(node, n.Project) or not isinstance(node.input, n.Project):
         return node
     below = node.input
     if node.subqueries or below.subqueries:
         return node
     mapping = {item.id: part for item, part in zip(below.fields, below.expressions, strict=True)}
-    if not all(_once(node, name, part) for name, part in mapping.items()):
+    if not all(_is_evaluated_once(node, name, part) for name, part in mapping.items()):
         return node
     merged = tuple(substitute(part, mapping) for part in node.expressions)
     expressions = tuple(part for part in merged if part is not None)
@@ -291,36 +305,32 @@ def merge_projects(node: n.Node, judges: LateOperators) -> n.Node:
     return replace(node, input=below.input, expressions=expressions)
 
 
-def _once(above: n.Project, name: str, part: exp.Expr) -> bool:
-    """Whether a column is computed no more often when it is computed where it is used."""
+def _is_evaluated_once(above: n.Project, name: str, expression: exp.Expr) -> bool:
+    """Return whether inlining a column evaluates its expression no more often."""
     uses: Counter[bool] = Counter()
     for tree in above.expressions:
         for use in tree.find_all(exp.Column):
             if use.name == name:
-                # Inside a lambda it would be computed for each element.
+                # Inside a lambda it would be evaluated for each element.
                 uses[use.find_ancestor(exp.Lambda) is not None] += 1
-    if not uses or is_trivial(part):
+    if not uses or is_trivial(expression):
         return True
-    return is_deterministic(part) and uses[False] == 1 and not uses[True]
+    return is_deterministic(expression) and uses[False] == 1 and not uses[True]
 
 
-# ---- A projection that hands on the columns of its input, and no other, is left out.
-
-
-def remove_projects(node: n.Node, judges: LateOperators) -> n.Node:
+def remove_projects(node: n.Node, late_operators: LateOperators) -> n.Node:
+    """Remove a projection that selects exactly the columns of its input."""
     if not isinstance(node, n.Project) or node.subqueries:
         return node
     below = node.input
     if len(node.fields) != len(below.fields):
         return node
     triples = zip(node.fields, node.expressions, below.fields, strict=True)
-    # Names may differ: whoever reads the columns goes by their ids.
+    # Names may differ: readers refer to columns by id.
     same = all(
-        isinstance(part, exp.Column) and part.name == theirs.id and _as(theirs, own) == own
-        for own, part, theirs in triples
+        isinstance(part, exp.Column)
+        and part.name == input_field.id
+        and input_field.with_name(item.name) == item
+        for item, part, input_field in triples
     )
     return below if same else node
-
-
-def _as(item: n.Field, other: n.Field) -> n.Field:
-    return item.renamed(other.name)

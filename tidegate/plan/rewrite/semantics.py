@@ -1,4 +1,7 @@
-"""Rewrite rules: functions plan → plan, applied bottom up in a fixed order."""
+"""Rules that give a bound plan its streaming meaning, applied bottom up in a fixed order.
+
+Start reading at `rewrite` and the rule lists at the end of the module. Validation sees the result.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from tidegate.sql import expressions as ex
 from tidegate.sql.statements import EmitMode
 from tidegate.types import ChangelogKind
 
-# ---- The first rows of each partition by event time, for queries that wait for the watermark.
+# ---- The first rows of each partition by event time, for queries with EMIT ON WINDOW CLOSE
 #
-# They are final once the watermark has passed them, so numbering rows along event time finds them:
-# nothing but the numbers is kept, and nothing is retracted.
+# These rows are final once the watermark has passed them. Numbering rows in the order of event time
+# finds them: the state contains only the numbers, and nothing is retracted.
 
 _RANK = "_tg_rank"
 
 
-def along_time(order: Sequence[exp.Expr], rows: n.Node) -> bool:
-    """Whether an order begins with the one event time of rows without windows, upwards."""
+def is_by_event_time(order: Sequence[exp.Expr], rows: n.Node) -> bool:
+    """Return whether an order starts with the only event time of rows without windows."""
     first = order[0] if order else None
     if not isinstance(first, exp.Ordered) or first.args.get("desc"):
         return False
@@ -32,204 +35,218 @@ def along_time(order: Sequence[exp.Expr], rows: n.Node) -> bool:
     return not windows and isinstance(first.this, exp.Column) and times == [first.this.name]
 
 
-def first_along_time(node: n.Node) -> n.Node:
-    """The node with such a top-N as numbers and a condition on them."""
+def number_first_rows(node: n.Node) -> n.Node:
+    """Replace such a top-N by row numbers and a filter on them."""
     if isinstance(node, n.Project | n.Filter):
-        return replace(node, input=first_along_time(node.input))
+        return replace(node, input=number_first_rows(node.input))
     if not isinstance(node, n.TopN) or node.windowed or node.limit is None:
         return node
-    if node.keeps_one and node.partition:
-        # The first row of each key has an operator of its own, which forgets keys.
+    if node.keeps_one_row and node.partition:
+        # Deduplication has its own operator, which expires keys.
         return node
     rows = node.input
     if rows.bounded or rows.changelog is not ChangelogKind.APPEND:
         return node
-    return _numbered(node) if along_time(node.order, rows) else node
+    return _as_numbered_rows(node) if is_by_event_time(node.order, rows) else node
 
 
-def _numbered(node: n.TopN) -> n.Node:
-    ranked = node.rank_id is not None
-    rank = node.fields[-1] if ranked else n.Field(_RANK, _RANK, "INT")
-    shown = node.fields if ranked else (*node.fields, rank)
+def _as_numbered_rows(node: n.TopN) -> n.Node:
+    has_rank = node.rank_id is not None
+    rank = node.fields[-1] if has_rank else n.Field(_RANK, _RANK, "INT")
+    fields = node.fields if has_rank else (*node.fields, rank)
     function = exp.Window(
         this=exp.Anonymous(this=node.function, expressions=[]),
         partition_by=[part.copy() for part in node.partition],
         order=exp.Order(expressions=[part.copy() for part in node.order]),
     )
     over = n.Over(
-        shown, input=node.input, functions=(function,), ttl_us=node.ttl_us, span=node.span
+        fields, input=node.input, functions=(function,), ttl_us=node.ttl_us, span=node.span
     )
-    assert node.limit is not None, "a top-N of all rows is none"
-    within = exp.LTE(this=column(rank), expression=node.limit.copy())
-    first = n.Filter(shown, input=over, condition=within, span=node.span)
-    if ranked:
-        return first
+    assert node.limit is not None, "a top-N without a limit is not rewritten"
+    condition = exp.LTE(this=column(rank), expression=node.limit.copy())
+    filtered = n.Filter(fields, input=over, condition=condition, span=node.span)
+    if has_rank:
+        return filtered
     expressions = tuple(column(item) for item in node.fields)
-    return n.Project(node.fields, input=first, expressions=expressions, span=node.span)
+    return n.Project(node.fields, input=filtered, expressions=expressions, span=node.span)
 
 
-# ---- The right side of a temporal join: rows of a key are versions, each from its time on.
+# ---- The right side of a temporal join: each row of a key is a version, valid from its event time
 #
-# What the right side is at a moment is what its query gives for the rows up to that moment. So a
-# version that a WHERE drops ends the one before it, and the last row of each key by event time is
-# whatever row of it came last before that moment: the rows are read as they are, and not the changes
-# that the query would give out, which depend on the order in which rows arrive.
+# The right side at time t is the result of its query over the rows up to t. So a row that a WHERE
+# drops ends the version before it, and a query for the last row of each key returns the last row
+# before t. The join therefore reads the rows below such a query, and not the changes that it emits,
+# which depend on the order of arrival.
 
 
 @dataclass(frozen=True)
 class Versions:
-    """Rows with the columns of the right side; `alive` is the id of a further one, if any.
+    """The rows of a versioned table, with the columns of the right side of a temporal join.
 
-    `first`: the first row of a key is its only version.
+    `validity_id` is an additional column, if there is one: false for a tombstone. With `first_only`
+    the first row of a key is its only version.
     """
 
     rows: n.Node
     key: tuple[str, ...]
     time: str
-    alive: str | None = None
-    first: bool = False
+    validity_id: str | None = None
+    first_only: bool = False
 
 
 def versions_of(node: n.Node) -> Versions | None:
-    """The versions that a right side is made of; None if it has no key, or none that tells."""
+    """Return the versions behind the right side of a join; None without a key or an event time."""
     if isinstance(node, n.Scan):
         times = [item.id for item in node.fields if item.role is n.Role.TIME]
         return Versions(node, node.key, times[0]) if node.key is not None and times else None
     if isinstance(node, n.Inlined | n.Emit | n.Normalize | n.Hold):
         return versions_of(node.input)
     if isinstance(node, n.TopN):
-        return _of_one_row(node)
-    below = versions_of(node.inputs[0]) if isinstance(node, n.Project | n.Filter) else None
-    if below is None or not node.stateless:
+        return _versions_of_top_row(node)
+    versions = versions_of(node.inputs[0]) if isinstance(node, n.Project | n.Filter) else None
+    if versions is None or not node.stateless:
         return None
-    return _filtered(node, below) if isinstance(node, n.Filter) else _projected(node, below)
+    if isinstance(node, n.Filter):
+        return _filter_versions(node, versions)
+    return _project_versions(node, versions)
 
 
-def _of_one_row(node: n.TopN) -> Versions | None:
-    """The first or last row of each key by event time, of rows that are never retracted."""
+def _versions_of_top_row(node: n.TopN) -> Versions | None:
+    """Return the versions of a query for the first or last row of each key by event time."""
     order = node.order[0] if len(node.order) == 1 else None
-    by = order.this if isinstance(order, exp.Ordered) else order
+    time_column = order.this if isinstance(order, exp.Ordered) else order
     columns = [part.name for part in node.partition if isinstance(part, exp.Column)]
-    if not node.keeps_one or node.windowed or not isinstance(by, exp.Column):
+    if not node.keeps_one_row or node.windowed or not isinstance(time_column, exp.Column):
         return None
-    timed = any(item.id == by.name and item.role is n.Role.TIME for item in node.input.fields)
-    whole = bool(columns) and len(columns) == len(node.partition)
-    if not timed or not whole or node.input.changelog is not ChangelogKind.APPEND:
+    is_event_time = any(
+        item.id == time_column.name and item.role is n.Role.TIME for item in node.input.fields
+    )
+    has_column_key = bool(columns) and len(columns) == len(node.partition)
+    if not is_event_time or not has_column_key or node.input.changelog is not ChangelogKind.APPEND:
         return None
-    first = not (isinstance(order, exp.Ordered) and order.args.get("desc"))
+    first_only = not (isinstance(order, exp.Ordered) and order.args.get("desc"))
     rows: n.Node = node.input
     if node.rank_id is not None:
-        one = exp.cast(exp.Literal.number(1), "INT")
-        parts = [one if i.id == node.rank_id else column(i) for i in node.fields]
+        rank = exp.cast(exp.Literal.number(1), "INT")
+        parts = [rank if i.id == node.rank_id else column(i) for i in node.fields]
         rows = n.Project(node.fields, input=rows, expressions=tuple(parts), span=node.span)
-    return Versions(rows, tuple(columns), by.name, first=first)
+    return Versions(rows, tuple(columns), time_column.name, first_only=first_only)
 
 
-def _projected(node: n.Node, below: Versions) -> Versions | None:
-    """The same rows with other columns; what tells the dead from the living stays beside them."""
+def _project_versions(node: n.Node, versions: Versions) -> Versions | None:
+    """Return the versions with other columns; the validity column is kept."""
     assert isinstance(node, n.Project), "a projection"
     pairs = list(zip(node.fields, node.expressions, strict=True))
-    names = {part.name: item.id for item, part in reversed(pairs) if isinstance(part, exp.Column)}
-    if not {*below.key, below.time} <= set(names):
+    output_ids = {
+        part.name: item.id for item, part in reversed(pairs) if isinstance(part, exp.Column)
+    }
+    if not {*versions.key, versions.time} <= set(output_ids):
         return None
-    key = tuple(names[column_id] for column_id in below.key)
+    key = tuple(output_ids[column_id] for column_id in versions.key)
     fields, expressions = node.fields, node.expressions
-    if below.alive is not None:
-        alive = below.rows.field(below.alive)
-        fields, expressions = (*fields, alive), (*expressions, column(alive))
-    rows = n.Project(fields, input=below.rows, expressions=expressions, span=node.span)
-    return replace(below, rows=rows, key=key, time=names[below.time])
+    if versions.validity_id is not None:
+        validity = versions.rows.field(versions.validity_id)
+        fields, expressions = (*fields, validity), (*expressions, column(validity))
+    rows = n.Project(fields, input=versions.rows, expressions=expressions, span=node.span)
+    return replace(versions, rows=rows, key=key, time=output_ids[versions.time])
 
 
-def _filtered(node: n.Node, below: Versions) -> Versions | None:
-    """A row that is dropped is no version, and ends the one before it."""
+def _filter_versions(node: n.Node, versions: Versions) -> Versions | None:
+    """Return the versions with rows that fail the filter as tombstones."""
     assert isinstance(node, n.Filter), "a filter"
-    if referenced_ids(node.condition) <= set(below.key):
-        # It drops all rows of a key, or none.
-        rows: n.Node = replace(node, input=below.rows, fields=below.rows.fields)
-        return replace(below, rows=rows)
-    kept = exp.Anonymous(this="COALESCE", expressions=[node.condition.copy(), exp.false()])
-    condition: exp.Expr = kept
-    fields = below.rows.fields
-    if below.alive is not None:
-        known = below.rows.field(below.alive)
-        condition = exp.and_(column(known), kept, copy=True)
-        fields = tuple(item for item in fields if item.id != below.alive)
-    alive = n.Field(below.alive or _free_id(below.rows), "alive", "BOOLEAN", nullable=False)
+    if referenced_ids(node.condition) <= set(versions.key):
+        # The condition keeps all rows of a key or none.
+        rows: n.Node = replace(node, input=versions.rows, fields=versions.rows.fields)
+        return replace(versions, rows=rows)
+    passes = exp.Anonymous(this="COALESCE", expressions=[node.condition.copy(), exp.false()])
+    condition: exp.Expr = passes
+    fields = versions.rows.fields
+    if versions.validity_id is not None:
+        input_validity = versions.rows.field(versions.validity_id)
+        condition = exp.and_(column(input_validity), passes, copy=True)
+        fields = tuple(item for item in fields if item.id != versions.validity_id)
+    validity_id = versions.validity_id or _free_id(versions.rows)
+    validity = n.Field(validity_id, "valid", "BOOLEAN", nullable=False)
     expressions = (*(column(item) for item in fields), condition)
-    rows = n.Project((*fields, alive), input=below.rows, expressions=expressions, span=node.span)
-    return replace(below, rows=rows, alive=alive.id)
+    fields = (*fields, validity)
+    rows = n.Project(fields, input=versions.rows, expressions=expressions, span=node.span)
+    return replace(versions, rows=rows, validity_id=validity_id)
 
 
 def _free_id(node: n.Node) -> str:
-    taken = {item.id for part in n.walk(node) for item in part.fields}
-    name = "alive"
-    while name in taken:
+    ids = {item.id for part in n.walk(node) for item in part.fields}
+    name = "valid"
+    while name in ids:
         name += "_"
     return name
 
 
-def join_with_one_row(node: n.Node) -> n.Node:
-    """A temporal or ASOF join as its operator has it: what else its condition asks stands around.
+def plan_version_joins(node: n.Node) -> n.Node:
+    """Bring a temporal or ASOF join into the form that its operator runs.
 
-    Of a temporal join the version is picked first, and then the condition asked; of an ASOF join
-    the condition says which rows of the right can be picked.
+    Other parts of the condition move out of the join. A temporal join applies them to the version
+    it found. An ASOF join applies conditions on right rows first, because they restrict which rows
+    can match.
     """
     if not isinstance(node, n.Join) or node.asof_condition is None or node.versioned:
         return node
     if node.kind is n.JoinKind.TEMPORAL:
-        return _temporal(node)
-    return _asof(node) if node.kind is n.JoinKind.ASOF else node
+        return _plan_temporal_join(node)
+    return _plan_asof_join(node) if node.kind is n.JoinKind.ASOF else node
 
 
-def _temporal(node: n.Join) -> n.Node:
+def _plan_temporal_join(node: n.Join) -> n.Node:
     versions = versions_of(node.right)
     if versions is None or node.asof_condition is None:
         return node
     pairs = {}
-    others = []
+    conditions = []
     for pair in node.key_pairs:
         name = pair.right.name if isinstance(pair.right, exp.Column) else None
         if name in versions.key and name not in pairs:
             pairs[name] = pair
         else:
             sign = exp.NullSafeEQ if pair.null_safe else exp.EQ
-            others.append(sign(this=pair.left.copy(), expression=pair.right.copy()))
+            conditions.append(sign(this=pair.left.copy(), expression=pair.right.copy()))
     if len(pairs) < len(versions.key):
         return node
     join = replace(
         node,
         right=versions.rows,
         versioned=True,
-        validity_id=versions.alive,
+        validity_id=versions.validity_id,
         key_pairs=tuple(pairs.values()),
         residual=None,
         asof_condition=replace(
             node.asof_condition,
             right=column(versions.rows.field(versions.time)),
-            first=versions.first,
+            first=versions.first_only,
         ),
     )
-    return _asked(join, [*others, *ex.conjuncts(node.residual)])
+    return _apply_to_matches(join, [*conditions, *ex.conjuncts(node.residual)])
 
 
-def _asof(node: n.Join) -> n.Node:
+def _plan_asof_join(node: n.Join) -> n.Node:
     right = {item.id for item in node.right.fields}
     left = {item.id for item in node.left.fields}
-    pieces = ex.conjuncts(node.residual)
-    before = [piece for piece in pieces if referenced_ids(piece) <= right]
-    after = [piece for piece in pieces if piece not in before and referenced_ids(piece) <= left]
-    both = [piece for piece in pieces if piece not in before and piece not in after]
-    join = replace(node, residual=ex.conjunction(both))
-    condition = ex.conjunction(before)
+    parts = ex.conjuncts(node.residual)
+    right_only = [part for part in parts if referenced_ids(part) <= right]
+    others = [part for part in parts if part not in right_only]
+    left_only = [part for part in others if referenced_ids(part) <= left]
+    mixed = [part for part in others if part not in left_only]
+    join = replace(node, residual=ex.conjunction(mixed))
+    condition = ex.conjunction(right_only)
     if condition is not None:
         rows = n.Filter(node.right.fields, input=node.right, condition=condition, span=node.span)
         join = replace(join, right=rows)
-    return _asked(join, after)
+    return _apply_to_matches(join, left_only)
 
 
-def _asked(join: n.Join, conditions: list[exp.Expr]) -> n.Node:
-    """The join, of whose rows only those have a right part for which the conditions hold."""
+def _apply_to_matches(join: n.Join, conditions: list[exp.Expr]) -> n.Node:
+    """Apply conditions to the matches of a join.
+
+    If they do not hold, an inner join drops the row and a left join sets the right columns to NULL.
+    """
     condition = ex.conjunction(conditions)
     if condition is None:
         return join
@@ -244,23 +261,25 @@ def _asked(join: n.Join, conditions: list[exp.Expr]) -> n.Node:
         else column(item)
         for item in join.fields
     )
-    # Ids are unique in a plan, and these columns are others than those of the join.
+    # The columns keep the ids of the join: expressions above refer to them.
     return n.Project(join.fields, input=join, expressions=expressions, span=join.span)
 
+
+# ---- The rules
 
 Rule = Callable[[n.Node], n.Node]
 
 
 def rewrite(node: n.Node) -> n.Node:
-    """Apply every rule to every node, inputs first; the shape of a plan before what flows in it."""
+    """Apply all rules to every node, inputs first: SHAPES before CHANGES."""
     node = top_n_of_changes(node)
     for rules in (SHAPES, CHANGES):
-        node = _rewritten(node, rules)
+        node = _apply_rules(node, rules)
     return node
 
 
-def _rewritten(node: n.Node, rules: tuple[Rule, ...]) -> n.Node:
-    inputs = tuple(_rewritten(child, rules) for child in node.inputs)
+def _apply_rules(node: n.Node, rules: tuple[Rule, ...]) -> n.Node:
+    inputs = tuple(_apply_rules(child, rules) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
     for rule in rules:
@@ -269,34 +288,34 @@ def _rewritten(node: n.Node, rules: tuple[Rule, ...]) -> n.Node:
 
 
 def top_n_from_rank_filter(node: n.Node) -> n.Node:
-    """`… WHERE row_number <= n` over an OVER becomes a top-N that never ranks the rest."""
+    """Turn `… WHERE row_number <= n` over an OVER into a top-N, which does not rank all rows."""
     if not isinstance(node, n.Filter):
         return node
-    below = _below_projections(node.input)
-    if not isinstance(below, n.Over) or len(below.functions) != 1:
+    over = _below_projections(node.input)
+    if not isinstance(over, n.Over) or len(over.functions) != 1:
         return node
-    window = below.functions[0]
-    rank = below.fields[-1]
+    window = over.functions[0]
+    rank = over.fields[-1]
     function = ex.call_name(window.this)
     if function not in ex.RANK_FUNCTIONS:
         return node
-    rank_id = _id_above(node.input, rank.id)
+    rank_id = _output_id(node.input, rank.id)
     if rank_id is None:
         return node
-    pieces = ex.conjuncts(node.condition)
-    for index, piece in enumerate(pieces):
-        limit = _rank_limit(piece, rank_id)
+    conjuncts = ex.conjuncts(node.condition)
+    for index, conjunct in enumerate(conjuncts):
+        limit = _rank_limit(conjunct, rank_id)
         if limit is None:
             continue
-        limit = _translate(limit, node.input)
+        limit = _push_down_expression(limit, node.input)
         if limit is None:
             continue
-        top = _top_n(below, window, function, limit, rank)
-        rest = pieces[:index] + pieces[index + 1 :]
-        if isinstance(piece, exp.EQ) and not (limit.is_int and int(limit.name) == 1):
-            rest = pieces
-        rebuilt = _replace_below(node.input, top)
-        condition = ex.conjunction(rest)
+        top_n = _top_n(over, window, function, limit, rank)
+        other_conjuncts = conjuncts[:index] + conjuncts[index + 1 :]
+        if isinstance(conjunct, exp.EQ) and not (limit.is_int and int(limit.name) == 1):
+            other_conjuncts = conjuncts
+        rebuilt = _replace_below(node.input, top_n)
+        condition = ex.conjunction(other_conjuncts)
         if condition is None:
             return rebuilt
         return replace(node, input=rebuilt, condition=condition)
@@ -324,11 +343,10 @@ def _top_n(over: n.Over, window: exp.Expr, function: str, limit: exp.Expr, rank:
 
 
 def _partitioned_by_window(node: n.Node, partition: tuple[exp.Expr, ...]) -> bool:
-    """Whether the watermark says when a partition is complete."""
-    closing = {
-        item.id for item in node.fields if item.closed_by_watermark and item.window is not None
-    }
-    return any(isinstance(part, exp.Column) and part.name in closing for part in partition)
+    """Return whether the watermark determines when a partition is complete."""
+    windows = [item for item in node.fields if item.window is not None]
+    closing_ids = {item.id for item in windows if item.closed_by_watermark}
+    return any(isinstance(part, exp.Column) and part.name in closing_ids for part in partition)
 
 
 def _below_projections(node: n.Node) -> n.Node:
@@ -343,19 +361,19 @@ def _replace_below(node: n.Node, bottom: n.Node) -> n.Node:
     return bottom
 
 
-def _id_above(node: n.Node, column_id: str) -> str | None:
-    """The id under which a column of the bottom comes out of the projections above it."""
+def _output_id(node: n.Node, column_id: str) -> str | None:
+    """Return the id of a column of the lowest node at the output of the projections above it."""
     if not isinstance(node, n.Project):
         return column_id
-    inner = _id_above(node.input, column_id)
+    inner = _output_id(node.input, column_id)
     for item, expression in zip(node.fields, node.expressions, strict=True):
         if isinstance(expression, exp.Column) and expression.name == inner:
             return item.id
     return None
 
 
-def _translate(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
-    """An expression over a node's output as one over what its projections read."""
+def _push_down_expression(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
+    """Translate an expression over the output of projections to their input."""
     if not isinstance(node, n.Project):
         return tree
     mapping = {
@@ -367,103 +385,106 @@ def _translate(tree: exp.Expr, node: n.Node) -> exp.Expr | None:
     def swap(part: exp.Expr) -> exp.Expr:
         return mapping[part.name].copy() if isinstance(part, exp.Column) else part
 
-    return _translate(tree.copy().transform(swap), node.input)
+    return _push_down_expression(tree.copy().transform(swap), node.input)
 
 
 def _rank_limit(piece: exp.Expr, rank_id: str) -> exp.Expr | None:
-    """n of `rank <= n`, `rank < n + 1`, `rank = n` or the same the other way round."""
+    """Return n of `rank <= n`, `rank < n + 1`, `rank = n`, or of the same with swapped sides."""
     flipped: dict[type[exp.Binary], type[exp.Binary]]
     flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
     if not isinstance(piece, exp.LTE | exp.LT | exp.EQ | exp.GTE | exp.GT):
         return None
     operator: type[exp.Binary] = type(piece)
-    one, other = piece.left, piece.right
-    if isinstance(other, exp.Column) and other.name == rank_id and operator in flipped:
-        one, other, operator = other, one, flipped[operator]
-    if not isinstance(one, exp.Column) or one.name != rank_id or rank_id in referenced_ids(other):
+    left, right = piece.left, piece.right
+    if isinstance(right, exp.Column) and right.name == rank_id and operator in flipped:
+        left, right, operator = right, left, flipped[operator]
+    if not isinstance(left, exp.Column) or left.name != rank_id or rank_id in referenced_ids(right):
         return None
     if operator in (exp.LTE, exp.EQ):
-        return other
-    if operator is exp.LT and isinstance(other, exp.Literal) and other.is_int:
-        return exp.Literal.number(int(other.name) - 1)
+        return right
+    if operator is exp.LT and isinstance(right, exp.Literal) and right.is_int:
+        return exp.Literal.number(int(right.name) - 1)
     return None
 
 
 def drop_unused_rank(node: n.Node) -> n.Node:
-    """A rank that nobody reads is not told, so that rows do not change with it."""
+    """Remove a rank that no expression reads, so that rows do not change with it."""
     if not isinstance(node, n.Project):
         return node
     needed = set().union(*(referenced_ids(part) for part in node.expressions))
-    below = _without_rank(node.input, needed)
-    return node if below is None else replace(node, input=below)
+    input_node = _without_rank(node.input, needed)
+    return node if input_node is None else replace(node, input=input_node)
 
 
 def _without_rank(node: n.Node, needed: set[str]) -> n.Node | None:
-    """The node without its rank if nothing above needs it; None if it stays as it is."""
+    """Return the node without its rank; None if the rank is needed or there is none."""
     if isinstance(node, n.TopN):
         if node.rank_id is None or node.rank_id in needed:
             return None
         return replace(node, fields=node.fields[:-1], rank_id=None)
     if isinstance(node, n.Filter):
-        below = _without_rank(node.input, needed | referenced_ids(node.condition))
-        return None if below is None else replace(node, input=below, fields=below.fields)
+        input_node = _without_rank(node.input, needed | referenced_ids(node.condition))
+        if input_node is None:
+            return None
+        return replace(node, input=input_node, fields=input_node.fields)
     if not isinstance(node, n.Project) or not isinstance(_below_projections(node), n.TopN):
         return None
     pairs = zip(node.fields, node.expressions, strict=True)
-    kept = [(item, part) for item, part in pairs if item.id in needed]
-    read = set().union(*(referenced_ids(part) for _, part in kept))
-    below = _without_rank(node.input, read)
-    if below is None:
+    needed_pairs = [(item, part) for item, part in pairs if item.id in needed]
+    read_ids = set().union(*(referenced_ids(part) for _, part in needed_pairs))
+    input_node = _without_rank(node.input, read_ids)
+    if input_node is None:
         return None
-    fields, expressions = (tuple(column) for column in zip(*kept, strict=True))
-    return replace(node, input=below, fields=fields, expressions=expressions)
+    fields, expressions = (tuple(column) for column in zip(*needed_pairs, strict=True))
+    return replace(node, input=input_node, fields=fields, expressions=expressions)
 
 
 def top_n_from_window_limit(node: n.Node) -> n.Node:
-    """ORDER BY … LIMIT n over rows that have a window is the top n of each window."""
+    """Turn ORDER BY … LIMIT n over rows with a window into the top n of each window."""
     limit = node if isinstance(node, n.Limit) else None
-    below = limit.input if limit is not None else node
-    sort = below if isinstance(below, n.Sort) else None
+    sorted_rows = limit.input if limit is not None else node
+    sort = sorted_rows if isinstance(sorted_rows, n.Sort) else None
     if limit is None and sort is None:
         return node
     if limit is not None and limit.count is None:
         return node
-    base = sort.input if sort is not None else node.inputs[0]
-    if base.bounded:
+    rows = sort.input if sort is not None else node.inputs[0]
+    if rows.bounded:
         return node
-    partition = tuple(column(item) for item in _one_window(base.fields))
+    partition = tuple(column(item) for item in _window_columns(rows.fields))
     if not partition:
         return node
-    if isinstance(base, n.TopN) and base.limit is None and sort is None and limit is not None:
-        return _without_first(limit, replace(base, limit=limit.count, span=limit.span))
-    top = n.TopN(
+    if isinstance(rows, n.TopN) and rows.limit is None and sort is None and limit is not None:
+        return _drop_offset(limit, replace(rows, limit=limit.count, span=limit.span))
+    top_n = n.TopN(
         node.fields,
-        input=base,
+        input=rows,
         partition=partition,
         order=sort.order if sort is not None else (),
         limit=limit.count if limit is not None else None,
         windowed=True,
         span=node.span,
     )
-    return top if limit is None else _without_first(limit, top)
+    return top_n if limit is None else _drop_offset(limit, top_n)
 
 
-def _without_first(limit: n.Limit, top: n.TopN) -> n.Node:
-    """OFFSET m: the top n + m by their number, without the first m."""
+def _drop_offset(limit: n.Limit, top_n: n.TopN) -> n.Node:
+    """Apply OFFSET m to a top n: number the first n + m rows and drop the first m."""
     if limit.offset is None or limit.rank is None or limit.count is None:
-        return top
+        return top_n
     last = exp.Literal.number(int(limit.count.name) + int(limit.offset.name))
-    ranked = replace(top, fields=(*top.fields, limit.rank), limit=last, rank_id=limit.rank.id)
-    beyond = exp.GT(this=column(limit.rank), expression=limit.offset.copy())
-    rest = n.Filter(ranked.fields, input=ranked, condition=beyond, span=limit.span)
-    return n.Project(top.fields, input=rest, expressions=tuple(map(column, top.fields)))
+    ranked = replace(top_n, fields=(*top_n.fields, limit.rank), limit=last, rank_id=limit.rank.id)
+    condition = exp.GT(this=column(limit.rank), expression=limit.offset.copy())
+    filtered = n.Filter(ranked.fields, input=ranked, condition=condition, span=limit.span)
+    return n.Project(top_n.fields, input=filtered, expressions=tuple(map(column, top_n.fields)))
 
 
 def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
-    """ORDER BY … LIMIT n with EMIT CHANGES is the top n of all rows so far.
+    """Turn ORDER BY … LIMIT n with EMIT CHANGES into the top n of all rows so far.
 
-    With EMIT ON WINDOW CLOSE it is that too if it is by event time: the first rows are final when
-    the watermark has passed them. `mode`: how the query that a node stands in gives out rows.
+    EMIT ON WINDOW CLOSE does the same if the order is by event time, because the first rows are
+    final when the watermark has passed them. `mode` is the EMIT mode of the query that contains the
+    node.
     """
     if isinstance(node, n.Emit):
         mode = node.clause.mode if node.clause is not None else None
@@ -473,13 +494,13 @@ def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
     if not isinstance(node, n.Limit) or not isinstance(node.input, n.Sort):
         return node
     rows = node.input.input
-    counted = isinstance(node.count, exp.Literal) and node.count.is_int
-    if not counted or rows.bounded or _one_window(rows.fields):
+    has_constant_count = isinstance(node.count, exp.Literal) and node.count.is_int
+    if not has_constant_count or rows.bounded or _window_columns(rows.fields):
         return node
-    closes = mode is EmitMode.WINDOW_CLOSE and along_time(node.input.order, rows)
-    if not closes and mode not in (EmitMode.CHANGES, EmitMode.UPDATE):
+    is_final_by_time = mode is EmitMode.WINDOW_CLOSE and is_by_event_time(node.input.order, rows)
+    if not is_final_by_time and mode not in (EmitMode.CHANGES, EmitMode.UPDATE):
         return node
-    top = n.TopN(
+    top_n = n.TopN(
         node.fields,
         input=rows,
         partition=(),
@@ -487,32 +508,35 @@ def top_n_of_changes(node: n.Node, mode: EmitMode | None = None) -> n.Node:
         limit=node.count,
         span=node.span,
     )
-    return _without_first(node, top)
+    return _drop_offset(node, top_n)
 
 
 def union_is_distinct(node: n.Node) -> n.Node:
-    """UNION without ALL is DISTINCT of UNION ALL; without a bound it is left to be rejected."""
+    """Turn UNION into DISTINCT over UNION ALL.
+
+    A UNION without a bound stays as it is and is rejected by the validator.
+    """
     if not isinstance(node, n.SetOperation) or node.operation != "UNION" or node.all:
         return node
-    forgets = node.ttl_us is not None or any(item.closed_by_watermark for item in node.fields)
-    if not forgets and not node.bounded:
+    has_closing_column = any(item.closed_by_watermark for item in node.fields)
+    if node.ttl_us is None and not has_closing_column and not node.bounded:
         return node
     rows = replace(node, all=True, ttl_us=None)
     return n.Distinct(node.fields, input=rows, ttl_us=node.ttl_us, span=node.span)
 
 
 def hold_rows_of_open_windows(node: n.Node) -> n.Node:
-    """EMIT ON WINDOW CLOSE over rows that no operator closes keeps them until then."""
+    """With EMIT ON WINDOW CLOSE, hold rows that no operator closes."""
     if not isinstance(node, n.Emit) or node.clause is None:
         return node
     if node.clause.mode is not EmitMode.WINDOW_CLOSE:
         return node
-    by_time = any(item.is_event_time for item in node.fields)
-    return replace(node, input=first_along_time(node.input).with_emit_on_close(by_time))
+    by_event_time = any(item.is_event_time for item in node.fields)
+    return replace(node, input=number_first_rows(node.input).with_emit_on_close(by_event_time))
 
 
-def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
-    """The columns that tell the window of a row; empty if they do not tell it."""
+def _window_columns(fields: tuple[n.Field, ...]) -> list[n.Field]:
+    """Return the columns that identify the window of a row; an empty list if they do not."""
     starts = [item for item in fields if item.role is n.Role.WINDOW_START][:1]
     ends = [item for item in fields if item.role is n.Role.WINDOW_END][:1]
     if (starts or ends) and (starts or ends)[0].has_fixed_length_window:
@@ -521,7 +545,7 @@ def _one_window(fields: tuple[n.Field, ...]) -> list[n.Field]:
 
 
 def filter_above_inner_join(node: n.Node) -> n.Node:
-    """What is neither a key nor a bound of time only drops pairs: Spark does that."""
+    """Move conditions that are neither keys nor time bounds out of an inner join, for Spark."""
     if not isinstance(node, n.Join) or node.residual is None or node.how != "INNER":
         return node
     if node.kind not in (n.JoinKind.INTERVAL, n.JoinKind.WINDOW, n.JoinKind.REGULAR):
@@ -531,27 +555,27 @@ def filter_above_inner_join(node: n.Node) -> n.Node:
 
 
 def normalize_upserts(node: n.Node) -> n.Node:
-    """Whoever cannot work on bare upserts gets a changelog with the old rows in it."""
+    """Turn upserts into a changelog for nodes that need the old rows."""
     if isinstance(node, n.Inlined) or not node.inputs:
         return node
-    changed = tuple(
-        _normalized(child) if _needs_old_rows(node, index) else child
+    inputs = tuple(
+        _normalize_at_origin(child) if _needs_old_rows(node, index) else child
         for index, child in enumerate(node.inputs)
     )
-    return node.with_inputs(*changed) if changed != node.inputs else node
+    return node.with_inputs(*inputs) if inputs != node.inputs else node
 
 
 def _needs_old_rows(node: n.Node, index: int) -> bool:
-    below = node.inputs[index]
-    if below.changelog is not ChangelogKind.UPSERT:
+    input_node = node.inputs[index]
+    if input_node.changelog is not ChangelogKind.UPSERT:
         return False
-    key = set(below.key or ())
+    key = set(input_node.key or ())
     if isinstance(node, n.Emit):
-        # Of several rows of a key the last one counts, and only an operator knows their order.
+        # The last row of a key wins, and only an operator knows the order of rows.
         return True
     if isinstance(node, n.Project):
-        kept = {e.name for e in node.expressions if isinstance(e, exp.Column)}
-        return below.key is None or not key <= kept
+        selected = {e.name for e in node.expressions if isinstance(e, exp.Column)}
+        return input_node.key is None or not key <= selected
     if isinstance(node, n.Filter):
         return not referenced_ids(node.condition) <= key
     if isinstance(node, n.Join) and node.kind in (n.JoinKind.TEMPORAL, n.JoinKind.LOOKUP):
@@ -560,54 +584,54 @@ def _needs_old_rows(node: n.Node, index: int) -> bool:
 
 
 def emit_empty_aggregate(node: n.Node) -> n.Node:
-    """A join sees the one row of an aggregate without keys from the first epoch on."""
+    """Let an aggregate without keys emit its initial row if a join reads it."""
     if not isinstance(node, n.Join) or node.kind is not n.JoinKind.REGULAR:
         return node
-    return node.with_inputs(*map(_from_start, node.inputs))
+    return node.with_inputs(*map(_emit_initial_rows, node.inputs))
 
 
-def _from_start(node: n.Node) -> n.Node:
+def _emit_initial_rows(node: n.Node) -> n.Node:
     if isinstance(node, n.Aggregate):
-        always = not node.keys and node.window is None
-        return replace(node, emits_initial_row=True) if always else node
+        has_initial_row = not node.keys and node.window is None
+        return replace(node, emits_initial_row=True) if has_initial_row else node
     if not isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
         return node
-    below = _from_start(node.input)
-    return node if below is node.input else node.with_inputs(below)
+    input_node = _emit_initial_rows(node.input)
+    return node if input_node is node.input else node.with_inputs(input_node)
 
 
-def changes_of_streams_below(node: n.Node) -> n.Node:
-    """Whoever reads a stream of updates gets its changes, with the old rows in them."""
+def read_updates_as_changes(node: n.Node) -> n.Node:
+    """Read a stream with EMIT ON UPDATE or EMIT EVERY as its changelog, including old rows."""
     if not isinstance(node, n.Inlined) or not isinstance(node.input, n.Emit):
         return node
     emit = node.input
-    updates = emit.clause is not None and emit.clause.mode in (EmitMode.UPDATE, EmitMode.EVERY)
-    below = emit.input.changelog
-    if not updates or below is not ChangelogKind.CHANGELOG or emit.clause is None:
+    if emit.clause is None or emit.clause.mode not in (EmitMode.UPDATE, EmitMode.EVERY):
+        return node
+    if emit.input.changelog is not ChangelogKind.CHANGELOG:
         return node
     clause = replace(emit.clause, mode=EmitMode.CHANGES, every_us=None)
     return replace(node, input=replace(emit, clause=clause))
 
 
-def _normalized(node: n.Node) -> n.Node:
-    """Normalise where the upserts come from: below whatever keeps their key."""
+def _normalize_at_origin(node: n.Node) -> n.Node:
+    """Normalize upserts at their origin: below all nodes that keep their key."""
     if isinstance(node, n.Project | n.Filter | n.Inlined | n.Emit):
-        (below,) = node.inputs
-        if below.changelog is ChangelogKind.UPSERT:
-            return node.with_inputs(_normalized(below))
+        (input_node,) = node.inputs
+        if input_node.changelog is ChangelogKind.UPSERT:
+            return node.with_inputs(_normalize_at_origin(input_node))
     key = node.key if node.key is not None else tuple(item.id for item in node.fields)
     return n.Normalize(node.fields, input=node, key=key, span=node.span)
 
 
 def set_tombstone_ttl(node: n.Node, ttl_us: int) -> n.Node:
-    """Give state_ttl to whatever remembers that keys were deleted."""
+    """Set state_ttl on all nodes that remember deleted keys."""
     inputs = tuple(set_tombstone_ttl(child, ttl_us) for child in node.inputs)
     if inputs != node.inputs:
         node = node.with_inputs(*inputs)
     return replace(node, ttl_us=ttl_us) if isinstance(node, n.Normalize) else node
 
 
-# These put several nodes in the place of one. Those that follow must see all of them.
+# These rules replace one node by several. The rules of CHANGES must see all of them.
 SHAPES: tuple[Rule, ...] = (
     top_n_from_rank_filter,
     drop_unused_rank,
@@ -618,7 +642,7 @@ SHAPES: tuple[Rule, ...] = (
 CHANGES: tuple[Rule, ...] = (
     hold_rows_of_open_windows,
     emit_empty_aggregate,
-    changes_of_streams_below,
+    read_updates_as_changes,
     normalize_upserts,
-    join_with_one_row,
+    plan_version_joins,
 )
