@@ -154,7 +154,7 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("der", "there is no stream der in good.sql\nHint: did you mean dear?"),
+            ("der", "unknown stream der in good.sql\nHint: did you mean dear?"),
             ("bids", "bids is a source in good.sql"),
         ],
     )

@@ -214,7 +214,7 @@ class TestPiped:
     def test_a_vertical_format_and_one_that_is_not_there(self, session: FakeSession) -> None:
         result = sql("\\format vertical\nSELECT 1;\n\\format tabel\n")
         assert "-- row 1\na | 1\nb | x\n-- row 2\n" in result.stdout
-        assert "there is no format tabel\nHint: did you mean table?" in result.stderr
+        assert "unknown format tabel\nHint: did you mean table?" in result.stderr
 
     def test_peek_tail_and_end(self, session: FakeSession) -> None:
         result = sql(SQL + "\\peek dear 5\nTAIL dear;\n\\end\n")
@@ -247,7 +247,7 @@ class TestPiped:
     def test_unknown_command(self, session: FakeSession) -> None:
         result = sql("\\x\n")
         assert result.exit_code == 2
-        assert result.stderr.startswith("error: there is no command \\x\nHint: commands: ")
+        assert result.stderr.startswith("error: unknown command \\x\nHint: commands: ")
 
     @pytest.mark.parametrize("word", ["\\q", "exit", "QUIT"])
     def test_leaving(self, word: str, session: FakeSession) -> None:

@@ -72,9 +72,8 @@ def options_page() -> str:
         ):
             if spec is None:
                 continue
-            note = "" if spec.built else " (checked and explained; cannot run yet)"
-            lines += [f"As a {role}{note}:", ""]
-            lines += _table(spec.options) if spec.options else ["No options of its own.", ""]
+            lines += [f"As a {role}:", ""]
+            lines += _table(spec.options) if spec.options else ["No specific options.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -379,7 +379,7 @@ def test_words_of_ours_are_names_elsewhere() -> None:
         ("INSERT INTO t DELETE", "expected VALUES, found DELETE", "DELETE"),
         ("SHOW", "SHOW does not know what to show", "W"),
         ("EXPLAIN STREAM", "the statement ends where a stream should be", "M"),
-        ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "ON does not say when to emit", "ON"),
+        ("CREATE STREAM s AS SELECT a FROM t EMIT ON", "ON is not a valid EMIT clause", "ON"),
         ("CREATE STREAM s AS SELECT a FROM t EMIT FINAL SOON", "SOON does not belong", "SOON"),
         ("CREATE STREAM s AS SELECT a FROM t EMIT EVERY", "EMIT EVERY needs an interval", "Y"),
         ("CREATE STREAM s AS SELECT (a FROM t", "expected )", "FROM"),

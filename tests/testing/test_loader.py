@@ -96,7 +96,7 @@ def test_every_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "place", "hint"),
     [
-        ({"expcted_rows": []}, "expcted_rows: there is no such field", "did you mean expected"),
+        ({"expcted_rows": []}, "expcted_rows: unknown field", "did you mean expected"),
         ({"query": ...}, "query: expected a text, found nothing", ""),
         ({"state_ttl": 5}, "state_ttl: expected a text, found 5", ""),
         ({"query": 5}, "query: expected a text, found 5", ""),
@@ -115,15 +115,15 @@ def test_every_step(tmp_path: Path) -> None:
         ({"expected_rows_file": "x.jsonl"}, "expected expected_rows or expected_rows_file", ""),
         ({"expected_changelog": [{"id": 1}]}, "expected_changelog[0]._op: expected one of", ""),
         ({"late_rows": [{"source": "t", "row_index": 2}]}, "expected an index below 2", ""),
-        ({"late_rows": [{"source": "u", "row_index": 0}]}, "there is no source u", "sources: t"),
+        ({"late_rows": [{"source": "u", "row_index": 0}]}, "unknown source u", "sources: t"),
         ({"sources": []}, "sources: expected at least one source", ""),
         ({"sources": [SOURCE, SOURCE]}, "sources[1].name: t is the name of two", ""),
-        ({"stream": "x"}, "stream: there is no such field", ""),
+        ({"stream": "x"}, "stream: unknown field", ""),
         ({"steps": []}, "steps: expected at least one step", ""),
         ({"steps": [{}]}, "steps[0]: expected one action, found none", ""),
-        ({"steps": [{"adds": []}]}, "steps[0].adds: there is no such field", "did you mean add"),
+        ({"steps": [{"adds": []}]}, "steps[0].adds: unknown field", "did you mean add"),
         ({"steps": [{"restart": False}]}, "steps[0].restart: expected true", ""),
-        ({"steps": [{"add": {"u": []}}]}, "steps[0].add[0].source: there is no source u", "t"),
+        ({"steps": [{"add": {"u": []}}]}, "steps[0].add[0].source: unknown source u", "t"),
         ({"steps": [{"add": {"t": [{"id": 9}]}}]}, "sources[0].rows: expected the 1 rows", "add"),
         ({"steps": [{"expect_delta": [{"id": 1}]}]}, "expect_delta[0]: expected _op or", ""),
         ({"steps": [{"expect_dropped": None}]}, "expected a number of rows", ""),
@@ -149,7 +149,7 @@ def test_rejected(tmp_path: Path, fields: dict[str, Any], place: str, hint: str)
         ({"rows": [{"_op": "-D", "id": 1}]}, "kind stream takes only +I, found -D", "changelog"),
         ({"kind": "changelog", "rows": [{"_op": "I"}]}, "rows[0]._op: expected one of +I", ""),
         ({"rows_file": "a.jsonl"}, "sources[0].rows: expected rows or rows_file, found both", ""),
-        ({"rows": None, "rows_file": "a.jsonl"}, "rows_file: there is no file a.jsonl", ""),
+        ({"rows": None, "rows_file": "a.jsonl"}, "rows_file: file a.jsonl was not found", ""),
         ({"time_column": "tss"}, "time_column: tss is not a column", ""),
         ({"kind": "upsert"}, "primary_key: expected the key of a source of kind upsert", ""),
         ({"primary_key": ["x"]}, "primary_key: x is not a column", "id"),
@@ -197,7 +197,7 @@ def test_a_script_replaces_schema_and_query(tmp_path: Path) -> None:
     content = {"script": script, "stream": "s", "expected_rows": []}
     content["sources"] = [{"name": "t", "rows": [{"id": 1}]}]
     assert load_case(write(tmp_path, content)).rows_of("t") == ({"id": 1},)
-    assert "emit: there is no such" in rejection(tmp_path, {**content, "emit": "update"}).message
+    assert "emit: unknown" in rejection(tmp_path, {**content, "emit": "update"}).message
     assert "sources[0].schema" in rejection(tmp_path, {**content, "sources": [SOURCE]}).message
     assert "stream: expected a text" in rejection(tmp_path, {**content, "stream": None}).message
 
@@ -232,7 +232,7 @@ def test_an_explicit_watermark_becomes_a_hidden_row(tmp_path: Path, watermark: A
     ("mark", "place"),
     [
         ([1, 5000], "explicit_watermarks[0]: expected a mapping, found a list"),
-        ({"row": 1, "watermark": 5}, "explicit_watermarks[0].row: there is no such field"),
+        ({"row": 1, "watermark": 5}, "explicit_watermarks[0].row: unknown field"),
         ({"row_index": "1", "watermark": 5}, "[0].row_index: expected a whole number"),
         ({"row_index": 1, "watermark": "soon"}, "[0].watermark: expected a time or milliseconds"),
     ],

@@ -89,7 +89,7 @@ def test_an_invalid_file_does_not_stop_the_others(
     failure, hint, last = capsys.readouterr().out.splitlines()
     assert hint.startswith("Hint: did you mean expected_")
     assert failure.startswith("FAIL odd: TG-701: ")
-    assert failure.endswith("odd.json: expected_row: there is no such field")
+    assert failure.endswith("odd.json: expected_row: unknown field")
     assert last == "1 passed, 1 failed, 0 skipped"
 
 
@@ -97,4 +97,4 @@ def test_nothing_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main([tmp_path]) == 2
     assert "no case found" in capsys.readouterr().out
     assert main([tmp_path / "nowhere"]) == 2
-    assert "there is no such file or folder" in capsys.readouterr().out
+    assert "no such file or directory" in capsys.readouterr().out

@@ -100,7 +100,6 @@ class SourceSpec:
     partitioned: bool = False
     # Options that identify the data: if one changes, stored offsets are invalid.
     identity: tuple[str, ...] = ()
-    built: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,6 @@ class SinkSpec:
     needs_key: bool = False
     # True if committed rows can be rolled back.
     supports_rollback: bool = False
-    built: bool = True
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,6 @@ class LookupSpec:
     check: Callable[[Values], OptionProblem | None] | None = None
     # True if all lookups of an epoch see the same rows.
     consistent_in_epoch: bool = True
-    built: bool = True
 
 
 @dataclass(frozen=True)

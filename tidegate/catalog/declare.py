@@ -1,4 +1,4 @@
-"""Statements that declare sources, lookup tables and sinks, turned into catalog objects."""
+"""Build catalog objects from statements that declare sources, lookup tables and sinks."""
 
 from __future__ import annotations
 
@@ -47,46 +47,46 @@ STREAM_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "state_ttl",
         OptionType.DURATION,
-        "state that was not touched for this long is forgotten",
+        "time without access after which state is dropped",
         minimum=1,
     ),
     OptionSpec(
         "validator",
         OptionType.TEXT,
-        "what happens to findings of the validator",
+        "what happens if the validator rejects the statement",
         choices=("reject", "warn", "off"),
     ),
     OptionSpec(
         "trigger_interval",
         OptionType.DURATION,
-        "the least time between two epochs; of the streams of a pipeline the shortest counts",
+        "minimum time between two epochs; the shortest one of a pipeline's streams applies",
         minimum=0,
     ),
     OptionSpec(
         "on_change",
         OptionType.TEXT,
-        "what happens when its sources, or the query in or below an operator, have changed; the "
-        "setting on_change if left out",
+        "what happens if the sources, or the query in or below an operator, have changed; by "
+        "default the setting on_change",
         choices=("reject", "continue", "restart"),
     ),
     OptionSpec(
         "on_error",
         OptionType.TEXT,
-        "what happens to a row on which an expression fails: the pipeline stops there, or the row "
-        "is a dead letter and the stream goes on",
+        "what happens to a row on which an expression fails: stop the pipeline, or make the row "
+        "a dead letter",
         default="stop",
         choices=("stop", "dead_letter"),
     ),
     OptionSpec(
         "dead_letters",
         OptionType.TEXT,
-        "with on_error = 'dead_letter': the stream that such rows go to; they are counted in any "
-        "case",
+        "the stream that receives rows that failed, with on_error = 'dead_letter'; failed rows are "
+        "always counted",
     ),
     OptionSpec(
         "pipeline",
         OptionType.TEXT,
-        "the pipeline it runs in, main if left out; streams of one pipeline share their epochs",
+        "the pipeline that runs the stream, by default main; streams of a pipeline share epochs",
         check=unsafe,
     ),
 )
@@ -99,9 +99,9 @@ DEAD_LETTER_COLUMNS = (
     Column("file", "STRING"),
     Column("line", "BIGINT"),
 )
-# What a dead letter of a stream tells: the expression that failed, and the row as JSON.
+# Columns of a stream's dead letters: the expression that failed, and the row as JSON.
 FAILED_COLUMNS = tuple(Column(name, "STRING") for name in LETTER_COLUMNS)
-# What a late stream tells besides the row: which operator, window and watermark made it late.
+# Columns of a late stream in addition to those of the row: why it was late.
 LATE_COLUMNS = (
     Column("late_operator", "STRING"),
     Column("late_window_start", "TIMESTAMP"),
@@ -115,12 +115,12 @@ def _is_volatile(tree: exp.Expr) -> bool:
 
 
 def _is_written(column: Column) -> bool:
-    """Whether a column stands in the records of its source."""
+    """Return True if a column is part of the records of its source."""
     return column.computed is None and column.metadata is None
 
 
 def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
-    """A computed column of a name that is free, for a column of another type than TIMESTAMP."""
+    """Suggest a computed TIMESTAMP column for an event-time column of another type."""
     taken = {item.name.lower() for item in columns}
     numbered = (f"ts_{number}" for number in itertools.count(2))
     candidates = itertools.chain(("ts", "event_time"), numbered)
@@ -141,7 +141,7 @@ def _event_time_hint(column: Column, columns: tuple[Column, ...]) -> str:
 
 @dataclass(frozen=True)
 class Declarer:
-    """Reads declarations of one script; every method returns the object and its errors."""
+    """Builds the objects of one script; each method returns the object and its errors."""
 
     connectors: Connectors
     origin: ScriptOrigin
@@ -164,7 +164,7 @@ class Declarer:
     def _connector(
         self, statement: st.Declaration, role: str
     ) -> tuple[ConnectorSpec | None, list[CatalogError]]:
-        """The connector a declaration names, if it exists and can play the role."""
+        """Return the connector of a declaration if it exists and has the role."""
         given = next((o for o in statement.options if o.name.lower() == "connector"), None)
         able = [name for name, spec in self.connectors.items() if getattr(spec, role) is not None]
         if given is None:
@@ -173,7 +173,7 @@ class Declarer:
             return None, [
                 self._error(
                     "TG-208",
-                    f"{statement.name} does not say its connector",
+                    f"{statement.name} has no connector",
                     near.span if near is not None else statement.name_span,
                     f"did you mean connector instead of {misspelt}?"
                     if near is not None
@@ -185,7 +185,7 @@ class Declarer:
             return None, [
                 self._error(
                     "TG-205",
-                    f"there is no connector {given.value}",
+                    f"unknown connector {given.value}",
                     given.value_span,
                     did_you_mean(given.value, able, "connectors"),
                 )
@@ -195,9 +195,9 @@ class Declarer:
             return None, [
                 self._error(
                     "TG-211",
-                    f"the connector {spec.name} cannot be a {what}",
+                    f"connector {spec.name} cannot be used as a {what}",
                     given.value_span,
-                    f"connectors that can: {', '.join(sorted(able))}.",
+                    f"use one of {', '.join(sorted(able))}.",
                 )
             ]
         return spec, []
@@ -254,20 +254,20 @@ class Declarer:
     def _check_metadata(
         self, statement: st.CreateSource, spec: ConnectorSpec
     ) -> list[TidegateError]:
-        """Columns of what the connector tells of a record, which it must know."""
+        """Check that the connector has the metadata fields of METADATA columns."""
         known = spec.source.metadata if spec.source is not None else {}
         errors: list[TidegateError] = []
         if statement.columns and all(item.metadata is not None for item in statement.columns):
-            message = f"all columns of {statement.name} are of metadata"
-            hint = "declare one of the columns that its records have."
+            message = f"all columns of {statement.name} are metadata"
+            hint = "declare at least one column of its records."
             errors.append(self._error("TG-210", message, statement.name_span, hint))
         for item in (item for item in statement.columns if item.metadata is not None):
             kinds = known.get(str(item.metadata), ())
             if not kinds:
-                message = f"the connector {spec.name} tells no {item.metadata} of its records"
+                message = f"connector {spec.name} has no metadata field {item.metadata}"
                 hint = f"leave {item.name} out."
                 if known:
-                    hint = did_you_mean(str(item.metadata), known, "it tells")
+                    hint = did_you_mean(str(item.metadata), known, "metadata fields")
                 errors.append(self._error("TG-210", message, item.span, hint))
             elif item.type not in kinds:
                 message = f"{item.metadata} is {' or '.join(kinds)}, not {item.type}"
@@ -287,7 +287,7 @@ class Declarer:
         columns: tuple[Column, ...],
         fixed: tuple[tuple[str, str], ...],
     ) -> tuple[tuple[Column, ...], list[TidegateError]]:
-        """A connector that decides its columns: leave them out, or declare some of them."""
+        """Check the columns of a connector with fixed columns: declare none, or some of them."""
         known = {name.lower(): (name, kind) for name, kind in fixed}
         if not any(column.computed is None for column in columns):
             return tuple(Column(name, kind) for name, kind in fixed) + columns, []
@@ -297,7 +297,7 @@ class Declarer:
                 continue
             match = known.get(column.name.lower())
             if match is None:
-                hint = did_you_mean(column.name, known, "columns it has")
+                hint = did_you_mean(column.name, known, "columns")
                 message = f"the connector has no column {column.name}"
                 errors.append(self._error("TG-210", message, written.span, hint))
             elif column.type != match[1]:
@@ -319,7 +319,7 @@ class Declarer:
         for item in statement.columns:
             if item.name.lower() in RESERVED:
                 message = f"the column name {item.name} is reserved for changelogs"
-                hint = "leave it out and add changelog = true to the options."
+                hint = "remove it and add changelog = true to the options."
                 errors.append(self._error("TG-210", message, item.span, hint))
         for key in statement.primary_key:
             if key.lower() not in names:
@@ -342,8 +342,8 @@ class Declarer:
                     hint = _event_time_hint(column, columns)
                     return [self._error("TG-210", message, watermark.column_span, hint)]
                 if column.computed is not None and _is_volatile(column.computed):
-                    message = f"the event time {column.name} would be another one on replay"
-                    hint = "take it from the data; for processing time use a window over "
+                    message = f"event time {column.name} is not deterministic"
+                    hint = "use a column of the data; for processing time use a window over "
                     hint += "PROCTIME(), which needs no watermark."
                     return [self._error("TG-210", message, watermark.span, hint)]
                 return []
@@ -352,14 +352,14 @@ class Declarer:
         return [self._error("TG-210", message, watermark.column_span, hint)]
 
     def _check_time_options(self, statement: st.CreateSource) -> list[TidegateError]:
-        """Options about the event time need one."""
+        """Reject options about event time on a source without a watermark."""
         if statement.watermark is not None:
             return []
-        hint = "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND, or leave the option out."
+        hint = "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND, or remove the option."
         return [
             self._error(
                 "TG-210",
-                f"{option.name} is about the event time, and {statement.name} has no watermark",
+                f"{option.name} needs an event time, but {statement.name} has no watermark",
                 option.span,
                 hint,
             )
@@ -401,11 +401,11 @@ class Declarer:
         problems += self._check_columns(statement, columns)
         for column, written in zip(columns, statement.columns, strict=True):
             if column.metadata is not None:
-                message = "a lookup table has no columns of metadata"
-                problems.append(self._error("TG-210", message, written.span, "leave it out."))
+                message = "a lookup table cannot have METADATA columns"
+                problems.append(self._error("TG-210", message, written.span, "remove it."))
             if column.computed is not None:
-                message = "a lookup table has no computed columns"
-                hint = "compute it in the stream that asks."
+                message = "a lookup table cannot have computed columns"
+                hint = "compute the value in the stream that reads the table."
                 problems.append(self._error("TG-210", message, written.span, hint))
         if problems:
             return None, problems
@@ -440,25 +440,11 @@ class Declarer:
         return sink, []
 
 
-def unbuilt_role(item: Declared, connectors: Connectors) -> tuple[str, str] | None:
-    """Why nobody can read or write a connector whose options are known, and which can be."""
-    role = {Source: "source", LookupTable: "lookup", Sink: "sink"}.get(type(item))
-    if role is None:
-        return None
-    connector = getattr(item, "connector", "")
-    if getattr(connectors[connector], role).built:
-        return None
-    specs = ((name, getattr(spec, role)) for name, spec in connectors.items())
-    known = sorted(name for name, spec in specs if spec is not None and spec.built)
-    message = f"the connector {connector} cannot be used as a {role} yet"
-    return message, f"connectors that can: {', '.join(known) or 'none'}."
-
-
-# ---- CREATE OR REPLACE and ALTER: what may take the place of what.
+# ---- CREATE OR REPLACE and ALTER
 
 
 def may_replace(statement: st.Declaration, existing: Declared) -> bool:
-    """Whether a statement says that it replaces what has its name, and is of the same kind."""
+    """Return True if a statement replaces an existing object of the same kind."""
     if isinstance(statement, st.CreateFunction):
         return statement.or_replace and existing.kind is st.ObjectKind.FUNCTION
     return isinstance(statement, st.CreateStream) and (
@@ -469,7 +455,7 @@ def may_replace(statement: st.Declaration, existing: Declared) -> bool:
 def reads_back(
     statement: st.Declaration, existing: Declared, readers: Sequence[Declared], catalog: Catalog
 ) -> str | None:
-    """What a replacement reads of the things that read it, or of itself."""
+    """Return a name that would make a replacement read itself, directly or through its readers."""
     names = {item.name.lower() for item in readers if not isinstance(item, Sink)}
     names.add(existing.name.lower())
     names |= {side.name.lower() for side in catalog.of(SideStream) if side.parent.lower() in names}
@@ -484,18 +470,18 @@ def reads_back(
 def altered(
     stream: Stream, statement: st.AlterStream, origin: ScriptOrigin
 ) -> tuple[st.CreateStream | None, list[CatalogError]]:
-    """The declaration of a stream with other options, and what is wrong with them."""
+    """Return the declaration of a stream with changed options, and the errors."""
     reader = OptionReader(STREAM_OPTIONS, "a stream", origin.text, origin.file)
     _, errors = reader.read(statement.options, statement.name_span)
     if errors:
         return None, errors
     (declaration,) = parse_script(_altered_sql(stream, statement.options)).statements
-    assert isinstance(declaration, st.CreateStream), "a stream stays one"
+    assert isinstance(declaration, st.CreateStream), "the statement is CREATE STREAM"
     return declaration, []
 
 
 def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
-    """The statement that declares a stream with other options."""
+    """Return the CREATE statement of a stream with changed options."""
     statement = stream.statement
     assert isinstance(statement, st.CreateStream), "a stream was declared by CREATE STREAM"
     values = {option.name.lower(): option.value for option in (*statement.options, *options)}
@@ -506,17 +492,16 @@ def _altered_sql(stream: Stream, options: Sequence[st.Option]) -> str:
     return f"CREATE {what} {backticked(statement.name)} WITH ({listed}) AS\n{query}"
 
 
-# ---- INSERT against the source it writes: what can be said without evaluating the rows.
+# ---- INSERT
 #
-# An INSERT in a text that also declares its target belongs to a script, which is run again and
-# again on one data directory: it happens once there. Any other one is a command, and happens every
-# time.
+# An INSERT in a script that also declares its target is executed once per data directory, because
+# scripts are run repeatedly. Any other INSERT is a command and is executed every time.
 
 
 def insert_errors(
     statement: st.Insert, target: Declared, origin: ScriptOrigin
 ) -> Iterator[CatalogError]:
-    """Everything wrong with an INSERT into this target."""
+    """Yield the errors of an INSERT, as far as they show without evaluating its rows."""
 
     def error(code: str, message: str, span: Span | None, hint: str) -> CatalogError:
         at = span or statement.target_span
@@ -538,14 +523,14 @@ def insert_errors(
             yield error("TG-301", f"{target.name} has no column {name}", None, hint)
     read = sorted(set(tables_in(statement.tree)))
     if read:
-        message = f"INSERT takes rows as they are; it cannot read {', '.join(read)}"
+        message = f"INSERT cannot read sources or streams: it reads {', '.join(read)}"
         yield error("TG-103", message, None, f"CREATE STREAM … AS SELECT … FROM {read[0]};")
     wanted = list(statement.columns) or columns
     for row in _rows(statement.tree):
         width = len(row.expressions) if isinstance(row, exp.Tuple) else 1
         if width != len(wanted):
-            message = f"a row of {width} values for {len(wanted)} columns of {target.name}"
-            yield error("TG-309", message, own_span(row), f"the columns: {', '.join(wanted)}.")
+            message = f"the row has {width} values, but {target.name} needs {len(wanted)}"
+            yield error("TG-309", message, own_span(row), f"columns: {', '.join(wanted)}.")
 
 
 def _rows(tree: exp.Expr) -> list[exp.Expr]:
@@ -553,9 +538,10 @@ def _rows(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def script_identity(statement: st.Insert, script: st.Script) -> str | None:
-    """What an INSERT of a script is known by: its text, and which one of that text it is.
+    """Return the identity of an INSERT in a script: a hash of its text and its position among equal
+    texts. None for a command.
 
-    Blanks, comments, and upper and lower case do not matter. None for a command.
+    White space, comments and case do not matter.
     """
     declared = {s.name.lower() for s in script.statements if isinstance(s, st.Declaration)}
     if statement.target.lower() not in declared:
@@ -571,18 +557,18 @@ def _plain(statement: st.Insert) -> str:
     return " ".join(part if any(q in part for q in "'\"`") else part.upper() for part in parts)
 
 
-# ---- Statements about checkpoints: what can be wrong with them without looking at the data.
+# ---- Statements about checkpoints
 
 RESTORE_OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "sinks",
         OptionType.TEXT,
-        "what becomes of rows from after the checkpoint in sinks that cannot forget them; with "
-        "keep they stay, and will be there twice",
+        "what happens to rows of later epochs in sinks that cannot roll back; 'keep' leaves "
+        "them, so that they will be duplicated",
         choices=("keep",),
     ),
     OptionSpec(
-        "pipeline", OptionType.TEXT, "the pipeline that goes back; all by default", check=unsafe
+        "pipeline", OptionType.TEXT, "the pipeline to restore; by default all", check=unsafe
     ),
 )
 
@@ -590,9 +576,9 @@ CheckpointStatement = st.CreateCheckpoint | st.DropCheckpoint | st.Restore
 
 
 def unsafe_checkpoint_name(name: str) -> str | None:
-    """Why a text cannot be the name of a checkpoint; None if it can."""
+    """Return why a text cannot be the name of a checkpoint, or None if it can."""
     if name.isdigit():
-        return "a number is an epoch"
+        return "numbers identify epochs"
     return unsafe(name)
 
 
@@ -606,7 +592,7 @@ def restore_options(
 def checkpoint_errors(
     statement: CheckpointStatement, origin: ScriptOrigin
 ) -> Iterator[CatalogError]:
-    """Everything that is wrong with such a statement."""
+    """Yield the errors of a statement about checkpoints."""
     if isinstance(statement, st.Restore):
         yield from restore_options(statement, origin)[1]
     name, span = statement.name, statement.name_span
@@ -616,6 +602,6 @@ def checkpoint_errors(
             "TG-210",
             f"{name!r} cannot be the name of a checkpoint: {wrong}",
             location=Location(origin.text, span.start, span.end, origin.file),
-            hint="a name is made of letters, digits, _ and -, for example 'before-upgrade'; an "
-            "epoch is written without quotes.",
+            hint="use letters, digits, _ and -, for example 'before-upgrade'; write an epoch "
+            "without quotes.",
         )

@@ -77,7 +77,7 @@ def _chosen(found: dict[str, Manifests], pipeline: str | None) -> dict[str, Mani
         return found
     if pipeline.lower() not in found:
         hint = did_you_mean(pipeline, found, "pipelines")
-        raise RunError("TG-609", f"there is no pipeline {pipeline}", hint=hint)
+        raise RunError("TG-609", f"unknown pipeline {pipeline}", hint=hint)
     return {pipeline.lower(): found[pipeline.lower()]}
 
 

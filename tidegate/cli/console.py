@@ -37,7 +37,7 @@ class Watching:
 
 
 def console_address(wanted: bool, listen: str | None) -> Address | None:
-    """Where the console is to be served; None if nobody wants it."""
+    """Return the address of the console, or None if it was not requested."""
     found = address("--listen", listen, "127.0.0.1:8571")
     if found is not None and not wanted:
         raise InputProblem("--listen says where the console listens", "--console --listen 8571")
@@ -58,7 +58,7 @@ def address(option: str, text: str | None, example: str) -> Address | None:
 
 @contextmanager
 def watched(session: Session, watching: Watching, screen: Screen, title: str) -> Iterator[None]:
-    """Serve what was asked for, for as long as the session runs."""
+    """Serve the metrics and the console while the session runs."""
     with ExitStack() as open_servers:
         if watching.metrics is not None:
             server = MetricsServer(watching.metrics, status_source(session))

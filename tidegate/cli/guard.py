@@ -61,7 +61,7 @@ def _exit_code(command: Callable[[], int]) -> int:
 
 
 def show_exception(error: Exception) -> int:
-    """Say what went wrong, on stderr; returns the exit code for it."""
+    """Print an error to stderr and return the exit code."""
     if OPTIONS.debug:
         traceback.print_exception(error)
     if isinstance(error, TidegateError | report.InputProblem):

@@ -67,7 +67,7 @@ _README = """\
 
 ```
 tidegate check streams.sql                # every error, without running anything
-tidegate run streams.sql --until-end      # read what is there, close every window, and end
+tidegate run streams.sql --until-end      # process all rows, close all windows, and end
 tidegate query .tidegate/streams "SELECT * FROM customers ORDER BY spent DESC"
 tidegate test tests                       # rows in, expected rows out
 tidegate sql streams.sql                  # talk to it
@@ -112,7 +112,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def package(target: Path) -> int:
-    """Write the archive and say what to do with it."""
+    """Write the archive and print how to use it."""
     if target.suffix != ".zip":
         hint = f"tidegate package {target.with_suffix('.zip')}"
         raise RunError("TG-506", f"Spark takes archives that end in .zip, not {target}", hint=hint)

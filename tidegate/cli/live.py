@@ -1,4 +1,4 @@
-"""The terminal: pretty tables, and a live one at the bottom that says how the streams are doing."""
+"""Output on a terminal: formatted tables, and a live status table at the bottom."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _took(status: StreamStatus) -> Text:
 
 @dataclass(frozen=True)
 class _Column:
-    """A heading, what stands below it, and when that says nothing."""
+    """A column of the status table: its heading, its cells, and the value that counts as empty."""
 
     head: str
     cell: Callable[[StreamStatus], Text]
@@ -220,5 +220,5 @@ _COLUMNS = (
     ),
     _Column("took", _took, lambda s: s.epoch_seconds is None),
 )
-# Of the watermark the lag says enough; the rest is told in the end, and by metrics.
+# The table shows the watermark's lag; the final summary and the metrics show the rest.
 _MATTER_LEAST = ("watermark", "took", "epoch", "state size", "input", "rows/s", "lag")

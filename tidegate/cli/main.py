@@ -162,7 +162,7 @@ def run(
 ) -> int:
     """Run the streams of a SQL file and show how they are doing; Ctrl-C stops them.
 
-    The next run goes on where this one stopped.
+    The next run resumes from the last committed epoch.
     """
     from tidegate.cli import console as watching
     from tidegate.cli import report, scripts
@@ -210,7 +210,7 @@ def query(
     ] = None,
     debug: Debug = False,
 ) -> int:
-    """Ask what streams have given out, also while another process runs them.
+    """Query the stored rows of streams, also while another process runs them.
 
     Materialized views and streams with a memory sink can be asked, in DuckDB's SQL.
     """
@@ -287,7 +287,7 @@ def prune(
     ] = False,
     debug: Debug = False,
 ) -> int:
-    """Remove what a data directory keeps of streams that are no longer declared.
+    """Remove stored data of streams that the scripts do not declare anymore.
 
     Offsets, state and rows for subscribers go, and files that no epoch needs; what sinks have
     written stays. Nothing may run on the directory meanwhile.

@@ -34,7 +34,7 @@ class Screen(Protocol):
         """How the streams are doing now."""
 
     def working(self, message: str) -> AbstractContextManager[None]:
-        """Say what takes a while, as long as it takes."""
+        """Show a message while a slow step runs."""
 
     def end(self, statuses: Sequence[StreamStatus]) -> None:
         """The last word on every stream."""
@@ -89,7 +89,7 @@ def shown_of(rows: Any) -> str:
 
 # ---- Plain text for pipes and log files: one line per epoch, no colours, no cursor.
 
-# A stream may finish many epochs a second; a log that says so each time is no use.
+# A stream may finish many epochs per second; do not log each of them.
 SECONDS_BETWEEN_LINES = 1.0
 
 
@@ -130,7 +130,7 @@ class PlainScreen:
 
     @contextmanager
     def working(self, message: str) -> Iterator[None]:
-        """Nothing is said: the wait is no part of the output."""
+        """Print nothing: progress is not part of the output."""
         yield
 
     def end(self, statuses: Sequence[StreamStatus]) -> None:
@@ -152,7 +152,7 @@ def progress_line(status: StreamStatus) -> str:
 
 
 def summary_line(status: StreamStatus) -> str:
-    """What came of a stream."""
+    """Rows that a stream emitted."""
     epoch = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
     parts = [
         f"{status.name}: {status.state.value}",

@@ -93,7 +93,7 @@ def read(file: str, values: Mapping[str, str] | None = None) -> ScriptFile:
         return ScriptFile("stdin", filled(sys.stdin.read(), values or {}, "stdin"), None)
     path = Path(file)
     try:
-        # utf-8-sig: editors on Windows put a mark in front that is no part of the SQL.
+        # utf-8-sig: editors on Windows write a byte order mark, which is not part of the SQL.
         return ScriptFile(file, filled(path.read_text("utf-8-sig"), values or {}, file), path)
     except UnicodeDecodeError as error:
         raise report.InputProblem(
@@ -208,7 +208,7 @@ def _find(catalog: Catalog, script: ScriptFile, wanted: str) -> Stream:
             hint=f"look at the plan of a stream that reads {found.name} or {found.parent}.",
         )
     names = [stream.name for stream in catalog.of(Stream)]
-    kind = f"{wanted} is a {found.kind.value.lower()}" if found else f"there is no stream {wanted}"
+    kind = f"{wanted} is a {found.kind.value.lower()}" if found else f"unknown stream {wanted}"
     raise CatalogError(
         "TG-201",
         f"{kind} in {script.name}",

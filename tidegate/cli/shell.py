@@ -45,7 +45,7 @@ META_COMMANDS = {
     "\\i": "run the statements of a file: \\i file.sql",
     "\\start": "run the streams; those without a sink are shown here",
     "\\status": "how the streams are doing",
-    "\\stop": "stop the streams; \\start goes on where they were",
+    "\\stop": "stop the streams; \\start resumes them",
     "\\end": "read what there is, close every window, and stop",
     "\\peek": "a few rows of a stream, whether they are kept or not: \\peek name [rows]",
     "\\tail": "follow a stream until Ctrl-C (also TAIL name;)",
@@ -234,7 +234,7 @@ def run(
 
 
 class Shell:
-    """One session and what was said to it."""
+    """A session with the state of the shell."""
 
     def __init__(self, session: Session, screen: Screen, interactive: bool = False) -> None:
         self.session = session
@@ -352,7 +352,7 @@ class Shell:
             command = self._meta.get(name)
             if command is None:
                 known = ", ".join([*self._meta, "\\q"])
-                raise report.InputProblem(f"there is no command {name}", f"commands: {known}")
+                raise report.InputProblem(f"unknown command {name}", f"commands: {known}")
             command(argument.strip())
 
     @contextmanager
@@ -378,7 +378,7 @@ class Shell:
     # Meta commands
 
     def _help(self, argument: str) -> None:
-        rows = [(name, what) for name, what in META_COMMANDS.items()]
+        rows = list(META_COMMANDS.items())
         self.screen.table("", ("command", "what it does"), rows)
         self.screen.line(
             "Statements end with ; and may take several lines. Tab completes.\n"
@@ -433,7 +433,7 @@ class Shell:
         known = [item.value for item in Format]
         if argument and argument not in known:
             raise report.InputProblem(
-                f"there is no format {argument}", did_you_mean(argument, known, "formats")
+                f"unknown format {argument}", did_you_mean(argument, known, "formats")
             )
         self._format = Format(argument) if argument else self._format
         self.screen.line(f"format: {self._format.value}")
@@ -492,7 +492,7 @@ def _on_interrupt(handler: Callable[[int, FrameType | None], object]) -> None:
 
 
 def _changes(before: Catalog, after: Catalog) -> Iterator[str]:
-    """What was declared and dropped between two catalogs; declarations say nothing themselves."""
+    """Describe the differences between two catalogs, because declarations print nothing."""
     for old, new, word in ((before, after, "declared"), (after, before, "dropped")):
         for name in new.names():
             item = new.get(name)

@@ -56,7 +56,7 @@ def is_number(item: Any) -> bool:
 
 
 def moment(time: datetime) -> str:
-    """A time without its zone, which is always UTC, and without zeros that say nothing."""
+    """Format a timestamp without its zone, which is always UTC, and without trailing zeros."""
     text = time.replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0") if time.microsecond else text
 
@@ -157,7 +157,7 @@ def _width(text: str) -> int:
 
 
 class LogFormat(StrEnum):
-    """How a run tells what it does."""
+    """The format of the log of a run."""
 
     TEXT = "text"
     JSON = "json"

@@ -1,7 +1,7 @@
-"""A script to checked declarations: parse, declare, bind, rewrite, validate. No Spark.
+"""The compiler: parse a script, then declare, bind, rewrite and validate its statements. No Spark.
 
-Statements may stand in any order: a stream may read one that is declared further down. All errors
-of a script are found in one go; a declaration that fails is not blamed again by those who read it.
+Declarations can be in any order: a stream may read one that is declared later. The compiler reports
+all errors of a script at once; readers of a declaration with errors are not reported again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tidegate.catalog.declare import (
     insert_errors,
     may_replace,
     reads_back,
-    unbuilt_role,
 )
 from tidegate.catalog.objects import (
     Declared,
@@ -49,7 +48,6 @@ from tidegate.errors import (
     RunError,
     TidegateError,
     did_you_mean,
-    unsupported_error,
 )
 from tidegate.physical.rejections import unrunnable
 from tidegate.plan import nodes as n
@@ -67,12 +65,10 @@ from tidegate.sql import statements as st
 from tidegate.sql.parser import parse_script
 from tidegate.types import Span
 
-# ---- What the compiler makes of a script.
-
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a script comes to: the catalog after it, what to do, and everything found."""
+    """The result of a compilation: the new catalog, statements to execute, errors and warnings."""
 
     script: st.Script
     catalog: Catalog
@@ -81,18 +77,15 @@ class Compiled:
     declared: tuple[Declared, ...]
     explained: tuple[tuple[st.Explain, n.Emit], ...]
     errors: tuple[TidegateError, ...]
-    # What is declared right with a connector that is not built.
-    unsupported_error: tuple[TidegateError, ...]
     warnings: tuple[TidegateError, ...]
-    # Whether something that was declared before is another thing now.
+    # True if an existing object was replaced.
     replaced: bool = False
 
     @cached_property
     def unrunnable(self) -> tuple[TidegateError, ...]:
-        """What is right and cannot run: it can be explained, and nothing else."""
+        """The errors of valid streams that cannot run; they can only be explained."""
         streams = [item for item in self.declared if isinstance(item, Stream)]
-        found = (error for item in streams for error in self._unrunnable(item))
-        return (*self.unsupported_error, *found)
+        return tuple(error for item in streams for error in self._unrunnable(item))
 
     def _unrunnable(self, stream: Stream) -> list[RunError]:
         return unrunnable(stream, plan_to_run(stream.plan, self.settings))
@@ -100,7 +93,7 @@ class Compiled:
 
 @dataclass
 class Compiler:
-    """Compiles one script against a catalog, which is copied and never changed."""
+    """Compiles scripts against a catalog, which it does not change."""
 
     connectors: Connectors
     catalog: Catalog = field(default_factory=Catalog)
@@ -109,11 +102,12 @@ class Compiler:
     resolve_environment: bool = True
 
     def compile(self, text: str, file: str | None = None) -> Compiled:
+        """Compile a script."""
         script = parse_script(text, file, secret_options(self.connectors))
         return _Run(self, script).run()
 
     def declare(self, function: Function) -> Compiled:
-        """A function that was declared in Python, in the place of one of its name."""
+        """Declare a Python function, replacing a function of the same name."""
         return _Run(self, st.Script("", ())).run(function)
 
 
@@ -128,7 +122,6 @@ class _Run:
         self.origin = ScriptOrigin(script.text, script.file)
         self.declarer = Declarer(compiler.connectors, self.origin, compiler.resolve_environment)
         self.errors: list[TidegateError] = [cast(TidegateError, error) for error in script.errors]
-        self.unsupported_error: list[TidegateError] = []
         self.warnings: list[TidegateError] = []
         self.broken = {name.lower() for name in script.broken}
         self.done: list[st.Statement] = []
@@ -136,14 +129,13 @@ class _Run:
         self.explained: list[tuple[st.Explain, n.Emit]] = []
         self.waiting: dict[str, st.Declaration] = {}
         self.in_progress: list[str] = []
-        # A function that comes from Python.
-        self.given: Function | None = None
-        # Whether something that was there before is another thing now.
+        # The function of `declare`.
+        self.python_function: Function | None = None
         self.replaced = False
 
     def run(self, function: Function | None = None) -> Compiled:
         if function is not None:
-            self.given = function
+            self.python_function = function
             with self._reading(function.origin):
                 self._declare(function.statement)
         self.waiting = names_of(self.script)
@@ -151,9 +143,9 @@ class _Run:
             try:
                 self._statement(statement)
             except RecursionError:
-                # Streams are bound inside each other, so a long chain is as deep as it is long.
-                hint = "let it read fewer streams in a row, or split its subqueries."
-                self._error("TG-103", "this is nested too deeply", statement.span, hint)
+                # Streams are bound recursively, so a long chain of streams is deep recursion.
+                hint = "shorten the chain of streams that it reads, or split its subqueries."
+                self._error("TG-103", "the statement is nested too deeply", statement.span, hint)
                 if isinstance(statement, st.Declaration):
                     self.broken.add(statement.name.lower())
         self.errors.sort(key=lambda error: error.location.start if error.location else 0)
@@ -165,7 +157,6 @@ class _Run:
             tuple(self.declared),
             tuple(self.explained),
             tuple(self.errors),
-            tuple(self.unsupported_error),
             tuple(self.warnings),
             self.replaced,
         )
@@ -188,29 +179,29 @@ class _Run:
         elif isinstance(statement, st.Set):
             ok = self._set(statement)
         elif isinstance(statement, st.Insert):
-            found_insert = self._insert(statement)
-            ok, statement = found_insert is not None, found_insert or statement
+            insert = self._insert(statement)
+            ok, statement = insert is not None, insert or statement
         elif isinstance(statement, st.Explain):
             ok = self._explain(statement)
         elif isinstance(statement, st.Describe | st.ShowCreate):
-            ok = self._known(statement.name, statement.name_span) is not None
+            ok = self._existing(statement.name, statement.name_span) is not None
         elif isinstance(statement, CheckpointStatement):
-            found = list(checkpoint_errors(statement, self.origin))
-            self.errors += found
-            ok = not found
+            problems = list(checkpoint_errors(statement, self.origin))
+            self.errors += problems
+            ok = not problems
         if ok:
             self.done.append(statement)
 
-    def _known(self, name: str, span: Span) -> Declared | None:
+    def _existing(self, name: str, span: Span) -> Declared | None:
         declared = self.catalog.get(name)
         if declared is None and name.lower() not in self.broken:
             hint = did_you_mean(name, self.catalog.names(), "names")
             self._error("TG-201", f"unknown name {name}", span, hint)
         return declared
 
-    def _known_stream(self, name: str, span: Span, instead: str) -> Stream | None:
+    def _existing_stream(self, name: str, span: Span, instead: str) -> Stream | None:
         self._require(name)
-        stream = self._known(name, span)
+        stream = self._existing(name, span)
         if stream is not None and not isinstance(stream, Stream):
             message = f"{stream.name} is not a stream with a query"
             self._error("TG-201", message, span, f"{instead} SELECT * FROM {stream.name};")
@@ -219,7 +210,7 @@ class _Run:
     # Declarations
 
     def _declare(self, statement: st.Declaration) -> None:
-        """Declare one object, those it reads first."""
+        """Declare an object, after the objects that it reads."""
         key = statement.name.lower()
         if any(statement is done for done in self.done):
             return
@@ -242,7 +233,7 @@ class _Run:
             self.done.append(statement)
 
     def _declare_new(self, statement: st.Declaration) -> bool:
-        """Declare what has no name yet; whether it could be."""
+        """Declare an object whose name is free; return True on success."""
         before = len(self.errors)
         self.in_progress.append(statement.name)
         try:
@@ -257,17 +248,16 @@ class _Run:
             return False
         for item in created:
             self._add(item, statement)
-            self._require_connector(item)
         return True
 
     def _replace(self, statement: st.Declaration, existing: Declared) -> bool:
-        """Declare something in the place of another; what reads it is declared anew."""
+        """Replace an object, and declare its readers again."""
         readers = self.catalog.all_dependents(existing.name)
         circle = reads_back(statement, existing, readers, self.catalog)
         if circle is not None:
             through = "" if circle == existing.name.lower() else f", through {circle}"
             message = f"{existing.name} would read itself{through}"
-            hint = "let one of them read a source instead."
+            hint = "change one of them to read a source instead."
             self._error("TG-203", message, statement.name_span, hint)
             return False
         again = [item for item in readers if not isinstance(item, Sink)]
@@ -280,7 +270,7 @@ class _Run:
         return all(list(map(self._declare_again, readers)))
 
     def _declare_again(self, item: Declared) -> bool:
-        """What something says about itself still has to be right."""
+        """Declare a reader of a changed object again; return True if it is still valid."""
         with self._reading(item.origin):
             if not isinstance(item, Sink):
                 return self._declare_new(item.statement)
@@ -291,7 +281,7 @@ class _Run:
 
     @contextmanager
     def _reading(self, origin: ScriptOrigin) -> Iterator[None]:
-        """Errors point into another text for a while."""
+        """Report errors at positions of another script."""
         before, self.origin = self.origin, origin
         self.declarer = replace(self.declarer, origin=origin)
         try:
@@ -304,18 +294,12 @@ class _Run:
         if self.catalog.get(item.name) is not None:
             what = item.holds.value if isinstance(item, SideStream) else "rows"
             message = (
-                f"{item.name} is taken: the {what} of {statement.name} need a name of their own"
+                f"{item.name} already exists: the {what} of {statement.name} need a unique name"
             )
-            self._error("TG-202", message, statement.name_span, "choose another name for them.")
+            self._error("TG-202", message, statement.name_span, "choose another name.")
             return
         self.catalog.add(item)
         self.declared.append(item)
-
-    def _require_connector(self, item: Declared) -> None:
-        reason = unbuilt_role(item, self.compiler.connectors)
-        if reason is not None:
-            location = self._location(item.statement.name_span)
-            self.unsupported_error.append(unsupported_error(*reason, location))
 
     def _create(self, statement: st.Declaration) -> list[Declared] | None:
         if isinstance(statement, st.CreateSource):
@@ -331,8 +315,8 @@ class _Run:
             return [table] if table is not None else None
         if isinstance(statement, st.CreateSink):
             return self._create_sink(statement)
-        if self.given is not None and statement is self.given.statement:
-            return [self.given]
+        if self.python_function is not None and statement is self.python_function.statement:
+            return [self.python_function]
         if isinstance(statement, st.CreateFunction):
             return self._create_function(statement)
         assert isinstance(statement, st.CreateStream), f"cannot declare {statement}"
@@ -347,7 +331,7 @@ class _Run:
         return [made] if made is not None and not context.errors else None
 
     def _with_computed(self, source: Source) -> Source | None:
-        """Computed columns may use the stored ones, and functions that exist."""
+        """Bind the computed columns of a source."""
         context = self._context(source.statement.span)
         checked = bind_computed_columns(source, context)
         self.errors += context.errors
@@ -356,7 +340,7 @@ class _Run:
     def _require_functions(
         self, statement: st.Declaration, trees: Sequence[exp.Expr | None]
     ) -> bool:
-        """Make sure that functions declared further down are declared now; False on a cycle."""
+        """Declare functions that are declared later in the script; return False on a cycle."""
         for name in dict.fromkeys(functions_called(trees)):
             around = map(str.lower, self.in_progress)
             within = isinstance(statement, st.CreateFunction) and name in around
@@ -367,7 +351,7 @@ class _Run:
         return True
 
     def _require(self, name: str) -> bool:
-        """Make sure a name that is declared further down is declared now; False on a cycle."""
+        """Declare an object that is declared later in the script; return False on a cycle."""
         later = self.waiting.get(name.lower())
         target = later.name if later is not None else name
         if target.lower() in (item.lower() for item in self.in_progress):
@@ -381,10 +365,10 @@ class _Run:
         around = [item.lower() for item in self.in_progress]
         start = around.index((later.name if later is not None else name).lower())
         circle = " → ".join([*self.in_progress[start:], name])
-        what, hint = "streams cannot read", "let one of them read a source instead."
+        what, hint = "streams cannot read", "change one of them to read a source instead."
         if isinstance(statement, st.CreateFunction):
-            what, hint = "functions cannot call", "write out what is meant, without recursion."
-        message = f"{what} each other in a circle: {circle}"
+            what, hint = "functions cannot call", "inline one of the functions."
+        message = f"{what} each other in a cycle: {circle}"
         self._error("TG-203", message, statement.name_span, hint)
 
     def _context(
@@ -457,7 +441,7 @@ class _Run:
             return source
         if statement.source.lower() not in self.broken:
             hint = did_you_mean(statement.source, self.catalog.readable(), "streams and sources")
-            message = f"there is no stream {statement.source} to write"
+            message = f"unknown stream {statement.source}"
             self._error("TG-201", message, statement.source_span, hint)
         return None
 
@@ -487,7 +471,7 @@ class _Run:
 
     def _alter(self, statement: st.AlterStream) -> bool:
         """The stream with other options is declared in its place."""
-        stream = self._known_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
+        stream = self._existing_stream(statement.name, statement.name_span, "CREATE STREAM s AS")
         if stream is None:
             return False
         declaration, errors = altered(stream, statement, self.origin)
@@ -511,7 +495,7 @@ class _Run:
         self._require(statement.target)
         for name in functions_called([statement.tree]):
             self._require(name)
-        target = self._known(statement.target, statement.target_span)
+        target = self._existing(statement.target, statement.target_span)
         if target is None:
             return None
         context = self._context(statement.span)
@@ -532,7 +516,7 @@ class _Run:
             self.explained.append((statement, plan))
             return True
         assert statement.stream is not None and statement.stream_span is not None
-        stream = self._known_stream(statement.stream, statement.stream_span, "EXPLAIN")
+        stream = self._existing_stream(statement.stream, statement.stream_span, "EXPLAIN")
         if stream is not None:
             self.explained.append((statement, stream.plan))
         return stream is not None

@@ -14,7 +14,7 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
 def backticked(name: str) -> str:
-    """A name as SQL has it when it is no plain word."""
+    """Quote a name with backticks if it is not a plain word."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -65,7 +65,7 @@ class Cursor:
         return True
 
     def take(self, what: str) -> Token:
-        """The next token; an error that says what was expected at the end."""
+        """Return the next token; raise an error with the expected syntax at the end of the text."""
         if self.done:
             raise self.error(f"the statement ends where {what} should be")
         token = self.tokens[self.index]

@@ -145,7 +145,7 @@ def create_lookup_table(cursor: Cursor) -> st.CreateLookupTable:
 
 
 def create_view(cursor: Cursor) -> st.CreateStream:
-    """A materialised view is a stream that also keeps what it gives out."""
+    """Parse CREATE MATERIALIZED VIEW: a stream whose rows are stored."""
     return create_stream(cursor, "MATERIALIZED VIEW")
 
 
@@ -241,7 +241,7 @@ def _primary_key(cursor: Cursor, body: _Columns) -> None:
     if body.primary_key:
         raise cursor.error("a second PRIMARY KEY", "list all its columns in one.")
     body.primary_key.extend(cursor.names_in_parens())
-    # What Flink makes people write; nobody enforces a key here either, rows replace each other.
+    # Flink requires NOT ENFORCED; keys are not enforced here either, rows replace each other.
     cursor.match("NOT", "ENFORCED")
     body.primary_key_span = Span(start, cursor.tokens[cursor.index - 1].end + 1)
 
@@ -331,7 +331,7 @@ def _strip_metadata(tokens: list, name: str) -> str | None:  # type: ignore[type
 
 
 def _strip(tokens: list, *words: str) -> bool:  # type: ignore[type-arg]
-    """Remove these words from the end of the tokens, if they stand there."""
+    """Remove these words from the end of the tokens, if present."""
     tail = [token.text.upper() for token in tokens[-len(words) :]]
     if tail != list(words):
         return False
@@ -444,7 +444,9 @@ def _body(cursor: Cursor) -> exp.Expr:
         raise cursor.error("the function needs an expression", _SQL_FORM)
     if len(tokens) == 1 and tokens[0].token_type == TokenType.STRING and ":" in tokens[0].text:
         raise cursor.error(
-            "this is a text; a function of Python says so", _PYTHON_FORM, _span(tokens[0])
+            "this is a string; a Python function needs LANGUAGE PYTHON",
+            _PYTHON_FORM,
+            _span(tokens[0]),
         )
     try:
         return parse_expression(tokens, cursor)

@@ -103,11 +103,11 @@ _SPECIAL_CALLS = frozenset(
 )
 # Words that are keywords to sqlglot and plain names here: PRIMARY KEY is read word by word, SESSION
 # is a window function, window(…) is Spark's, which is rejected with a hint, and the types of other
-# systems are no types.
+# systems are not types.
 _NO_KEYWORDS = frozenset({"PRIMARY KEY", "SESSION", "WINDOW"}) | FOREIGN_TYPES
 
 LONELY_COMMA = "this comma is one too many"
-# What ends a list, so that it is no item of one.
+# Words that end a list.
 _NO_ITEM = (
     frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.FROM, TokenType.SENTINEL})
     | frozenset(SparkParser.QUERY_MODIFIER_PARSERS)
@@ -218,7 +218,7 @@ class TidegateParser(SparkParser):
         return method, side, kind
 
     def _parse_wrapped(self, parse_method: Any, optional: bool = False) -> Any:
-        """MATCH_CONDITION (…) may say how far apart rows may be, as may TOLERANCE after it."""
+        """Parse MATCH_CONDITION (…) and TOLERANCE, which limit the distance between rows."""
         if self._prev is None or self._prev.token_type is not TokenType.MATCH_CONDITION:
             return super()._parse_wrapped(parse_method, optional)
         match = super()._parse_wrapped(self._parse_disjunction, optional)

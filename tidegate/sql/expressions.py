@@ -252,7 +252,7 @@ def _duration(text: str) -> int | None:
 
 
 def require_interval(node: exp.Expr, text: str, file: str | None, what: str) -> int:
-    """Microseconds of an INTERVAL, or an error that says what is needed."""
+    """Return the microseconds of an INTERVAL; raise an error with the expected form."""
     micros = interval_micros(node)
     if micros is None:
         raise SqlError(
@@ -264,7 +264,9 @@ def require_interval(node: exp.Expr, text: str, file: str | None, what: str) -> 
     return micros
 
 
-def location_of(node: exp.Expr, text: str, file: str | None, fallback: Span | None = None) -> Location:
+def location_of(
+    node: exp.Expr, text: str, file: str | None, fallback: Span | None = None
+) -> Location:
     """Where an expression stands, or the fallback when it was not written by the user."""
     span = own_span(node) or fallback or Span(0, len(text))
     return Location(text, span.start, span.end, file)

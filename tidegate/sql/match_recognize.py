@@ -90,7 +90,7 @@ def shortest(pattern: Pattern) -> int:
 
 
 def longest(pattern: Pattern) -> int | None:
-    """The most rows of a match; None if there is no such number."""
+    """Return the maximum number of rows of a match, or None if it is unbounded."""
     if isinstance(pattern, Repetition):
         one = longest(pattern.part)
         return None if one is None or pattern.most is None else pattern.most * one
@@ -137,7 +137,7 @@ def first_place(pattern: Pattern, names: frozenset[str]) -> int | None:
 
 
 def last_place(pattern: Pattern, names: frozenset[str]) -> int:
-    """So many rows stand before the last row of these variables at least, in every match.
+    """Return the minimum number of rows before the last row of these variables in a match.
 
     Every match has one (`occurs`).
     """
@@ -265,7 +265,7 @@ def _rows(parser: Any) -> exp.Expr | None:
 
 
 def _after(parser: Any) -> exp.Expr | None:
-    """Where to look for the next match; a variable is named by `this` of what comes back."""
+    """Parse AFTER MATCH SKIP; `this` of the result names the variable."""
     if not parser._match_text_seq("AFTER", "MATCH"):
         return None
     parser._match_text_seq("SKIP")

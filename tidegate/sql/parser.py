@@ -152,7 +152,7 @@ def _statement(cursor: Cursor) -> st.Statement:
             "a query on its own has nowhere to send its rows",
             location=cursor.location(),
             hint="give it a name: CREATE STREAM my_stream AS SELECT …; to look at rows, CREATE "
-            "MATERIALIZED VIEW my_view AS SELECT …; and ask it in the shell, with db.query(sql), "
+            "MATERIALIZED VIEW my_view AS SELECT …; and query it in the shell, with db.query(sql), "
             "or with tidegate query DIR SQL; EXPLAIN SELECT …; shows the plan.",
         )
     if first.upper() == "TAIL":
@@ -211,7 +211,7 @@ def _unknown_create(cursor: Cursor) -> SqlError:
 
 
 def _shown_kind(cursor: Cursor) -> str:
-    """What somebody wants to create; after OR REPLACE it is the next word."""
+    """Return the word after CREATE or CREATE OR REPLACE."""
     words = [token.text for token in cursor.tokens[cursor.index : cursor.index + 3]]
     replaces = [word.upper() for word in words[:2]] == ["OR", "REPLACE"]
     return " ".join(words) if replaces else words[0]

@@ -233,7 +233,9 @@ def _syntax_error(error: ParseError, tokens: list[Token], cursor: Cursor) -> Sql
         location = Location(cursor.text, max(end - width, 0), end, cursor.file)
     found = cursor.text[location.start : location.end]
     if message == LONELY_COMMA:
-        return SqlError("TG-101", message, location=location, hint="remove it, or write what is missing.")
+        return SqlError(
+            "TG-101", message, location=location, hint="remove it, or write what is missing."
+        )
     if message == "Expected CTE to have alias":
         message = f"{found} is not the name of a query"
         return SqlError("TG-101", message, location=location, hint=_NAMED_QUERIES)
@@ -292,7 +294,7 @@ def _is_emit(tokens: list[Token], index: int) -> bool:
         return False
     before = tokens[index - 1].text.upper() if index else ""
     if index + 1 == len(tokens):
-        # Behind a name or a parenthesis it would be an alias that nobody means.
+        # After a name or a parenthesis it would be parsed as an alias.
         return before == ")" or (before.replace("_", "a").isalnum() and before not in _BEFORE_NAMES)
     if before == "," and any(later.token_type is TokenType.FROM for later in tokens[index:]):
         return False
@@ -357,7 +359,7 @@ def _emit_mode(cursor: Cursor) -> tuple[st.EmitMode, int | None]:
                 cursor.statement_span,
             )
         return st.EmitMode.EVERY, every
-    raise cursor.error(f"{cursor.peek() or 'EMIT'} does not say when to emit", EMIT_FORMS)
+    raise cursor.error(f"{cursor.peek() or 'EMIT'} is not a valid EMIT clause", EMIT_FORMS)
 
 
 def _interval(cursor: Cursor, what: str) -> int:

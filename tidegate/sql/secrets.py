@@ -35,7 +35,7 @@ def masked(text: str, secret: Collection[str] = ()) -> str:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an option of this name holds a secret, whoever declares it."""
+    """Return True if the name of an option suggests that its value is secret."""
     return _SECRET_NAME.search(name) is not None
 
 

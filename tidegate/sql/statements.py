@@ -66,7 +66,7 @@ class Option:
 @dataclass(frozen=True)
 class ColumnDef:
     """A declared column; `computed` holds the expression of `name AS expression`, `metadata` what
-    the connector tells of a record besides its content."""
+    of a record."""
 
     name: str
     type: str | None

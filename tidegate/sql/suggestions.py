@@ -201,7 +201,7 @@ _SHOWN: dict[str, str] = {
     "CONNECTORS": "SHOW SOURCES; and SHOW SINKS;",
 }
 _DROPPED: dict[str, str] = {
-    "TABLE": "DROP SOURCE name; or DROP LOOKUP TABLE name; SHOW TABLES; says what it is.",
+    "TABLE": "DROP SOURCE name; or DROP LOOKUP TABLE name; SHOW TABLES; lists both.",
     "VIEW": "DROP STREAM name; or DROP MATERIALIZED VIEW name;",
 }
 
@@ -217,7 +217,7 @@ def show_hint(word: str) -> str | None:
 
 
 def drop_hint(word: str) -> str | None:
-    """How the kind of object is called here that somebody wants to drop."""
+    """Return the kind of object for a word of another system."""
     return _DROPPED.get(word.upper())
 
 

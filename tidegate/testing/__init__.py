@@ -1,10 +1,10 @@
-"""The test kit: scripted cases for streaming SQL, run on a real pipeline.
+"""`tidegate test`: scripted cases for streaming SQL, run on a real pipeline.
 
-A case is a JSON or YAML file: rows in, epochs, restarts, rows expected out. `case` holds what a
-file says, `loader` reads it and rejects what it does not understand, `declare` turns it into
-Tidegate SQL, `epochs` lays out its epochs, `runner` runs them on a session, `changes` adds up what
-came out, `compare` says how that differs from what was expected, `report` is `tidegate test`.
-Imports the session only when a case runs; never pyspark itself.
+A case is a YAML or JSON file with input rows, epochs, restarts and expected rows. Start reading at
+`case`, the content of a file, and `runner`, which runs its epochs on a session. `loader` reads and
+validates files, `declare` translates a case to Tidegate SQL, `compare` compares the output with the
+expectation, `report` is the command. The package imports the session when a case runs, and never
+pyspark.
 """
 
 from tidegate.testing.case import Case, Outcome

@@ -199,7 +199,7 @@ class Outcome:
 
 
 class Mismatch(Exception):
-    """What came out is not what the case expects."""
+    """The output differs from the expectation of the case."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)

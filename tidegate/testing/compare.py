@@ -1,7 +1,7 @@
-"""Rows expected against rows that came out: as bags, or in order, and a diff to read.
+"""Compare the rows of a stream with the expected rows, as bags or in order, and format a diff.
 
-The types of the output say how an expected value is read: a text is a time for a TIMESTAMP, an
-exact number for a DECIMAL. Floats are equal within one millionth.
+Expected values are read according to the types of the output: a string is a time for a TIMESTAMP,
+and an exact number for a DECIMAL. Floats are equal within one millionth.
 """
 
 from __future__ import annotations

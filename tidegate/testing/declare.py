@@ -49,7 +49,7 @@ class DeclaredCase:
             if source.name.lower() in wanted:
                 return source
         hint = did_you_mean(name, [source.name for source in self.sources], "sources")
-        raise CatalogError("TG-201", f"there is no source {name}", hint=hint)
+        raise CatalogError("TG-201", f"unknown source {name}", hint=hint)
 
 
 @dataclass(frozen=True)

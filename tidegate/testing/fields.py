@@ -1,4 +1,4 @@
-"""Strict reading of one mapping of a case file: right types, no field that nobody knows."""
+"""Strict access to a mapping of a case file: check types and reject unknown fields."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CaseFields:
         for name in raw:
             if name not in names:
                 hint = did_you_mean(str(name), names, "fields")
-                raise CaseError(file, _join(where, str(name)), "there is no such field", hint)
+                raise CaseError(file, _join(where, str(name)), "unknown field", hint)
         return cls(file, where, raw)
 
     def error(self, name: str, message: str, hint: str | None = None) -> CaseError:
@@ -189,7 +189,7 @@ def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
-    """PyYAML keeps the last of two equal keys and says nothing; a lost step would go unseen."""
+    """Reject duplicate keys: PyYAML silently keeps the last one, so a step would be lost."""
     seen: set[str] = set()
     for key, _ in node.value:
         if isinstance(key.value, str) and key.value in seen:

@@ -40,7 +40,7 @@ from tidegate.testing.fields import (
     shown,
 )
 
-# ---- Rows of a case file, held against the columns of their source.
+# ---- Rows of a case file, compared with the columns of their source.
 
 
 def fit_rows(file: Path, where: str, rows: Iterable[Row], source: CaseSource) -> tuple[Row, ...]:
@@ -83,7 +83,7 @@ def _rows_file(item: CaseFields, field: str) -> tuple[Row, ...]:
     for folder in item.file.resolve().parents:
         if (folder / name).is_file():
             return tuple(read_json_lines(folder / name))
-    raise item.error(field, f"there is no file {name} beside the case or in a folder above it")
+    raise item.error(field, f"file {name} was not found next to the case or in a parent directory")
 
 
 # ---- The steps of a case: rows, expectations and restarts, in order.
@@ -151,7 +151,7 @@ def _source_name(part: CaseFields, field: str, name: str, sources: Sources, scri
     if scripted:
         return name
     hint = did_you_mean(name, [item.name for item in sources.values()], "sources")
-    raise part.error(field, f"there is no source {name}", hint)
+    raise part.error(field, f"unknown source {name}", hint)
 
 
 def _expect_new(item: CaseFields, sources: Sources, scripted: bool) -> Step:
@@ -449,12 +449,12 @@ def _late_rows(
         if "row_index" not in row:
             found.append(row)
             continue
-        # Whatever else stands there says why.
+        # Any other value is the reason.
         item = CaseFields.of(fields.file, f"late_rows[{index}]", row, tuple(row))
         name = item.text("source")
         if name.lower() not in sources and not scripted:
             hint = did_you_mean(name, sources, "sources")
-            raise item.error("source", f"there is no source {name}", hint)
+            raise item.error("source", f"unknown source {name}", hint)
         found.append(LateReference(name, item.whole("row_index")))
     return tuple(found)
 
@@ -476,7 +476,7 @@ def find_cases(paths: Sequence[Path]) -> list[Path]:
         elif path.is_file():
             files = [path]
         else:
-            raise CaseError(path, "", "there is no such file or folder")
+            raise CaseError(path, "", "no such file or directory")
         for file in files:
             found.setdefault(file.resolve(), file)
     return list(found.values())
@@ -490,7 +490,7 @@ def _looks_like_a_case(file: Path, folder: Path) -> bool:
     try:
         return _FIELD.search(file.read_text("utf-8", errors="replace")) is not None
     except OSError:
-        # Loading it says what is wrong.
+        # Loading the case raises the error.
         return True
 
 

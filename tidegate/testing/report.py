@@ -1,4 +1,4 @@
-"""`tidegate test`: runs cases one after the other on one Spark and tells how they went."""
+"""`tidegate test`: run cases sequentially on one Spark and report the results."""
 
 from __future__ import annotations
 

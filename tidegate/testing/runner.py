@@ -43,7 +43,7 @@ from tidegate.testing.fields import marked_row
 from tidegate.testing.loader import WEIGHT
 from tidegate.types import ChangelogKind
 
-# ---- The expectations of a case, each held against what came out.
+# ---- Compare the output with the expectations of a case.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ def check_rows(
 
 
 def _delta(wanted: Sequence[Row], output: StreamOutput, since: int) -> Difference | None:
-    """Only the balance counts: a row added and retracted in between is no change."""
+    """Compare the net changes: a row that was added and retracted does not count."""
     added, removed = standing(output.changes[since:])
     found = [*_signed(added, "+"), *_signed(removed, "-")]
     unfolded: list[Row] = []
@@ -476,7 +476,9 @@ class _Run:
         self.running = False
 
     def _restart(self) -> None:
-        """Close, open the same directory again, go on: what was given out must still be there."""
+        """Reopen the data directory and continue; rows that were emitted before must still be
+        there.
+        """
         self._collect()
         before = list(self.output.changes)
         was_running = self.running
@@ -490,7 +492,7 @@ class _Run:
             self._wait()
         self._collect()
         if self.output.changes[: len(before)] != before:
-            raise Mismatch("after the restart the rows given out before are not the same")
+            raise Mismatch("the rows emitted before the restart have changed")
 
     def _end(self) -> None:
         self._stop()

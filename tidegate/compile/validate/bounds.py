@@ -1,4 +1,4 @@
-"""DISTINCT remembers what it has let through, unless time or a TTL lets it forget.
+"""Checks for bounded state: DISTINCT, joins, set operations, sorts and limits.
 
 So does a ranking that keeps the first row of each key and lets it stay.
 """
@@ -62,7 +62,7 @@ def join_without_bound(subject: Subject) -> Iterable[Finding]:
         if node.ttl_us is not None or all(side.bounded for side in node.inputs):
             continue
         if any(isinstance(side, n.LookupScan) for side in node.inputs):
-            # What is wrong there is its side, and another check says so.
+            # The check of join sides reports this case.
             continue
         yield Finding(
             "TG-407",

@@ -25,8 +25,8 @@ def aggregate_without_emit(subject: Subject) -> Iterable[Finding]:
         if node.emit is None or node.emit.mode is EmitMode.DEFAULT:
             yield Finding(
                 "TG-403",
-                "this aggregate never ends: its groups have no window, and nothing says when to "
-                "emit them",
+                "this aggregate never emits: its groups have no window, and the query has no EMIT "
+                "clause",
                 node,
                 f"{window_advice(node)}end the statement with EMIT CHANGES or EMIT ON UPDATE.",
             )
@@ -63,7 +63,7 @@ def _of_side(node: n.Node, scan: n.SideScan) -> Finding:
     why = ""
     if scan.side.is_late:
         why = f" (its rows came after the watermark of {scan.side.parent} had passed them)"
-    other = "give out what changes: end the statement with EMIT CHANGES or EMIT ON UPDATE."
+    other = "emit changes: end the statement with EMIT CHANGES or EMIT ON UPDATE."
     return Finding(
         "TG-405",
         f"{scan.side.name} has no watermark{why}, so {_outcome(node)}",
@@ -74,7 +74,7 @@ def _of_side(node: n.Node, scan: n.SideScan) -> Finding:
 
 def _outcome(node: n.Node) -> str:
     kinds = {n.Window: "its windows never close", n.Join: "this join never emits or forgets"}
-    return kinds.get(type(node), "nothing says when its rows are complete")
+    return kinds.get(type(node), "the time when its rows are complete is undefined")
 
 
 def _finding(node: n.Node, scan: n.Scan) -> Finding:

@@ -49,31 +49,30 @@ def _lookup(node: n.Join) -> Iterable[Finding]:
     elif node.as_of is not None and not is_processing_time(node.as_of):
         yield _side_finding(
             node,
-            f"the lookup table {node.right.table.name} is asked when a row comes: what it was at "
-            "another time nobody knows",
+            f"lookup table {node.right.table.name} is read when a row is processed; its earlier "
+            "content is unknown",
             "FOR SYSTEM_TIME AS OF PROCTIME(); or, for versions, declare it with CREATE SOURCE, a "
             "PRIMARY KEY and a WATERMARK.",
         )
     elif node.how not in ("INNER", "LEFT"):
         yield _side_finding(
             node,
-            f"a {node.how} join would have to know every row of the lookup table "
-            f"{node.right.table.name}",
+            f"a {node.how} join needs all rows of lookup table {node.right.table.name}",
             "use JOIN or LEFT JOIN.",
         )
     elif not node.lookup_keys and not node.right.table.consistent_in_epoch:
         key = (*node.right.table.primary_key, *(c.name for c in node.right.table.columns))[0]
         yield _side_finding(
             node,
-            f"nothing says which rows of the lookup table {node.right.table.name} to ask for",
-            f"compare a column of it with = to something of the stream: ON s.x = c.{key}.",
+            f"the join condition selects no rows of lookup table {node.right.table.name}",
+            f"compare a column of the table with the stream: ON s.x = c.{key}.",
         )
     elif node.left.changelog is not ChangelogKind.APPEND:
         yield _side_finding(
             node,
-            "rows of the left side may be retracted later, and a lookup made then could find "
-            "another answer than the one that was given out",
-            f"look up in {node.right.table.name} first, in a stream below what retracts rows; or "
+            "rows of the left side may be retracted later, when the lookup can return another "
+            "result than the one that was emitted",
+            f"join {node.right.table.name} first, in a stream before the rows are retracted; or "
             "make the table a source with a PRIMARY KEY and join that, WITH (state_ttl = '1 day').",
         )
 
@@ -83,19 +82,19 @@ def _asof(node: n.Join, subject: Subject) -> Iterable[Finding]:
         name = node.right.table.name
         yield _side_finding(
             node,
-            f"the lookup table {name} is asked for all rows of a key, and ASOF wants the nearest",
-            "leave ASOF out, and put the comparison into ON; or declare it with CREATE SOURCE.",
+            f"a lookup in {name} returns all rows of a key, but ASOF needs the nearest",
+            "remove ASOF and put the comparison into ON; or declare the table with CREATE SOURCE.",
         )
     elif node.as_of is not None:
         yield _side_finding(
             node,
-            "ASOF and FOR SYSTEM_TIME AS OF both say which row of the right side counts",
-            "leave one of them out.",
+            "ASOF and FOR SYSTEM_TIME AS OF both select the row of the right side",
+            "remove one of them.",
         )
     elif node.match is None:
         yield _side_finding(
             node,
-            "an ASOF join needs the comparison that picks the nearest row",
+            "an ASOF join needs a comparison that selects the nearest row",
             "ASOF JOIN quotes AS q MATCH_CONDITION (t.ts >= q.ts) ON t.symbol = q.symbol",
         )
     elif node.how not in ("INNER", "LEFT"):
@@ -222,8 +221,7 @@ def _keyless(node: n.Join) -> Finding:
     key = ", ".join(by_name[name] for name in fixed if name in by_name)
     return _version_finding(
         node,
-        "the right side of this temporal join has no key that says which of its rows are versions "
-        "of the same thing",
+        "the right side of this temporal join has no key that identifies the versions of an entity",
         _key_hint(node, key),
     )
 

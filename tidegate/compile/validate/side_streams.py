@@ -91,7 +91,7 @@ def _join(late: LateStream) -> Iterable[tuple[str, str]]:
         if not isinstance(node, n.Join):
             continue
         what = None if node.kind in _KEPT else f"the {node.kind.value} join"
-        # The right side of a temporal join is versions, which are no changes.
+        # The right side of a temporal join contains versions, not changes.
         sides = node.inputs[:1] if node.kind is n.JoinKind.TEMPORAL else node.inputs
         if any(side.changelog is not ChangelogKind.APPEND for side in sides):
             what = "a join of changes"
@@ -116,7 +116,7 @@ def _copies(late: LateStream) -> Iterable[tuple[str, str]]:
         )
 
 
-# ---- on_error = 'dead_letter': whoever reads such a stream says the same.
+# ---- on_error = 'dead_letter': readers of such a stream must set it, too.
 
 FAILING_ROW = "TG-422"
 

@@ -53,17 +53,17 @@ def sink_changelog(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError 
 
 
 def _without_key(sink: Sink, spec: SinkSpec, plan: n.Node) -> ValidationError | None:
-    """The finding for a sink that cannot tell which row is replaced or retracted."""
+    """Return the finding for a sink that cannot identify the row that is replaced or retracted."""
     if not spec.needs_key or plan.changelog is ChangelogKind.APPEND or plan.key:
         return None
     span = sink.statement.span
     where = getattr(sink.statement, "source_span", span)
     return ValidationError(
         "TG-413",
-        f"the stream {sink.source} {_WHAT[plan.changelog]}, and no columns of it tell its rows "
-        f"apart, so the sink {sink.name} cannot know which row to change",
+        f"stream {sink.source} {_WHAT[plan.changelog]}, but it has no key, so sink {sink.name} "
+        "cannot identify the row to change",
         location=Location(sink.origin.text, where.start, where.end, sink.origin.file),
-        hint="let the stream group by columns and select them all, or EMIT ON WINDOW CLOSE.",
+        hint="group the stream by columns and select all of them, or use EMIT ON WINDOW CLOSE.",
         path=plan_path(plan),
     )
 

@@ -30,7 +30,7 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
         if item is not None and item.is_event_time:
             continue
         if not node.input.has_watermark and _is_timestamp(item):
-            # Without any watermark the advice is to declare one: another check says so.
+            # Another check reports a missing watermark.
             continue
         if item is not None and item.window is not None:
             yield _of_window(node, item)
@@ -42,7 +42,7 @@ def window_not_event_time(subject: Subject) -> Iterable[Finding]:
         yield Finding(
             "TG-406",
             f"{node.spec.kind.value} is over {shown}, which is not the event time: the "
-            "watermark says nothing about it",
+            "watermark does not apply to it",
             node,
             f"use the event time {time_column(node)}, or make {shown} a computed column of the "
             "source with WATERMARK FOR it.",
@@ -72,7 +72,7 @@ def _of_window(node: n.Window, item: n.Field) -> Finding:
         return Finding(
             "TG-406",
             f"{node.spec.kind.value} is over {item.name} of a window in processing time, which is "
-            "not the event time: the watermark says nothing about it",
+            "not the event time, so the watermark does not apply to it",
             node,
             f"use the event time {time_column(node)} in the inner window.",
         )
@@ -133,7 +133,7 @@ def over_unsupported(subject: Subject) -> Iterable[Finding]:
 
 
 def _keeps_all(node: n.Over) -> bool:
-    """Whether nothing says when a row is not needed any more."""
+    """Return True if rows are never released from state."""
     changes = node.mode is n.OverMode.CHANGES
     return changes and node.ttl_us is None and node.closing_field is None
 
@@ -233,11 +233,11 @@ def match_unsupported(subject: Subject) -> Iterable[Finding]:
                 f"a match of {text_of(node.pattern)} may stay open for ever, and all its rows must "
                 "be remembered",
                 node,
-                f"say how long it may take: PATTERN ({text_of(node.pattern)}) WITHIN INTERVAL '1' "
+                f"limit the duration: PATTERN ({text_of(node.pattern)}) WITHIN INTERVAL '1' "
                 "HOUR; or let state expire: CREATE STREAM … WITH (state_ttl = '1 day') AS …",
             )
 
 
 def _waits_for_ever(node: n.Match) -> bool:
-    """Whether nothing says how many rows, or how long, an open match is kept."""
+    """Return True if neither the number of rows nor the duration of an open match is limited."""
     return node.within_us is None and node.max_rows is None and node.ttl_us is None
